@@ -13,18 +13,18 @@ and a line in `PEERS`. One that cannot run is a labelled gap in the results, nev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from llama_jax.plumbing.errors import UserError, near
 
 if TYPE_CHECKING:
     from llama_jax.checkpoint import Checkpoint
     from llama_jax.sampling import Sampler
-    from llama_lab.bench.workload import Subject
+    from llama_lab.bench.workload import Subject, Workload
 
 
 @dataclass(frozen=True)
@@ -39,53 +39,67 @@ class Peer:
     samples: bool = False
 
 
-PEERS: dict[str, Peer] = {
-    "transformers": Peer("torch", "torch", "transformers' `generate`, its dynamic cache", samples=True),
-    "transformers+static": Peer("torch", "torch", "transformers' `generate`, its static cache", samples=True),
-    "torch": Peer("torch", "torch", "PyTorch eager, a loop around transformers' module, dynamic cache", samples=True),
-    "torch+static": Peer("torch", "torch", "as torch, static cache", samples=True),
-    "torch+nocache": Peer("torch", "torch", "as torch, the whole text again for every token", samples=True),
-    "torch-int8": Peer("torch", "torch", "as torch, the linear layers in int8 by dynamic quantisation", samples=True),
-    "torch-script": Peer(
-        "torch",
-        "torch",
-        "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)",
-        samples=True,
-    ),
-    "torch-script+nocache": Peer("torch", "torch", "as torch-script, no KV cache: the published case", samples=True),
-    "torch-compile": Peer("torch", "torch", "`torch.compile`, static cache"),
-    "torch-compile+nocache": Peer("torch", "torch", "`torch.compile`, the whole text again for every token"),
-    "torch-compile+reduce-overhead": Peer(
-        "torch", "torch", "`torch.compile(mode='reduce-overhead')`: CUDA graphs by Inductor"
-    ),
-    "torch-compile+max-autotune": Peer("torch", "torch", "`torch.compile(mode='max-autotune')`"),
-    "torch-cudagraph": Peer("torch", "torch", "CUDA graphs, one a prompt-length bucket, static cache"),
-    "torch-cudagraph+nocache": Peer("torch", "torch", "CUDA graphs over the whole text again: the published case"),
-    "torch-hybrid": Peer(
-        "torch", "torch", "a CUDA graph for the static part, TorchScript for both ends, static cache", samples=True
-    ),
-    "torch-hybrid+nocache": Peer("torch", "torch", "as torch-hybrid, no KV cache: the published case", samples=True),
-    "llamacpp": Peer("llamacpp", "llama.cpp", "llama.cpp, bare `llama_decode` as llama-bench measures it"),
-    "llamacpp+generate": Peer("llamacpp", "llama.cpp", "llama.cpp through llama-cpp-python's own generator"),
-    "llamacpp+q8_0": Peer("llamacpp", "llama.cpp", "as llamacpp, the same model in Q8_0, by llama.cpp's own quantiser"),
-    "llamacpp+q4_0": Peer("llamacpp", "llama.cpp", "as llamacpp, the same model in Q4_0: its fastest products"),
-    "llamacpp+lookup": Peer("llamacpp_lookup", "llama.cpp", "as llamacpp, with drafts by prompt lookup"),
-    "ik-llamacpp": Peer("ik_llamacpp", "ik_llama.cpp", "ik_llama.cpp, bare `llama_decode` as llamacpp"),
-    "ik-llamacpp+q8_0": Peer("ik_llamacpp", "ik_llama.cpp", "as ik-llamacpp, the same model in Q8_0"),
-    "ik-llamacpp+q4_0": Peer("ik_llamacpp", "ik_llama.cpp", "as ik-llamacpp, the same model in Q4_0"),
-    "openvino": Peer("openvino", "openvino", "OpenVINO GenAI's `LLMPipeline` on the same GGUF file"),
-    "openvino+q8_0": Peer("openvino", "openvino", "as openvino, the same model in Q8_0"),
-    "openvino+q4_0": Peer("openvino", "openvino", "as openvino, the same model in Q4_0"),
-    "ollama": Peer("ollama", "ollama", "an Ollama server, through its official client"),
-    "flax-linen": Peer("flax", "flax", "Flax Linen, `apply` not jitted: op by op", jax=True),
-    "flax-linen+jit": Peer("flax", "flax", "Flax Linen, `jax.jit` around `apply` and the greedy choice", jax=True),
-    "flax-nnx": Peer("flax", "flax", "Flax NNX, the module called un-jitted: op by op", jax=True),
-    "flax-nnx+jit": Peer("flax", "flax", "Flax NNX, `nnx.jit`", jax=True),
-    "flax-nnx+split": Peer("flax", "flax", "Flax NNX, split once, then plain `jax.jit`", jax=True),
+def described(module: str, backend: str, descriptions: dict[str, str], **traits: bool) -> dict[str, Peer]:
+    """Peers of one module by their names."""
+    return {name: Peer(module, backend, words, **traits) for name, words in descriptions.items()}
+
+
+EAGER = {
+    "transformers": "transformers' `generate`, its dynamic cache",
+    "transformers+static": "transformers' `generate`, its static cache",
+    "torch": "PyTorch eager, a loop around transformers' module, dynamic cache",
+    "torch+static": "as torch, static cache",
+    "torch+nocache": "as torch, the whole text again for every token",
+    "torch-int8": "as torch, the linear layers in int8 by dynamic quantisation",
+    "torch-script": "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)",
+    "torch-script+nocache": "as torch-script, no KV cache: the published case",
 }
-
-
-GREEDILY = "Measure it with greedy tokens: temperature 0."
+COMPILED = {
+    "torch-compile": "`torch.compile`, static cache",
+    "torch-compile+nocache": "`torch.compile`, the whole text again for every token",
+    "torch-compile+reduce-overhead": "`torch.compile(mode='reduce-overhead')`: CUDA graphs by Inductor",
+    "torch-compile+max-autotune": "`torch.compile(mode='max-autotune')`",
+    "torch-cudagraph": "CUDA graphs, one a prompt-length bucket, static cache",
+    "torch-cudagraph+nocache": "CUDA graphs over the whole text again: the published case",
+}
+HYBRID = {
+    "torch-hybrid": "a CUDA graph for the static part, TorchScript for both ends, static cache",
+    "torch-hybrid+nocache": "as torch-hybrid, no KV cache: the published case",
+}
+LLAMA_CPP = {
+    "llamacpp": "llama.cpp, bare `llama_decode` as llama-bench measures it",
+    "llamacpp+generate": "llama.cpp through llama-cpp-python's own generator",
+    "llamacpp+q8_0": "as llamacpp, the same model in Q8_0, by llama.cpp's own quantiser",
+    "llamacpp+q4_0": "as llamacpp, the same model in Q4_0: its fastest products",
+}
+IK_LLAMA_CPP = {
+    "ik-llamacpp": "ik_llama.cpp, bare `llama_decode` as llamacpp",
+    "ik-llamacpp+q8_0": "as ik-llamacpp, the same model in Q8_0",
+    "ik-llamacpp+q4_0": "as ik-llamacpp, the same model in Q4_0",
+}
+OPENVINO = {
+    "openvino": "OpenVINO GenAI's `LLMPipeline` on the same GGUF file",
+    "openvino+q8_0": "as openvino, the same model in Q8_0",
+    "openvino+q4_0": "as openvino, the same model in Q4_0",
+}
+FLAX = {
+    "flax-linen": "Flax Linen, `apply` not jitted: op by op",
+    "flax-linen+jit": "Flax Linen, `jax.jit` around `apply` and the greedy choice",
+    "flax-nnx": "Flax NNX, the module called un-jitted: op by op",
+    "flax-nnx+jit": "Flax NNX, `nnx.jit`",
+    "flax-nnx+split": "Flax NNX, split once, then plain `jax.jit`",
+}
+PEERS: dict[str, Peer] = {
+    **described("torch", "torch", EAGER, samples=True),
+    **described("torch", "torch", COMPILED),
+    **described("torch", "torch", HYBRID, samples=True),
+    **described("llamacpp", "llama.cpp", LLAMA_CPP),
+    "llamacpp+lookup": Peer("llamacpp_lookup", "llama.cpp", "as llamacpp, with drafts by prompt lookup"),
+    **described("ik_llamacpp", "ik_llama.cpp", IK_LLAMA_CPP),
+    **described("openvino", "openvino", OPENVINO),
+    "ollama": Peer("ollama", "ollama", "an Ollama server, through its official client"),
+    **described("flax", "flax", FLAX, jax=True),
+}
 
 
 class UnavailableError(Exception):
@@ -121,17 +135,25 @@ def module(name: str) -> ModuleType:
         ) from error
 
 
+def require(name: str, model: str) -> None:
+    """Raises UnavailableError for a peer that cannot run a model here."""
+    if gap := module(name).missing(name, model):
+        raise UnavailableError(*gap)
+
+
 def missing(names: Sequence[str], model: str, sampler: Sampler | None = None) -> list[dict]:
     """Those that cannot run a model here, or not under a sampler: {name, reason, remedy} each."""
     gaps = []
     for name in names:
         try:
             if sampler and sampler.temperature and not get(name).samples:
-                raise UnavailableError("It chooses the best token and knows no sampler.", GREEDILY)
+                raise UnavailableError(
+                    "It chooses the best token and knows no sampler.",
+                    "Measure it with greedy tokens: temperature 0.",
+                )
             if sampler and sampler.repetition_penalty != 1:
                 raise UnavailableError("Peers know no repetition penalty.", "Leave it at 1 to measure them.")
-            if gap := module(name).missing(name, model):
-                raise UnavailableError(*gap)
+            require(name, model)
         except UnavailableError as error:
             gaps.append(dict(name=name, reason=error.reason, remedy=error.remedy))
     return gaps
@@ -140,3 +162,42 @@ def missing(names: Sequence[str], model: str, sampler: Sampler | None = None) ->
 def subject(loaded: Checkpoint, name: str) -> Subject:
     """A peer on a loaded checkpoint. Raises UnavailableError."""
     return module(name).subject(loaded, name)
+
+
+def identity(loaded: Checkpoint, cache: str) -> dict:
+    """What a trial says of a peer that runs on the checkpoint's own weights. cache: the kind of its KV cache."""
+    dtype = loaded.params.embedding.weight.dtype
+    return dict(
+        model=loaded.name,
+        weights_hash=loaded.weights_hash,
+        dtype=dtype.name,
+        weight_bytes=dtype.itemsize,
+        config=loaded.config,
+        cache=cache,
+    )
+
+
+def check_one_row(work: Workload, maker: str) -> None:
+    """Raises RuntimeError for more than one row."""
+    if work.batch != 1:
+        raise RuntimeError(f"{maker} makes one row, {work.batch} were asked for; llamacpp takes several")
+
+
+class Latest:
+    """Keeps the value made last, which the subjects of one process share, and what it was made of."""
+
+    def __init__(self):
+        self.clear()
+
+    def clear(self) -> None:
+        self.source: Any = None
+        self.value: Any = None
+
+    def get(self, source: Any, make: Callable[[], Any]) -> Any:
+        """The value made of this source: tuples are compared, other objects must be the same one. The old value is let
+        go before a new one takes its memory."""
+        same = self.source == source if isinstance(source, tuple) else self.source is source
+        if self.value is None or not same:
+            self.clear()
+            self.value, self.source = make(), source
+        return self.value

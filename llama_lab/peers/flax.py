@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -28,8 +29,8 @@ from llama_jax import attention, checkpoint, generate, kvc, rope, sampling
 from llama_jax.attention import CallPositions
 from llama_jax.axes import Array, Float
 from llama_jax.config import ModelConfig
+from llama_lab import peers
 from llama_lab.bench.workload import Subject, Workload, encoder
-from llama_lab.peers.latest import Latest
 
 WAYS = {  # peer: (module, its function)
     "flax-linen": ("flax_linen", "applied"),
@@ -40,67 +41,44 @@ WAYS = {  # peer: (module, its function)
 }
 # names of the jitted functions
 PROGRAMS = {"flax-linen+jit": "linen_step", "flax-nnx+jit": "nnx_step", "flax-nnx+split": "split_step"}
+NAMES = {  # module: Hugging Face's name of it, as `checkpoint.to_flax` nests them: Llama's and Qwen2's, then GPT-2's
+    "root": ("model", "transformer"),
+    "embed": ("embed_tokens", "wte"),
+    "positions": ("", "wpe"),
+    "blocks": ("layers", "h"),
+    "attention_norm": ("input_layernorm", "ln_1"),
+    "attention": ("self_attn", "attn"),
+    "o": ("o_proj", "c_proj"),
+    "ffn_norm": ("post_attention_layernorm", "ln_2"),
+    "ffn": ("mlp", "mlp"),
+    "down": ("down_proj", "c_proj"),
+    "final_norm": ("norm", "ln_f"),
+}
+WEIGHTS = peers.Latest()  # of the checkpoint converted last: twins of one process hold them once, not once each
+LLAMA, GPT2 = (SimpleNamespace(**{part: both[i] for part, both in NAMES.items()}) for i in range(2))
 
 
-@dataclass(frozen=True)
-class Names:
-    """Hugging Face's names of a family's modules, as `checkpoint.to_flax` nests them."""
-
-    root: str
-    embed: str
-    positions: str
-    blocks: str
-    attention_norm: str
-    attention: str
-    o: str
-    ffn_norm: str
-    ffn: str
-    down: str
-    final_norm: str
-
-
-LLAMA = Names(
-    root="model",
-    embed="embed_tokens",
-    positions="",
-    blocks="layers",
-    attention_norm="input_layernorm",
-    attention="self_attn",
-    o="o_proj",
-    ffn_norm="post_attention_layernorm",
-    ffn="mlp",
-    down="down_proj",
-    final_norm="norm",
-)
-GPT2 = Names(
-    root="transformer",
-    embed="wte",
-    positions="wpe",
-    blocks="h",
-    attention_norm="ln_1",
-    attention="attn",
-    o="c_proj",
-    ffn_norm="ln_2",
-    ffn="mlp",
-    down="c_proj",
-    final_norm="ln_f",
-)
-
-
-def names(config: ModelConfig) -> Names:
+def names(config: ModelConfig) -> SimpleNamespace:
+    """The names of a family's modules, a field each."""
     return GPT2 if config.model_type == "gpt2" else LLAMA
 
 
-def qkv_widths(config: ModelConfig) -> dict[str, int]:
-    """Products that make queries, keys and values, in this order: name → outputs."""
-    q, kv = config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim
-    return {"c_attn": q + 2 * kv} if config.model_type == "gpt2" else {"q_proj": q, "k_proj": kv, "v_proj": kv}
+def attention_layers(config: ModelConfig) -> dict[str, tuple[int, int, bool]]:
+    """Products of attention by name: (inputs, outputs, whether with a bias). Those that make queries, keys and values
+    come in this order, the last one makes the output."""
+    d, q = config.hidden_size, config.num_attention_heads * config.head_dim
+    kv = config.num_key_value_heads * config.head_dim
+    gpt2 = config.model_type == "gpt2"
+    widths = {"c_attn": q + 2 * kv} if gpt2 else {"q_proj": q, "k_proj": kv, "v_proj": kv}
+    inner = {name: (d, width, config.qkv_bias) for name, width in widths.items()}
+    return inner | {names(config).o: (q, d, config.bias)}
 
 
-def up_widths(config: ModelConfig) -> dict[str, int]:
-    """Products into the feed-forward width: gate and up, or up alone."""
-    up = ("gate_proj", "up_proj") if config.gated else ("c_fc",)
-    return dict.fromkeys(up, config.intermediate_size)
+def ffn_layers(config: ModelConfig) -> dict[str, tuple[int, int, bool]]:
+    """As `attention_layers`: products into the feed-forward width (gate and up, or up alone), and the one out of it."""
+    d, width = config.hidden_size, config.intermediate_size
+    inner = dict.fromkeys(("gate_proj", "up_proj") if config.gated else ("c_fc",), (d, width, config.bias))
+    return inner | {names(config).down: (width, d, config.bias)}
 
 
 def empty_cache(config: ModelConfig, pad, slots: int, dtype) -> dict:
@@ -122,20 +100,45 @@ def standing(config: ModelConfig, t: int, slots: int, length, pad) -> tuple[jax.
     return positions, CallPositions(length, *angles, kvc.causal_mask(at, pad, slots))
 
 
-def attend(config: ModelConfig, projected: Float[Array, "B T N"], where: CallPositions, keys, values):
-    """What stands between attention's linear layers: (mixed [B T H*h], keys, values with T more positions)."""
+def attend(config: ModelConfig, layer: Callable, x: Float[Array, "B T D"], where: CallPositions, keys, values):
+    """Attention of layers: (its output [B T D], keys, values with T more positions). layer(name): a product."""
+    *qkv, o = attention_layers(config)
+    projected = jnp.concatenate([layer(name)(x) for name in qkv], axis=-1)
     h, kv = config.num_attention_heads, config.num_key_value_heads
     q, k, v = jnp.split(attention.split_heads(projected, config.head_dim), (h, h + kv), axis=1)
     if where.cos is not None:
         q, k = rope.rotate(q, where.cos, where.sin), rope.rotate(k, where.cos, where.sin)
     k, v = attention.merge_rows(k), attention.merge_rows(v)
     keys, values, _ = kvc.append_fixed((keys, values), k, v, where.slot)
-    return attention.merge_heads(attention.scaled_dot_product(q, keys, values, where.mask)), keys, values
+    mixed = attention.merge_heads(attention.scaled_dot_product(q, keys, values, where.mask))
+    return layer(o)(mixed), keys, values
 
 
-def activate(config: ModelConfig, first: Float[Array, "B T F"], *up: Float[Array, "B T F"]) -> Float[Array, "B T F"]:
-    """silu(gate) * up, or GELU by its tanh formula."""
-    return jax.nn.silu(first) * up[0] if config.gated else jax.nn.gelu(first, approximate=True)
+def feed_forward(config: ModelConfig, layer: Callable, x: Float[Array, "B T D"]) -> Float[Array, "B T D"]:
+    """silu(gate) * up, or GELU by its tanh formula. layer(name): a product."""
+    *up, down = ffn_layers(config)
+    first, *second = [layer(name)(x) for name in up]
+    inner = jax.nn.silu(first) * second[0] if config.gated else jax.nn.gelu(first, approximate=True)
+    return layer(down)(inner)
+
+
+def block(config: ModelConfig, part: Callable, x: Float[Array, "B T D"], where: CallPositions) -> Float[Array, "B T D"]:
+    """Attention and feed-forward beside the residual. part(name): a module."""
+    name = names(config)
+    x = x + part(name.attention)(part(name.attention_norm)(x), where)
+    return x + part(name.ffn)(part(name.ffn_norm)(x))
+
+
+def decoder(config: ModelConfig, part: Callable, blocks: Callable, ids, positions, where: CallPositions, every: bool):
+    """Embedding, blocks, final norm; logits already where the head is tied to the embedding. part(name): a module."""
+    name = names(config)
+    table = part(name.embed)
+    x = table(ids)
+    if config.positions == "learned":
+        x = x + part(name.positions)(positions)
+    x = blocks(x, where)
+    x = part(name.final_norm)(x if every else x[:, -1:])
+    return table.attend(x) if config.tie_word_embeddings else x
 
 
 @dataclass(frozen=True)
@@ -171,39 +174,30 @@ def as_rows(ids) -> jax.Array:
     return ids.reshape(ids.shape[0], -1)
 
 
-WEIGHTS = Latest()  # of the checkpoint converted last: twins of one process hold them once, not once each
-
-
-def weights(loaded: checkpoint.Checkpoint) -> dict:
-    """The checkpoint's weights as Flax's tree."""
-    return WEIGHTS.get(loaded.params, lambda: checkpoint.to_flax(loaded.config, loaded.params))
-
-
 def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
     """The twin of a checkpoint under one of `WAYS`, on the checkpoint's own weights. Nothing is compiled yet."""
     module, way = WAYS[name]
     make = getattr(import_module(f"llama_lab.peers.{module}"), way)
-    return make(loaded.config, weights(loaded), loaded.params.embedding.weight.dtype)
-
-
-def stream(flax: Twin, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-    """Blocks [1 B] of greedy tokens as they reach the host, as placement `step` hands them over."""
-    batch = generate.request(flax.config, [ids] * work.batch, work.new_tokens, length=work.length, slots=work.slots)
-    state = flax.start(batch.pad, batch.slots)
-    for i in range(0, work.length, generate.PIECE):
-        token, state = flax.advance(batch.ids[:, i : i + generate.PIECE], state)
-    yield generate.fetch(token)
-    for _ in range(batch.new_tokens - 1):
-        token, state = flax.advance(token, state)
-        yield generate.fetch(token)
+    weights = WEIGHTS.get(loaded.params, lambda: checkpoint.to_flax(loaded.config, loaded.params))
+    return make(loaded.config, weights, loaded.params.embedding.weight.dtype)
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """A way as a subject of the protocol."""
-    flax, dtype = twin(loaded, name), loaded.params.embedding.weight.dtype
-    identity = dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
-                    config=loaded.config, cache="fixed")  # fmt: skip
-    return Subject(name, "flax", name, lambda ids, work: stream(flax, ids, work), encoder(loaded), identity)
+    flax = twin(loaded, name)
+
+    def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        """Blocks [1 B] of greedy tokens as they reach the host, as placement `step` hands them over."""
+        batch = generate.request(flax.config, [ids] * work.batch, work.new_tokens, length=work.length, slots=work.slots)
+        state = flax.start(batch.pad, batch.slots)
+        for i in range(0, work.length, generate.PIECE):
+            token, state = flax.advance(batch.ids[:, i : i + generate.PIECE], state)
+        yield generate.fetch(token)
+        for _ in range(batch.new_tokens - 1):
+            token, state = flax.advance(token, state)
+            yield generate.fetch(token)
+
+    return Subject(name, "flax", name, run, encoder(loaded), peers.identity(loaded, "fixed"))
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:

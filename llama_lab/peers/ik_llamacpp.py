@@ -15,21 +15,22 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 
 from llama_jax import checkpoint, generate
-from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab import peers
+from llama_lab.bench.workload import Subject
 from llama_lab.peers import UnavailableError, llamacpp
 
 BACKEND = "ik_llama.cpp"
 PACKAGE, MODULE = "ik-llama-cpp-python", "ik_llama_cpp"
 F16 = 1  # ggml's number of the type
 UNSOUND, PIECE = "q4_1", 31  # whose products are wrong for more tokens than that
-MODEL = llamacpp.Latest()  # the one opened last
+MODEL = peers.Latest()  # the one opened last
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
@@ -41,26 +42,14 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """ik_llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
-    path = weights_of(loaded, name)
-    runner = Single(opened(path), Context)
-    return Subject(name, BACKEND, name, runner.run, encoder(loaded), llamacpp.identity(loaded, path))
+    return llamacpp.on_file(loaded, name, lambda path: llamacpp.Bare(opened(path), Context, BACKEND))
 
 
-def logits(loaded: checkpoint.Checkpoint, name: str = "ik-llamacpp"):
-    """ids → its logits of every position, float32 [T V], as the measured peer computes them.
-
-    Raises UnavailableError.
-    """
-    model = opened(weights_of(loaded, name))
+def logits(loaded: checkpoint.Checkpoint, name: str = "ik-llamacpp") -> Callable[[Sequence[int]], np.ndarray]:
+    """ids → its logits of every position, float32 [T V], as the measured peer computes them. Raises
+    UnavailableError."""
+    model = opened(llamacpp.weights_of(loaded, name))
     return lambda ids: llamacpp.teacher_forced(Context(model, generate.bucket(len(ids)), every=True), ids)
-
-
-def weights_of(loaded: checkpoint.Checkpoint, name: str) -> Path:
-    """The file that a checkpoint was read from, or for `ik-llamacpp+TYPE` the one llama.cpp's quantiser makes of it.
-    Raises UnavailableError."""
-    if gap := missing(name, loaded.source):
-        raise UnavailableError(*gap)
-    return llamacpp.in_type(loaded, name.partition("+")[2])
 
 
 def library():
@@ -85,20 +74,9 @@ def listener(ik):
 
 
 def opened(path: Path) -> Model:
-    """A file as its model, its pages mapped; the one opened last is kept."""
+    """A file as its model; the one opened last is kept. Raises UnavailableError."""
     ik = library()
-
-    def make() -> Model:
-        settings = ik.llama_model_default_params()
-        settings.n_gpu_layers = 0
-        if not (model := ik.llama_model_load_from_file(str(path).encode(), settings)):
-            raise UnavailableError(
-                f"ik_llama.cpp cannot read {path}: {llamacpp.complaint()}",
-                "Leave the peer out, or convert the model with llama.cpp's own tools.",
-            )
-        return Model(ik, model, path)
-
-    return MODEL.get((str(path), path.stat().st_mtime_ns), make)
+    return MODEL.get((str(path), path.stat().st_mtime_ns), lambda: Model(ik, path, ik.llama_free_model))
 
 
 def instructions() -> str:
@@ -111,21 +89,11 @@ def instructions() -> str:
 class Model(llamacpp.Model):
     """llama.cpp's, and how many tokens its products may be given at once."""
 
-    def __init__(self, ik, pointer, path: Path):
-        super().__init__(ik, pointer, ik.llama_free_model)
+    reader = BACKEND
+
+    def __init__(self, ik, path: Path, free: Callable):
+        super().__init__(ik, path, free)
         self.piece = PIECE if UNSOUND in llamacpp.kinds(path) else llamacpp.MICRO_BATCH
-
-
-class Single(llamacpp.Bare):
-    """`llama_decode` alone, one row."""
-
-    def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        """Blocks [1 1] of greedy tokens. Raises RuntimeError for more than one row."""
-        if work.batch != 1:
-            raise RuntimeError(
-                f"ik_llama.cpp is asked for one row, {work.batch} were asked for; llamacpp takes several"
-            )
-        return super().run(ids, work)
 
 
 class Context(llamacpp.Context):

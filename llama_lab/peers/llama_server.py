@@ -14,26 +14,15 @@ from pathlib import Path
 from llama_lab.peers import llamacpp, native
 
 TOOLS = {"cmake": "apt install cmake", "c++": "apt install build-essential"}
-OPTIONS = {
-    "CMAKE_BUILD_TYPE": "Release",
-    "GGML_NATIVE": "ON",
-    "BUILD_SHARED_LIBS": "OFF",
-    "LLAMA_BUILD_SERVER": "ON",
-    "LLAMA_BUILD_TESTS": "OFF",
-    "LLAMA_BUILD_EXAMPLES": "OFF",
-    "LLAMA_BUILD_APP": "OFF",
-    "LLAMA_BUILD_UI": "OFF",
-    "LLAMA_USE_PREBUILT_UI": "OFF",
-    "LLAMA_OPENSSL": "OFF",
-    "LLAMA_CURL": "OFF",
-}
-REMEDY = "Run `make llama-server`."
+LEFT_OUT = ("TESTS", "EXAMPLES", "APP", "UI")
+OPTIONS = {"CMAKE_BUILD_TYPE": "Release", "GGML_NATIVE": "ON", "LLAMA_BUILD_SERVER": "ON"}
+OPTIONS |= dict.fromkeys(("BUILD_SHARED_LIBS", "LLAMA_USE_PREBUILT_UI", "LLAMA_OPENSSL", "LLAMA_CURL"), "OFF")
+OPTIONS |= {f"LLAMA_BUILD_{part}": "OFF" for part in LEFT_OUT}
 
 
 def compiled(folder: str) -> Path:
     """Build it in a folder. Raises UserError where a step fails."""
-    with native.llama_cpp() as extract:
-        extract("", Path(folder, "source"))
+    native.extract("", Path(folder, "source"))
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     native.run(["cmake", "-S", "source", "-B", "build", *options], {}, folder)
     cores = str(len(os.sched_getaffinity(0)))
@@ -47,7 +36,7 @@ BUILT = native.Built("llama-server", native.pinned().partition("==")[2], "llama.
 def missing(model: str) -> tuple[str, str] | None:
     """Why it cannot serve this model here, and what would help."""
     if BUILT.binary() is None:
-        return "llama.cpp's server is not built here.", REMEDY
+        return "llama.cpp's server is not built here.", "Run `make llama-server`."
     return llamacpp.no_file(model)
 
 
@@ -62,16 +51,16 @@ def start(file: Path, slots: int, context: int, threads: int) -> tuple[subproces
         *("--threads", cores, "--threads-batch", cores, "--no-cache-prompt", "--cache-ram", "0"),
     ]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
-    return native.start(command, kept, lambda: ready(url), "The llama-server"), url
 
+    def ready() -> bool:
+        """Whether it answers that its model is loaded."""
+        try:
+            with urllib.request.urlopen(f"{url}/health", timeout=1) as answer:
+                return answer.status == 200
+        except OSError:  # nobody listens yet, or it loads
+            return False
 
-def ready(url: str) -> bool:
-    """Whether it answers that its model is loaded."""
-    try:
-        with urllib.request.urlopen(f"{url}/health", timeout=1) as answer:
-            return answer.status == 200
-    except OSError:  # nobody listens yet, or it loads
-        return False
+    return native.start(command, kept, ready, "The llama-server"), url
 
 
 if __name__ == "__main__":

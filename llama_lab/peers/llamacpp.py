@@ -22,22 +22,23 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
+from llama_lab import peers
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.workload import Subject, Workload, encoder
-from llama_lab.peers import UnavailableError, requantised
-from llama_lab.peers.latest import Latest
+from llama_lab.peers import requantised
 
 BATCH, MICRO_BATCH = 2048, 512  # tokens a call, and at a time within it: llama-bench's own
 CACHE_BYTES = 2  # a cached value's: f16
 ERROR_LEVEL = 4  # a level of ggml's log
 heard: list[str] = []  # llama.cpp's last complaints; it says them nowhere else
-MODEL = Latest()  # the one opened last
+MODEL = peers.Latest()  # the one opened last
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
@@ -50,54 +51,52 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
     return no_file(model)
 
 
-def no_file(model: str, whose: str = "llama.cpp") -> tuple[str, str] | None:
+def no_file(model: str, reader: str = "llama.cpp") -> tuple[str, str] | None:
     """Why what reads GGUF files cannot read this model."""
     try:
         path = checkpoint.gguf_file(model)
     except UserError as error:
         return str(error), "Run `make setup`."
-    return None if path else (f"{whose} reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
+    return (
+        None if path else (f"{reader} reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
+    )
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """A way of asking llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    return on_file(loaded, name, HighLevel if name == "llamacpp+generate" else lambda path: Bare(opened(path)))
+
+
+def on_file(loaded: checkpoint.Checkpoint, name: str, runner: Callable[[Path], Any], **known) -> Subject:
+    """A subject of what `runner` makes of the peer's file. known: what else a trial says of it. Raises
+    UnavailableError."""
     path = weights_of(loaded, name)
-    runner = HighLevel(path) if name == "llamacpp+generate" else Bare(opened(path))
-    return Subject(name, "llama.cpp", name, runner.run, encoder(loaded), identity(loaded, path))
+    known, backend = identity(loaded, path) | known, peers.get(name).backend
+    return Subject(name, backend, name, runner(path).run, encoder(loaded), known)
 
 
 def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
-    """The file that a checkpoint was read from, or for `llamacpp+TYPE` the one made from it.
+    """The file that a checkpoint was read from, or for a peer `…+TYPE` the one that llama.cpp's quantiser makes of it.
 
-    Raises UnavailableError where llama.cpp is not here, or reads or makes no such file.
+    Raises UnavailableError where the peer cannot run here, or there is no such file.
     """
-    if gap := missing(name, loaded.source):
-        raise UnavailableError(*gap)
-    return in_type(loaded, name.partition("+")[2])
+    peers.require(name, loaded.source)
+    kind, path = name.partition("+")[2], Path(loaded.source)
+    if kind not in requantised.TYPES:
+        return path
+    return requantised.obtain(path, loaded.weights_hash, kind, len(allowed_cores()))
 
 
-def in_type(loaded: checkpoint.Checkpoint, kind: str) -> Path:
-    """The file that a checkpoint was read from, or where `kind` is a type to be had the one made of it."""
-    path = Path(loaded.source)
-    return (
-        requantised.obtain(path, loaded.weights_hash, kind, len(allowed_cores())) if kind in requantised.TYPES else path
-    )
-
-
-def identity(loaded: checkpoint.Checkpoint, path: Path | None = None) -> dict:
-    """What a trial says of a file, the checkpoint's own by default: the type most tensors have, and the bytes a
-    parameter takes over all of them. The hash is that of the checkpoint's file, whatever was made of it."""
-    tensors = checkpoint.gguf.read(path or Path(loaded.source)).tensors.values()
-    kind, width = (
-        kinds(path or Path(loaded.source)).most_common(1)[0][0],
-        sum(size for *_, size in tensors) / sum(int(np.prod(shape)) for shape, *_ in tensors),
-    )
+def identity(loaded: checkpoint.Checkpoint, path: Path) -> dict:
+    """What a trial says of a file: the type most tensors have, and the bytes a parameter takes over all of them. The
+    hash is that of the checkpoint's file, whatever was made of it."""
+    tensors, kind = checkpoint.gguf.read(path).tensors.values(), kinds(path).most_common(1)[0][0]
     return dict(
         model=loaded.name,
         weights_hash=loaded.weights_hash,
         dtype=kind,
         quantisation=f"gguf-{kind}",
-        weight_bytes=width,
+        weight_bytes=sum(size for *_, size in tensors) / sum(int(np.prod(shape)) for shape, *_ in tensors),
         config=loaded.config,
         cache="fixed",
         cache_bytes=CACHE_BYTES,
@@ -135,33 +134,30 @@ def library():
     return llama_cpp
 
 
-def opened(path: Path):
-    """A file as llama.cpp's model, its pages mapped and not copied where it can; the one opened last is kept."""
-    llama = library()
-
-    def make() -> Model:
-        settings = llama.llama_model_default_params()
-        settings.n_gpu_layers = 0
-        if not (model := llama.llama_model_load_from_file(str(path).encode(), settings)):
-            raise UnavailableError(
-                f"llama.cpp cannot read {path}: {complaint()}", "Convert the model anew with llama.cpp's own tools."
-            )
-        return Model(llama, model, llama.llama_model_free)
-
-    return MODEL.get((str(path), path.stat().st_mtime_ns), make)
-
-
 def complaint() -> str:
     return "; ".join(heard) or "it does not say why"
 
 
-class Model:
-    """A loaded model: freed when nobody refers to it any more."""
+def opened(path: Path) -> Model:
+    """A file as llama.cpp's model; the one opened last is kept. Raises UnavailableError."""
+    llama = library()
+    return MODEL.get((str(path), path.stat().st_mtime_ns), lambda: Model(llama, path, llama.llama_model_free))
 
-    def __init__(self, llama, pointer, free: Callable):
-        self.llama, self.pointer = llama, pointer
-        self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(pointer))
-        weakref.finalize(self, free, pointer)
+
+class Model:
+    """A file as a loaded model, its pages mapped and not copied where they can be: freed when nobody refers to it any
+    more. Raises UnavailableError where it cannot be read."""
+
+    reader = "llama.cpp"
+
+    def __init__(self, llama, path: Path, free: Callable):
+        self.llama, settings = llama, llama.llama_model_default_params()
+        settings.n_gpu_layers = 0
+        self.pointer = llama.llama_model_load_from_file(str(path).encode(), settings)
+        if not self.pointer:
+            raise peers.UnavailableError(f"{self.reader} cannot read {path}: {complaint()}", requantised.REMEDY)
+        self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.pointer))
+        weakref.finalize(self, free, self.pointer)
 
 
 class Context:
@@ -169,15 +165,14 @@ class Context:
     none.
 
     slots: positions a row. rows: sequences, each with positions of its own. every: logits of all positions may be asked
-    for.
-    exact: attention in float32 throughout; the fast one rounds keys and values to f16.
+    for. exact: attention in float32 throughout; the fast one rounds keys and values to f16.
     """
 
     def __init__(self, model: Model, slots: int, rows: int = 1, every: bool = False, exact: bool = False):
         self.model, self.llama, self.slots, self.rows = model, model.llama, slots, rows
-        settings, llama, cores = model.llama.llama_context_default_params(), model.llama, len(allowed_cores())
+        settings, llama = model.llama.llama_context_default_params(), model.llama
         settings.n_ctx, settings.n_seq_max, settings.n_batch, settings.n_ubatch = slots * rows, rows, BATCH, MICRO_BATCH
-        settings.n_threads = settings.n_threads_batch = cores
+        settings.n_threads = settings.n_threads_batch = len(allowed_cores())
         settings.offload_kqv = False
         self.attend(settings, every, exact)
         self.pointer = llama.llama_init_from_model(model.pointer, settings)
@@ -189,10 +184,8 @@ class Context:
 
     def attend(self, settings, every: bool, exact: bool) -> None:
         """The settings that are llama.cpp's own; what is derived from it has others."""
-        llama = self.llama
-        settings.flash_attn_type = (
-            llama.LLAMA_FLASH_ATTN_TYPE_DISABLED if exact else llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
-        )
+        llama, kind = self.llama, "DISABLED" if exact else "ENABLED"
+        settings.flash_attn_type = getattr(llama, f"LLAMA_FLASH_ATTN_TYPE_{kind}")
         settings.type_k = settings.type_v = llama.GGML_TYPE_F32 if exact else llama.GGML_TYPE_F16
         settings.n_outputs_max_per_seq = MICRO_BATCH if every else 1
         settings.op_offload = False
@@ -223,10 +216,10 @@ class Context:
 
 class Bare:
     """`llama_decode` alone. The context is made by the first request, and anew only for one that needs more room or
-    other rows."""
+    other rows. single: what answers one row only, as its errors call it."""
 
-    def __init__(self, model: Model, make: Callable[..., Context] = Context):
-        self.model, self.make, self.context = model, make, None
+    def __init__(self, model: Model, make: Callable[..., Context] = Context, single: str = ""):
+        self.model, self.make, self.single, self.context = model, make, single, None
 
     def room(self, slots: int, rows: int) -> Context:
         if self.context is None or self.context.rows != rows or self.context.slots < slots:
@@ -235,7 +228,9 @@ class Bare:
         return self.context
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        """Blocks [1 B] of greedy tokens."""
+        """Blocks [1 B] of greedy tokens. Raises RuntimeError."""
+        if self.single:
+            peers.check_one_row(work, self.single)
         context = self.room(generate.bucket(len(ids) + work.new_tokens), work.batch)
         context.clear()
         tokens = prefill(context, ids)
@@ -271,27 +266,16 @@ class HighLevel:
 
         if self.slots < slots:
             cores, self.model = len(allowed_cores()), None
-            self.model = llama_cpp.Llama(
-                str(self.path),
-                n_ctx=slots,
-                n_batch=BATCH,
-                n_ubatch=MICRO_BATCH,
-                n_threads=cores,
-                n_threads_batch=cores,
-                flash_attn=True,
-                n_gpu_layers=0,
-                offload_kqv=False,
-                verbose=False,
-            )
+            threads = dict(n_threads=cores, n_threads_batch=cores)
+            host = dict(n_gpu_layers=0, offload_kqv=False, verbose=False)
+            sizes = dict(n_ctx=slots, n_batch=BATCH, n_ubatch=MICRO_BATCH)
+            self.model = llama_cpp.Llama(str(self.path), **sizes, **threads, flash_attn=True, **host)
             self.slots = slots
         return self.model
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         """Blocks [1 1] of greedy tokens. Raises RuntimeError for more than one row."""
-        if work.batch != 1:
-            raise RuntimeError(
-                f"llama-cpp-python's generator makes one row, {work.batch} were asked for; llamacpp takes several"
-            )
+        peers.check_one_row(work, "llama-cpp-python's generator")
         model = self.room(generate.bucket(len(ids) + work.new_tokens))
         model.reset()  # else it would keep what this prompt shares with the last one, and not compute it
         for token in islice(model.generate(list(map(int, ids)), temp=0.0), work.new_tokens):

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from llama_jax import checkpoint, generate
-from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab import peers
+from llama_lab.bench.workload import Subject, Workload
 from llama_lab.peers import llamacpp
 
 SIZES = (3, 2)  # tokens of an n-gram, the longest first
@@ -29,9 +30,7 @@ logits = llamacpp.logits
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """llama.cpp with drafts as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
-    path = llamacpp.weights_of(loaded, name)
-    runner = Lookup(llamacpp.opened(path))
-    return Subject(name, "llama.cpp", name, runner.run, encoder(loaded), llamacpp.identity(loaded, path))
+    return llamacpp.on_file(loaded, name, lambda path: Lookup(llamacpp.opened(path)))
 
 
 class Drafts:
@@ -71,8 +70,7 @@ class Lookup(llamacpp.Bare):
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         """Blocks [n 1] of greedy tokens, as many as a call has brought. Raises RuntimeError for more than one row."""
-        if work.batch != 1:
-            raise RuntimeError(f"drafts are of one row here, {work.batch} were asked for; llamacpp takes several")
+        peers.check_one_row(work, "llama.cpp with drafts")
         context = self.room(generate.bucket(len(ids) + work.new_tokens + LONGEST), 1)
         context.clear()
         made = llamacpp.prefill(context, ids)

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
@@ -77,24 +78,22 @@ def pinned() -> str:
     return next(line for line in needed if line.startswith("llama-cpp-python=="))
 
 
-@contextlib.contextmanager
-def llama_cpp() -> Iterator[Callable[[str, Path, Sequence[str]], None]]:
-    """extract(part, folder, names): what lies below `names` of a part of llama.cpp's source, into a folder.
-
-    Raises UserError where the archive cannot be had.
-    """
+def extract(part: str, folder: Path, names: Sequence[str] = ()) -> None:
+    """What lies below `names` of a part of llama.cpp's source, all of it by default, into a folder. Raises UserError
+    where the archive cannot be had."""
     with tempfile.TemporaryDirectory() as here:
         fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
         run([*fetch, "-d", here, pinned()], {}, here)
         with tarfile.open(next(Path(here).glob("llama_cpp_python-*.tar.gz"))) as archive:
+            for member in archive.getmembers():
+                _, separator, path = member.name.partition(f"/vendor/llama.cpp/{part}")
+                if separator and member.isfile() and (not names or path.split("/")[0] in names):
+                    archive.extract(member.replace(name=path), folder, filter="data")
 
-            def extract(part: str, folder: Path, names: Sequence[str] = ()) -> None:
-                for member in archive.getmembers():
-                    _, separator, path = member.name.partition(f"/vendor/llama.cpp/{part}")
-                    if separator and member.isfile() and (not names or path.split("/")[0] in names):
-                        archive.extract(member.replace(name=path), folder, filter="data")
 
-            yield extract
+def last_words(log: IO[str]) -> str:
+    log.seek(0)
+    return (log.read().strip().splitlines() or ["no message"])[-1][-300:]
 
 
 def start(
@@ -103,20 +102,13 @@ def start(
     """A server's process once it answers; it ends with this one. Raises UserError where it does not, with its last
     words."""
     log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (the server's to write)
-    process = subprocess.Popen(
-        [sys.executable, "-c", parent.FOLLOWER, str(os.getpid()), *command],
-        env=settings,
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=log,
-    )
+    follower = [sys.executable, "-c", parent.FOLLOWER, str(os.getpid())]
+    process = subprocess.Popen([*follower, *command], env=settings, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     deadline = time.monotonic() + STARTS_S
     while not answers():
         if process.poll() is not None or time.monotonic() > deadline:
             end(process)
-            log.seek(0)
-            last = (log.read().strip().splitlines() or ["no message"])[-1]
-            raise UserError(f"{server} that was built here did not start: {last[-300:]}")
+            raise UserError(f"{server} that was built here did not start: {last_words(log)}")
         time.sleep(0.05)
     return process
 
@@ -143,9 +135,7 @@ def speaking(command: Sequence[str], server: str, ends_s: float) -> Iterator[str
         try:
             if not (line := process.stdout.readline()):
                 process.wait()
-                complaints.seek(0)
-                last = (complaints.read().strip().splitlines() or ["no message"])[-1]
-                raise UserError(f"{server} did not start: {last[-300:]}")
+                raise UserError(f"{server} did not start: {last_words(complaints)}")
             yield line
         finally:
             end(process, ends_s)

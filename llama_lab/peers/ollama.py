@@ -27,11 +27,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
+from llama_lab import peers
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.workload import Subject, Workload, encoder
 from llama_lab.peers import UnavailableError, llamacpp, ollama_native
@@ -57,31 +59,20 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
     """Ollama runs GGUF files where a server of OLDEST or newer answers."""
     if find_spec("ollama") is None:
         return "Ollama's client is not installed.", "Run `make setup`, or `.venv/bin/pip install ollama`."
-    absent = ""
+    gap = llamacpp.no_file(model, "Ollama")
+    if gap and model != checkpoint.DEFAULT:
+        return gap
     try:
-        if checkpoint.gguf_file(model) is None:
-            return f"Ollama is given our GGUF file, and {model} is none.", "Give --model a path to a .gguf file."
-    except UserError as error:  # the packaged weights; a server that is missing too is reported first
-        absent = str(error)
-    if not ours():
-        try:
+        if not ours():
             look(LOOK_S)
-        except UnavailableError as error:
-            return error.reason, error.remedy
-    return (absent, "Run `make setup`.") if absent else None
+    except UnavailableError as error:
+        return error.reason, error.remedy
+    return gap  # the packaged weights are not installed; a server that is missing too is reported first
 
 
 def ours() -> bool:
     """Whether the server is one of our own, which is started when it is needed."""
     return "OLLAMA_HOST" not in os.environ and ollama_native.BUILT.binary() is not None
-
-
-def address() -> str | None:
-    """Where the server is; None for where the client looks by itself. Raises UnavailableError."""
-    try:
-        return ollama_native.server() if ours() else None
-    except UserError as error:
-        raise UnavailableError(str(error), "Build it again: `make ollama`.") from None
 
 
 def running() -> str | None:
@@ -104,7 +95,10 @@ def look(patience: float) -> tuple[object, list[str]]:
     import httpx
     import ollama
 
-    where = address()
+    try:
+        where = ollama_native.server() if ours() else None  # None: where the client looks by itself
+    except UserError as error:
+        raise UnavailableError(str(error), "Build it again: `make ollama`.") from None
     client = ollama.Client(where, timeout=httpx.Timeout(patience, connect=LOOK_S))
     host = str(client._client.base_url).rstrip("/")
     try:
@@ -119,46 +113,31 @@ def look(patience: float) -> tuple[object, list[str]]:
         raise UnavailableError(f"No Ollama server answers at {host}.", START) from None
     except (ollama.ResponseError, ValueError, TypeError, KeyError, AttributeError):
         raise UnavailableError(f"What answers at {host} is no Ollama server, or too old a one.", UPDATE) from None
-    if too_old(version):
-        raise UnavailableError(
-            f"The Ollama server at {host} is too old ({version or 'it does not say its version'}).", UPDATE
-        )
+    numbers = tuple(map(int, re.findall(r"\d+", version.split("-")[0])[:3]))  # `0.5.4-rc1`
+    if not numbers or (0, 0, 0) != numbers < OLDEST:  # one that was built by hand calls itself 0.0.0
+        called = version or "it does not say its version"
+        raise UnavailableError(f"The Ollama server at {host} is too old ({called}).", UPDATE)
     return client, names
-
-
-def too_old(version: str) -> bool:
-    """Whether a version (`0.5.4-rc1`) is before OLDEST; one that was built by hand calls itself 0.0.0 and is taken as
-    new."""
-    numbers = tuple(map(int, re.findall(r"\d+", version.split("-")[0])[:3]))
-    return not numbers or (0, 0, 0) != numbers < OLDEST
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """The server as a subject of the protocol, with our weights in it. Raises UnavailableError."""
-    server = connect(loaded)
+    server, known = connect(loaded), llamacpp.identity(loaded, Path(loaded.source))
     server.forget()
-    return Subject(
-        "ollama", "ollama", name, server.run, server.encode, llamacpp.identity(loaded), reported=lambda: server.counts
-    )
+    return Subject("ollama", "ollama", name, server.run, server.encode, known, reported=lambda: server.counts)
 
 
 def connect(loaded: checkpoint.Checkpoint) -> Server:
-    """The server, with a model of the checkpoint's own file. Raises UnavailableError, also where the model cannot be
-    made."""
-    if gap := missing("ollama", loaded.source):
-        raise UnavailableError(*gap)
-    client, names = look(SILENCE_S)
-    model = f"llama-jax-{loaded.weights_hash[:12]}"
-    if f"{model}:latest" not in names:
-        make(client, model, checkpoint.gguf_file(loaded.source))
-    return Server(client, model, loaded.tokenizer)
-
-
-def make(client, model: str, path) -> None:
-    """Send the file and make a model of it, under its own quantisation. Raises UnavailableError."""
+    """The server, with a model of the checkpoint's own file under its own quantisation. Raises UnavailableError, also
+    where the model cannot be made."""
     import httpx
     import ollama
 
+    peers.require("ollama", loaded.source)
+    client, names = look(SILENCE_S)
+    model, path = f"llama-jax-{loaded.weights_hash[:12]}", checkpoint.gguf_file(loaded.source)
+    if f"{model}:latest" in names:
+        return Server(client, model, loaded.tokenizer)
     try:
         made = client.create(model=model, files={path.name: client.create_blob(path)})
     except ollama.ResponseError as error:
@@ -169,13 +148,14 @@ def make(client, model: str, path) -> None:
         ) from None
     if made.status != "success":
         raise UnavailableError(f"Ollama made no model of {path.name}: it says {made.status!r}.", UPDATE)
+    return Server(client, model, loaded.tokenizer)
 
 
 @dataclass
 class Server:
     """A client, the model it asks for, and our tokenizer. counts: what the server counted and clocked in the last
-    request, as fields of a Trial. hung: why nothing is asked of it any more. room: positions of its context, which only
-    grow."""
+    request, as fields of a Trial, durations in ns. hung: why nothing is asked of it any more. room: positions of its
+    context, which only grow."""
 
     client: object
     model: str
@@ -220,16 +200,14 @@ class Server:
 
     def text(self, ids: Sequence[int]) -> str:
         """What to send so that the server reads these ids."""
-        ids = list(map(int, ids))
-        return self.tokenizer.backend.decode(
-            ids[len(self.first) :] if ids[: len(self.first)] == self.first else ids, skip_special_tokens=False
-        )
+        ids, first = list(map(int, ids)), self.first
+        rest = ids[len(first) :] if ids[: len(first)] == first else ids
+        return self.tokenizer.backend.decode(rest, skip_special_tokens=False)
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        """Blocks [n 1] of greedy tokens, one a chunk. Raises ServerError."""
+        """Blocks [n 1] of greedy tokens, one a chunk. Raises RuntimeError."""
         self.counts = {}
-        if work.batch != 1:
-            raise ServerError(f"Ollama answers one prompt a request, {work.batch} rows were asked for")
+        peers.check_one_row(work, "Ollama")
         # with the word before a chat text; for another context than the last one a server loads the model again
         self.room = room = max(self.room, generate.bucket(max(work.length, len(ids)) + work.new_tokens + 1))
         made, last = 0, None
@@ -237,7 +215,13 @@ class Server:
             if tokens := self.tokenizer.encode(last.response or "", special=False, allow_special_tokens=True):
                 made += len(tokens)
                 yield np.array(tokens, np.int32)[:, None]
-        self.counts = counted(last)
+        self.counts = dict(
+            server_prompt_tokens=last.prompt_eval_count,
+            server_prompt_ns=last.prompt_eval_duration,
+            server_tokens=last.eval_count,
+            server_decode_ns=last.eval_duration,
+            server_load_ns=last.load_duration,
+        )
         check(last, made, work.new_tokens)
 
     def chunks(self, text: str, new_tokens: int, room: int, seed: int = 0) -> Iterator:
@@ -277,17 +261,6 @@ class Server:
             raise ServerError(f"the answer broke off after {received} chunks")
 
 
-def counted(last) -> dict:
-    """What the last chunk says, as fields of a Trial; durations in ns."""
-    return dict(
-        server_prompt_tokens=last.prompt_eval_count,
-        server_prompt_ns=last.prompt_eval_duration,
-        server_tokens=last.eval_count,
-        server_decode_ns=last.eval_duration,
-        server_load_ns=last.load_duration,
-    )
-
-
 def check(last, made: int, asked: int) -> None:
     """Raises ServerError where an answer's tokens are not as many as the server counts, or not what was asked for."""
     ended = last.done_reason == "stop"  # at the token that ends a text: counted, not sent
@@ -305,12 +278,8 @@ def words(tokenizer) -> Iterator[int]:
     """Ids of plain words that are one token each, wherever a text starts with them."""
     for token in range(tokenizer.backend.get_vocab_size()):
         text = tokenizer.decode([token])
-        if (
-            text.isascii()
-            and text.strip().isalpha()
-            and len(text) >= 4
-            and tokenizer.encode(text, special=False) == [token]
-        ):
+        plain = text.isascii() and text.strip().isalpha() and len(text) >= 4
+        if plain and tokenizer.encode(text, special=False) == [token]:
             yield token
 
 

@@ -41,7 +41,9 @@ TOOLS = {"go": "install Go 1.26 or newer (https://go.dev/dl)", "c++": "apt insta
 
 def compiled(folder: str) -> Path:
     """Build it in a folder. Raises UserError where a step fails."""
-    include = headers(paths.private("ollama", "headers"))
+    include = paths.private("ollama", "headers")
+    if not all((include / name).is_dir() for name in HEADERS):
+        native.extract("vendor/", include, HEADERS)
     settings = dict(
         GOBIN=folder,
         CGO_ENABLED="1",
@@ -50,8 +52,7 @@ def compiled(folder: str) -> Path:
         CGO_CPPFLAGS=f"{REPACKED} -I{include}",
         CGO_LDFLAGS=amx(folder),
     )
-    command = ["go", "install", "-trimpath", "-ldflags", LINKED, f"{MODULE}@v{VERSION}"]
-    native.run(command, settings, folder)
+    native.run(["go", "install", "-trimpath", "-ldflags", LINKED, f"{MODULE}@v{VERSION}"], settings, folder)
     return Path(folder, "ollama")
 
 
@@ -72,14 +73,6 @@ def amx(folder: str) -> str:
     native.run([*compiler, *options, "-c", *map(str, parts)], {}, folder)
     native.run(["ar", "rcs", "amx.a", *(f"{part.stem}.o" for part in parts)], {}, folder)
     return str(Path(folder, "amx.a"))
-
-
-def headers(folder: Path) -> Path:
-    """The folder with HEADERS in it, filled where it is not. Raises UserError where the archive cannot be had."""
-    if not all((folder / name).is_dir() for name in HEADERS):
-        with native.llama_cpp() as extract:
-            extract("vendor/", folder, HEADERS)
-    return folder
 
 
 @functools.cache

@@ -17,27 +17,24 @@ from __future__ import annotations
 
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
 
 import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.plumbing import paths
+from llama_jax.plumbing import paths, threads
+from llama_lab import peers
 from llama_lab.bench.process import allowed_cores
-from llama_lab.bench.workload import Subject, Workload, encoder
+from llama_lab.bench.workload import Subject, Workload
 from llama_lab.peers import UnavailableError, llamacpp
-from llama_lab.peers.latest import Latest
 
-BACKEND = "openvino"
 FAMILIES = ("llama", "qwen2")  # that its reader of GGUF files knows
 CACHE_BYTES = 1  # a cached value's: u8
 MODEL = "openvino_model.xml"
 REMEDY = "Leave the peer out, or convert the model with optimum-intel."
-PIPELINE = Latest()  # the one opened last
+PIPELINE = peers.Latest()  # the one opened last
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
@@ -52,12 +49,7 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     """OpenVINO as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
-    if gap := missing(name, loaded.source):
-        raise UnavailableError(*gap)
-    path = llamacpp.in_type(loaded, name.partition("+")[2])
-    runner = Pipeline(opened(path))
-    known = llamacpp.identity(loaded, path) | dict(cache_bytes=CACHE_BYTES)
-    return Subject(name, BACKEND, name, runner.run, encoder(loaded), known)
+    return llamacpp.on_file(loaded, name, lambda path: Pipeline(opened(path)), cache_bytes=CACHE_BYTES)
 
 
 def library():
@@ -76,14 +68,14 @@ def opened(path: Path):
 
     def make():
         try:
-            return openvino_genai.LLMPipeline(str(path), "CPU", ATTENTION_BACKEND="SDPA", **threads())
+            return openvino_genai.LLMPipeline(str(path), "CPU", ATTENTION_BACKEND="SDPA", **cores())
         except RuntimeError as error:
             raise UnavailableError(f"OpenVINO cannot read {path}: {last_line(error)}", REMEDY) from error
 
     return PIPELINE.get((str(path), path.stat().st_mtime_ns), make)
 
 
-def threads() -> dict:
+def cores() -> dict:
     return dict(INFERENCE_NUM_THREADS=len(allowed_cores()))
 
 
@@ -100,45 +92,30 @@ class Pipeline:
 
     def run(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         """Blocks [n 1] of greedy tokens. Raises RuntimeError for more than one row, and where OpenVINO fails."""
-        if work.batch != 1:
-            raise RuntimeError(f"OpenVINO hands over the tokens of one row, {work.batch} were asked for")
-        come, left = SimpleQueue(), threading.Event()
-        asked = threading.Thread(
-            target=generate, args=(self.pipeline, ids, work.new_tokens, come.put, left), daemon=True
-        )
-        asked.start()
-        try:
-            while (block := come.get()) is not None:
-                if isinstance(block, Exception):
-                    raise RuntimeError(last_line(block)) from block
-                yield np.array(block, np.int32)[:, None]
-        finally:
-            left.set()  # the reader may have left before the last token
-            asked.join()
+        import openvino
+        import openvino_genai as genai
 
+        peers.check_one_row(work, "OpenVINO")
 
-def generate(pipeline, ids: Sequence[int], new_tokens: int, put: Callable, left: threading.Event) -> None:
-    """put(tokens) as they come; at last put(None), or before it the exception that ended them."""
-    import openvino
-    import openvino_genai as genai
+        def produce(channel: threads.Channel) -> None:
+            class Streamer(genai.StreamerBase):
+                def write(self, tokens) -> genai.StreamingStatus:
+                    reads = channel.put(tokens if isinstance(tokens, list) else [tokens])
+                    return genai.StreamingStatus.RUNNING if reads else genai.StreamingStatus.CANCEL
 
-    class Streamer(genai.StreamerBase):
-        def write(self, tokens) -> genai.StreamingStatus:
-            put(tokens if isinstance(tokens, list) else [tokens])
-            return genai.StreamingStatus.CANCEL if left.is_set() else genai.StreamingStatus.RUNNING
+                def end(self) -> None:
+                    """Nothing is held back."""
 
-        def end(self) -> None:
-            """Nothing is held back."""
+            config, row = genai.GenerationConfig(), np.asarray(ids, np.int64)[None]
+            config.max_new_tokens, config.ignore_eos, config.do_sample = work.new_tokens, True, False
+            try:
+                asked = genai.TokenizedInputs(openvino.Tensor(row), openvino.Tensor(np.ones_like(row)))
+                self.pipeline.generate(asked, config, Streamer())
+            except Exception as error:
+                raise RuntimeError(last_line(error)) from error
 
-    config = genai.GenerationConfig()
-    config.max_new_tokens, config.ignore_eos, config.do_sample = new_tokens, True, False
-    row = np.asarray(ids, np.int64)[None]
-    try:
-        asked = genai.TokenizedInputs(openvino.Tensor(row), openvino.Tensor(np.ones_like(row)))
-        pipeline.generate(asked, config, Streamer())
-    except Exception as error:  # it would end this thread unheard
-        put(error)
-    put(None)
+        for block in threads.threaded(produce, None, "openvino"):
+            yield np.array(block, np.int32)[:, None]
 
 
 def logits(loaded: checkpoint.Checkpoint, name: str = "openvino") -> Callable[[Sequence[int]], np.ndarray]:
@@ -146,14 +123,11 @@ def logits(loaded: checkpoint.Checkpoint, name: str = "openvino") -> Callable[[S
 
     Raises UnavailableError where it cannot read the file, or the cache cannot be written.
     """
-    if gap := missing(name, loaded.source):
-        raise UnavailableError(*gap)
-    path = llamacpp.in_type(loaded, name.partition("+")[2])
-    made = converted(path, loaded.weights_hash)
+    made = converted(llamacpp.weights_of(loaded, name), loaded.weights_hash)
     import openvino
 
     try:
-        model = openvino.Core().compile_model(made, "CPU", threads())
+        model = openvino.Core().compile_model(made, "CPU", cores())
     except RuntimeError as error:
         raise UnavailableError(f"OpenVINO cannot compile {made}: {last_line(error)}", REMEDY) from error
 
@@ -177,7 +151,7 @@ def converted(path: Path, digest: str) -> Path:
         with tempfile.TemporaryDirectory(dir=home.parent) as folder:
             link = Path(folder) / path.name
             link.symlink_to(path.resolve())
-            openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True, **threads())
+            openvino_genai.LLMPipeline(str(link), "CPU", enable_save_ov_model=True, **cores())
             link.unlink()
             if not (Path(folder) / MODEL).is_file():
                 raise RuntimeError("it left none")

@@ -10,7 +10,6 @@ with; a damaged one is made anew.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
+from llama_jax.checkpoint.source import hash_files
 from llama_jax.plumbing import files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.peers import UnavailableError
@@ -36,14 +36,15 @@ def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
     """
     made = paths.cache("requantised", f"{digest[:16]}-{kind}-{metadata.version('llama-cpp-python')}.gguf")
     known = made.with_suffix(".sha256")
-    if intact(made, known):
-        return made
+    with contextlib.suppress(OSError, UnicodeDecodeError):  # it is there, and what it was when it was made
+        if known.read_text() == hash_files([made]):
+            return made
     try:
         made.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=made.parent) as folder:
             fresh = Path(folder) / made.name
             quantise(path, fresh, kind, threads)
-            made_hash = hash_of(fresh)
+            made_hash = hash_files([fresh])
             os.replace(fresh, made)
         files.write(known, made_hash)  # last: it says that the file beside it is whole
     except (OSError, UserError) as error:
@@ -51,18 +52,6 @@ def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
             f"{made.parent} cannot be written: {error}", "Set LLAMA_JAX_CACHE to a folder that can."
         ) from error
     return made
-
-
-def intact(made: Path, known: Path) -> bool:
-    """Whether a file is there and is what it was when it was made."""
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        return hash_of(made) == known.read_text()
-    return False
-
-
-def hash_of(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def quantise(source: Path, target: Path, kind: str, threads: int) -> None:

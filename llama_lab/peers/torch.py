@@ -2,13 +2,13 @@
 
 transformers, transformers+static   `generate` with its dynamic and its static cache (`torch_eager.py`)
 torch, torch+static, torch+nocache  eager loops (`torch_eager.py`)
-torch-int8                          the eager loop on int8 weights, by dynamic quantisation (`torch_int8.py`)
-torch-script…                       TorchScript before and after an eager forward (`torch_script.py`)
+torch-int8                          the eager loop on int8 weights, by dynamic quantisation (`torch_model.py`)
+torch-script…                       TorchScript before and after an eager forward (`torch_eager.py`)
 torch-compile…                      `torch.compile` (`torch_compiled.py`)
 torch-cudagraph…, torch-hybrid…     CUDA graphs by hand, and with TorchScript at both ends (`torch_graphs.py`)
 
 All run in as many threads as the process has cores, and hand every token to the host before the next is computed.
-Those whose choice is no part of a compiled program sample too (`torch_sampling.py`); the others are greedy.
+Those whose choice is no part of a compiled program sample too (`torch_script.py`); the others are greedy.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ import numpy as np
 
 from llama_jax import generate
 from llama_jax.config import ModelConfig
+from llama_lab import peers
 from llama_lab.bench.guard import TorchCounter, TorchGuard
 from llama_lab.bench.workload import Subject, Workload, encoder
-from llama_lab.peers import UnavailableError
-from llama_lab.peers.latest import Latest
 
 if TYPE_CHECKING:
     import torch
@@ -41,17 +40,17 @@ WAYS: dict[str, tuple[str, str, dict]] = {  # peer: (module, its function, its o
     "torch": ("torch_eager", "growing", {}),
     "torch+static": ("torch_eager", "static", {}),
     "torch+nocache": ("torch_eager", "whole", {}),
-    "torch-int8": ("torch_int8", "growing", {}),
-    "torch-script": ("torch_script", "cached", {}),
-    "torch-script+nocache": ("torch_script", "whole", {}),
+    "torch-int8": ("torch_eager", "growing", dict(quantised=True)),
+    "torch-script": ("torch_eager", "static", dict(scripted=True)),
+    "torch-script+nocache": ("torch_eager", "whole", dict(scripted=True)),
     "torch-compile": ("torch_compiled", "cached", {}),
     "torch-compile+nocache": ("torch_compiled", "whole", {}),
     "torch-compile+reduce-overhead": ("torch_compiled", "cached", dict(mode="reduce-overhead")),
     "torch-compile+max-autotune": ("torch_compiled", "cached", dict(mode="max-autotune")),
-    "torch-cudagraph": ("torch_graphs", "cached", {}),
-    "torch-cudagraph+nocache": ("torch_graphs", "whole", {}),
-    "torch-hybrid": ("torch_graphs", "cached", dict(scripted=True)),
-    "torch-hybrid+nocache": ("torch_graphs", "whole", dict(scripted=True)),
+    "torch-cudagraph": ("torch_graphs", "Cached", {}),
+    "torch-cudagraph+nocache": ("torch_graphs", "Whole", {}),
+    "torch-hybrid": ("torch_graphs", "Cached", dict(scripted=True)),
+    "torch-hybrid+nocache": ("torch_graphs", "Whole", dict(scripted=True)),
 }
 QUANTISED = {"torch-int8": "int8-dynamic"}  # peers that multiply in fewer bits: how
 GPU = "Run it on a machine with a CUDA device: `make gpu`."
@@ -59,12 +58,12 @@ GRAPHS = "CUDA graphs need a CUDA device."
 NEEDS_CUDA = {  # peer: why it is nothing of its own without a CUDA device
     "torch-compile+reduce-overhead": "Without a CUDA device the mode is the default one: what it adds are CUDA graphs.",
     "torch-compile+max-autotune": "Without a CUDA device the mode is the default one: Inductor tunes a CPU's products"
-    " only for"
-    " weights frozen into the program, a second copy of them all.",
-    **dict.fromkeys(("torch-cudagraph", "torch-cudagraph+nocache", "torch-hybrid", "torch-hybrid+nocache"), GRAPHS),
+    " only for weights frozen into the program, a second copy of them all.",
+    **{name: GRAPHS for name, (home, *_) in WAYS.items() if home == "torch_graphs"},
 }
 # the KV cache's kind, where it is neither fixed nor none
 KINDS = {"transformers": "growing", "torch": "growing", "torch-int8": "growing"}
+MODULE = peers.Latest()  # of the checkpoint converted last
 
 
 def cache_kind(name: str) -> str:
@@ -91,9 +90,6 @@ def runner(
     return run
 
 
-MODULE = Latest()  # of the checkpoint converted last
-
-
 def shared_module(loaded: Checkpoint):
     """The checkpoint as transformers' module, one for all subjects."""
     from llama_lab.peers import torch_model
@@ -117,59 +113,38 @@ def device_peak() -> dict:
 
 def subject(loaded: Checkpoint, name: str) -> Subject:
     """A way as a subject of the protocol. Raises UnavailableError."""
-    if gap := missing(name, loaded.name):
-        raise UnavailableError(*gap)
-    dtype = loaded.params.embedding.weight.dtype
-    identity = dict(model=loaded.name, weights_hash=loaded.weights_hash, dtype=dtype.name, weight_bytes=dtype.itemsize,
-                    config=loaded.config, cache=cache_kind(name))  # fmt: skip
+    peers.require(name, loaded.source)
+    known = peers.identity(loaded, cache_kind(name))
     if name in QUANTISED:
-        identity |= dict(dtype="int8", quantisation=QUANTISED[name], weight_bytes=1, cache_bytes=dtype.itemsize)
+        known |= dict(dtype="int8", quantisation=QUANTISED[name], cache_bytes=known["weight_bytes"], weight_bytes=1)
     run = runner(shared_module(loaded), loaded.config, name)
-    return Subject(
-        name,
-        "torch",
-        name,
-        run,
-        encoder(loaded),
-        identity,
-        guard=TorchGuard,
-        counter=TorchCounter,
-        reported=device_peak,
-    )
+    return Subject(name, "torch", name, run, encoder(loaded), known, TorchGuard, TorchCounter, device_peak)
 
 
 def missing(name: str, model: str) -> tuple[str, str] | None:
-    """PyTorch runs wherever it is installed; CUDA graphs where it has a CUDA device; `torch.compile` where it finds a
-    compiler."""
+    """PyTorch runs wherever it is installed; CUDA graphs where it has a CUDA device; `torch.compile` where Inductor
+    finds a compiler; dynamic quantisation on a processor for which this build of PyTorch has integer products."""
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             return f"{package} is not installed.", "Run `make setup`."
     if name in NEEDS_CUDA and device() == "cpu":
         return NEEDS_CUDA[name], GPU
-    if name in QUANTISED:
-        return no_engine()
-    return no_compiler() if compiles(name) else None
+    if name in QUANTISED and device() != "cpu":
+        reason = "PyTorch's dynamic quantisation multiplies on a processor, and this PyTorch uses a GPU."
+        return reason, "Hide it: CUDA_VISIBLE_DEVICES=''."
+    if name in QUANTISED and not engines():
+        reason = "This build of PyTorch has no integer products for this processor."
+        return reason, "Install PyTorch's own build for it."
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    if compiles(name) and shutil.which(compiler) is None:
+        reason = f"torch.compile needs a C++ compiler, and there is no {compiler}."
+        return reason, "Install one, e.g. `apt install g++`."
+    return None
 
 
 def compiles(name: str) -> bool:
     """Whether Inductor compiles what this peer runs."""
     return name in WAYS and WAYS[name][0] == "torch_compiled"
-
-
-def no_engine() -> tuple[str, str] | None:
-    """What dynamic quantisation needs, where it is missing: the processor, and a build of PyTorch with integer products
-    for it."""
-    if device() != "cpu":
-        return (
-            "PyTorch's dynamic quantisation multiplies on a processor, and this PyTorch uses a GPU.",
-            "Hide it: CUDA_VISIBLE_DEVICES=''.",
-        )
-    if not engines():
-        return (
-            "This build of PyTorch has no integer products for this processor.",
-            "Install PyTorch's own build for it.",
-        )
-    return None
 
 
 def engines() -> set[str]:
@@ -184,25 +159,13 @@ def logits(loaded: Checkpoint, name: str) -> Callable[[Sequence[int]], np.ndarra
     UnavailableError."""
     import torch
 
-    if gap := missing(name, loaded.name):
-        raise UnavailableError(*gap)
-    from llama_lab.peers import torch_int8
+    peers.require(name, loaded.source)
+    from llama_lab.peers import torch_model
 
-    module = torch_int8.quantised(shared_module(loaded)) if name in QUANTISED else shared_module(loaded)
+    module = torch_model.quantised(shared_module(loaded)) if name in QUANTISED else shared_module(loaded)
 
     def read(ids: Sequence[int]) -> np.ndarray:
         with torch.inference_mode():
             return module(torch.tensor([list(ids)], device=module.device)).logits[0].float().cpu().numpy()
 
     return read
-
-
-def no_compiler() -> tuple[str, str] | None:
-    """What Inductor needs to compile for a CPU, where it is missing."""
-    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
-    if shutil.which(compiler) is None:
-        return (
-            f"torch.compile needs a C++ compiler, and there is no {compiler}.",
-            "Install one, e.g. `apt install g++`.",
-        )
-    return None

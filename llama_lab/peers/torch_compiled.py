@@ -8,8 +8,8 @@ of `COARSE`.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from llama_lab.bench.workload import Workload
 from llama_lab.peers.torch_eager import fetch, prompt
 from llama_lab.peers.torch_static import Slots, fixed, greedy, prompt_logits, step, whole_step
 
-KEPT = 4  # caches of different sizes; more are made anew
+KEPT = 4  # caches of a subject by (batch, slots), since compiled programs like to see one again; more are made anew
 COARSE = 1024
 PROGRAMS = 64  # compiled from one function before PyTorch would fall back to eager without a word; its default is 8
 
@@ -51,22 +51,6 @@ def settle(cache: Slots, keys: list[torch.Tensor], values: list[torch.Tensor], l
     cache.slot.fill_(length)
 
 
-class Caches:
-    """The caches of a subject by (batch, slots): one is used again and again, as compiled programs like it. The oldest
-    goes first."""
-
-    def __init__(self, make: Callable[[int, int], Slots], kept: int = KEPT):
-        self.make, self.kept, self.known = make, kept, OrderedDict()
-
-    def get(self, batch: int, slots: int) -> Slots:
-        if (batch, slots) not in self.known:
-            self.known[batch, slots] = self.make(batch, slots)
-            if len(self.known) > self.kept:
-                self.known.popitem(last=False)
-        self.known.move_to_end((batch, slots))
-        return self.known[batch, slots]
-
-
 def compiled(function: Callable, mode: str) -> Callable:
     """`torch.compile` around a whole function, without breaks and with room for as many programs as there are
     shapes."""
@@ -80,7 +64,8 @@ def cached(module, mode: str = "default"):
     module, records = fixed(module), mode != "default" and module.device.type == "cuda"
     first, further = compiled(prompt_part, mode), compiled(step, mode)
 
-    def make(batch: int, slots: int) -> Slots:
+    @lru_cache(KEPT)
+    def cache_of(batch: int, slots: int) -> Slots:
         cache = Slots(module, batch, slots)
         for layer in cache.layers:
             for tensor in (layer.keys, layer.values):
@@ -94,8 +79,6 @@ def cached(module, mode: str = "default"):
         else:
             torch._dynamo.mark_dynamic(cache.columns, 0)
         return cache
-
-    caches = Caches(make)
 
     def begin(cache: Slots, ids: Sequence[int], work: Workload) -> torch.Tensor:
         """The prompt's token, in memory of its own: a CUDA graph's outputs are overwritten by the next."""
@@ -113,7 +96,7 @@ def cached(module, mode: str = "default"):
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        cache = caches.get(work.batch, -(-work.slots // COARSE) * COARSE if records else work.slots)
+        cache = cache_of(work.batch, -(-work.slots // COARSE) * COARSE if records else work.slots)
         token = begin(cache, ids, work)
         yield fetch(token)
         for _ in range(work.new_tokens - 1):

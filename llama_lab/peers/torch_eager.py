@@ -1,5 +1,5 @@
-"""PyTorch op by op: transformers' `generate`, and loops around transformers' modules. Prompts are never padded
-here."""
+"""PyTorch op by op: transformers' `generate`, and loops around transformers' modules. `torch-script` pads the prompt
+and chooses the token by TorchScript; nothing else here pads."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from transformers import DynamicCache, GenerationConfig
 from transformers.generation import BaseStreamer, StoppingCriteria, StoppingCriteriaList
 
 from llama_jax.plumbing import threads
-from llama_jax.sampling import Sampler
 from llama_lab.bench.workload import Workload
-from llama_lab.peers import torch_static
-from llama_lab.peers.torch_sampling import chooser
+from llama_lab.peers import torch_model, torch_script, torch_static
+from llama_lab.peers.torch_script import chooser, sample
 
 
 def fetch(token: torch.Tensor) -> np.ndarray:
@@ -66,8 +65,12 @@ def generated(module, cache: str):
     count = torch.get_num_threads()
 
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        s, chosen = work.sampler, dict(do_sample=False)
+        if s.temperature:
+            chosen = dict(do_sample=True, temperature=s.temperature, top_k=s.top_k, top_p=s.top_p)
+            chosen |= dict(min_p=s.min_p) if s.min_p else {}
         settings = GenerationConfig(
-            max_new_tokens=work.new_tokens, cache_implementation=cache, disable_compile=True, **chosen_by(work.sampler)
+            max_new_tokens=work.new_tokens, cache_implementation=cache, disable_compile=True, **chosen
         )
 
         @torch.inference_mode()
@@ -89,16 +92,10 @@ def generated(module, cache: str):
     return run
 
 
-def chosen_by(sampler: Sampler) -> dict:
-    """The fields of a GenerationConfig that say how tokens are chosen."""
-    if sampler.temperature == 0:
-        return dict(do_sample=False)
-    settings = dict(temperature=sampler.temperature, top_k=sampler.top_k, top_p=sampler.top_p)
-    return dict(do_sample=True, **settings, **({"min_p": sampler.min_p} if sampler.min_p else {}))
-
-
-def growing(module):
-    """A loop; keys and values in transformers' dynamic cache, which concatenates."""
+def growing(module, quantised: bool = False):
+    """A loop; keys and values in transformers' dynamic cache, which concatenates. quantised: the linear layers in
+    int8."""
+    module = torch_model.quantised(module) if quantised else module
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
@@ -111,28 +108,42 @@ def growing(module):
     return run
 
 
-def whole(module):
-    """A loop without a KV cache: the whole text again for every token."""
+def whole(module, scripted: bool = False):
+    """A loop without a KV cache: the whole text again for every token. scripted: the text padded to S slots, as
+    published."""
+    module = torch_static.fixed(module) if scripted else module
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        choose, text = chooser(work), prompt(module, ids, work.batch)
+        pad = torch_script.scripted(torch_script.pad_or_truncate) if scripted else None
+        choose, text = (
+            chooser(work, torch_script.scripted(sample) if scripted else sample),
+            prompt(module, ids, work.batch),
+        )
         for _ in range(work.new_tokens):
-            token = choose(module(text, use_cache=False, logits_to_keep=1).logits)
+            if pad:
+                token = choose(torch_static.whole_logits(module, *pad(text, work.slots)))
+            else:
+                token = choose(module(text, use_cache=False, logits_to_keep=1).logits)
             yield fetch(token)
             text = torch.cat([text, token], dim=1)
 
     return run
 
 
-def static(module):
-    """A loop; keys and values written in place."""
+def static(module, scripted: bool = False):
+    """A loop; keys and values written in place. scripted: the prompt padded to the workload's length."""
     module = torch_static.fixed(module)
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        choose, cache = chooser(work), torch_static.Slots(module, work.batch, work.slots)
-        token = choose(torch_static.prefill_logits(module, cache, prompt(module, ids, work.batch)))
+        pad = torch_script.scripted(torch_script.pad_or_truncate) if scripted else None
+        choose = chooser(work, torch_script.scripted(sample) if scripted else sample)
+        cache, text, last = torch_static.Slots(module, work.batch, work.slots), prompt(module, ids, work.batch), None
+        if pad:
+            text, count = pad(text, work.length)
+            last = count - 1
+        token = choose(torch_static.prefill_logits(module, cache, text, last))
         yield fetch(token)
         for _ in range(work.new_tokens - 1):
             token = choose(torch_static.step_logits(module, cache, token))

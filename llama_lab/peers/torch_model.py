@@ -3,9 +3,19 @@
 Weights stay where JAX has them, through DLPack, wherever both keep them alike: all of Llama and Qwen2, whose fused
 weights are rows one below the other. GPT-2's products are copied, since `Conv1D` has its weights [in, out] and is to
 run on the layout it was made for.
+
+`torch-int8` multiplies in int8 by PyTorch's dynamic quantisation: activations are rounded to 8 bits before each
+product, everything else stays in float32. `torch.ao.quantization.quantize_dynamic` is deprecated in favour of torchao,
+a package of its own that this project does not install; it is what PyTorch has by itself, and what most guides to int8
+on a CPU mean. Weights have one scale an output channel: one a tensor, the default, is no faster and further from the
+model. Only linear layers change, the head among them; a tied embedding stays in float32 for looking tokens up, so its
+table is held twice.
 """
 
 from __future__ import annotations
+
+import copy
+import warnings
 
 import jax
 import torch
@@ -27,8 +37,6 @@ def module(config: ModelConfig, params: Model, device: str = "cpu") -> torch.nn.
 
 def twin(other: torch.nn.Module, attention: str) -> torch.nn.Module:
     """The same module on the same memory, with another function of transformers' attention interface."""
-    import copy
-
     description = copy.deepcopy(other.config)
     description._attn_implementation = attention
     made = assembled(description, dict(other.named_parameters()), None)
@@ -36,6 +44,24 @@ def twin(other: torch.nn.Module, attention: str) -> torch.nn.Module:
         if hasattr(theirs, "inv_freq"):
             mine.inv_freq = theirs.inv_freq
     return made
+
+
+def quantised(module: torch.nn.Module) -> torch.nn.Module:
+    """A module that multiplies in int8; the one that it is made of stays as it is, and what is not quantised is
+    shared."""
+    from torch.ao.quantization import per_channel_dynamic_qconfig, quantize_dynamic
+    from transformers.pytorch_utils import Conv1D
+
+    made = twin(module, module.config._attn_implementation)
+    for name, part in list(made.named_modules()):
+        if isinstance(part, Conv1D):  # GPT-2's linear layers, which hold their weights [in, out]
+            linear = torch.nn.Linear(*part.weight.shape, device="meta")
+            linear.weight = torch.nn.Parameter(part.weight.T.contiguous(), False)
+            linear.bias = torch.nn.Parameter(part.bias, False)
+            made.set_submodule(name, linear)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is deprecated: see above
+        return quantize_dynamic(made, {torch.nn.Linear: per_channel_dynamic_qconfig}, inplace=True)
 
 
 def assembled(description, weights: dict[str, torch.Tensor], scaling: RopeScaling | None) -> torch.nn.Module:
@@ -76,6 +102,7 @@ def described(config: ModelConfig):
     """transformers' configuration of one of ours."""
     from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
+    common = dict(vocab_size=config.vocab_size, attn_implementation="sdpa", **NOBODY)
     if config.model_type == "gpt2":
         return GPT2Config(
             n_embd=config.hidden_size,
@@ -83,28 +110,23 @@ def described(config: ModelConfig):
             n_layer=config.num_hidden_layers,
             n_head=config.num_attention_heads,
             n_positions=config.max_position_embeddings,
-            vocab_size=config.vocab_size,
             layer_norm_epsilon=config.norm_eps,
             activation_function="gelu_new",
-            attn_implementation="sdpa",
-            **NOBODY,
+            **common,
         )
-    kind = Qwen2Config if config.model_type == "qwen2" else LlamaConfig
-    own = {} if config.model_type == "qwen2" else dict(head_dim=config.head_dim)
+    kind, own = (Qwen2Config, {}) if config.model_type == "qwen2" else (LlamaConfig, dict(head_dim=config.head_dim))
     made = kind(
         hidden_size=config.hidden_size,
         intermediate_size=config.intermediate_size,
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=config.num_attention_heads,
         num_key_value_heads=config.num_key_value_heads,
-        vocab_size=config.vocab_size,
         rms_norm_eps=config.norm_eps,
         max_position_embeddings=config.max_position_embeddings,
         rope_parameters=rope(config),
         tie_word_embeddings=config.tie_word_embeddings,
-        attn_implementation="sdpa",
         **own,
-        **NOBODY,
+        **common,
     )
     made.head_dim = config.head_dim  # Qwen2's modules read it as well, its configuration does not name it
     return made
@@ -116,12 +138,8 @@ def rope(config: ModelConfig) -> dict:
     scaling, parameters = config.rope_scaling, dict(rope_type="default", rope_theta=config.rope_theta)
     if scaling is None or scaling.kind == "factors":
         return parameters
+    parameters |= dict(rope_type=scaling.kind, factor=scaling.factor)
     if scaling.kind == "linear":
-        return parameters | dict(rope_type="linear", factor=scaling.factor)
-    return parameters | dict(
-        rope_type="llama3",
-        factor=scaling.factor,
-        low_freq_factor=scaling.low_freq_factor,
-        high_freq_factor=scaling.high_freq_factor,
-        original_max_position_embeddings=scaling.original_max_position_embeddings,
-    )
+        return parameters
+    bounds = "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"
+    return parameters | {name: getattr(scaling, name) for name in bounds}

@@ -1,23 +1,20 @@
-"""TorchScript before and after an eager forward: pad or truncate the text, then choose a token. Historical: `torch.jit`
-is deprecated.
+"""What a PyTorch peer does before and after the forward pass: pad or truncate the text, choose a token. Functions of
+tensors and numbers alone, so that `torch.jit.script` takes them too. Historical: `torch.jit` is deprecated.
 
-The published case applied the temperature twice and ran without a KV cache; here it is applied once, and both are
-subjects. Functions are scripted when they are first needed, so that a first request pays for it.
+A token is chosen by the settings of `llama_jax.Sampler`, its filters in the same order, on PyTorch's own generator of
+random numbers. The repetition penalty is not among them: it looks back on the text. The published case applied the
+temperature twice; here it is applied once.
 """
 
 from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import torch
 
 from llama_lab.bench.workload import Workload
-from llama_lab.peers import torch_static
-from llama_lab.peers.torch_eager import fetch, prompt
-from llama_lab.peers.torch_sampling import chooser, sample
 
 
 def pad_or_truncate(ids: torch.Tensor, length: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,44 +27,44 @@ def pad_or_truncate(ids: torch.Tensor, length: int) -> tuple[torch.Tensor, torch
     return padded, torch.full((1,), count, dtype=torch.int64, device=ids.device)
 
 
+def probabilities(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    """What each token of logits [B V] is drawn with, float32. The only place where a temperature is applied."""
+    kept = logits.float() / temperature
+    if top_k > 0:
+        least = torch.topk(kept, min(top_k, kept.shape[-1]))[0][:, -1:]
+        kept = kept.masked_fill(kept < least, float("-inf"))
+    if top_p < 1.0:
+        descending = torch.sort(kept, dim=-1, descending=True)[0]
+        shares = torch.softmax(descending, dim=-1)
+        beyond = shares.cumsum(-1) - shares >= top_p
+        beyond[:, 0] = False  # the best token always stays
+        least = descending.masked_fill(beyond, float("inf")).amin(-1, keepdim=True)
+        kept = kept.masked_fill(kept < least, float("-inf"))
+    if min_p > 0.0:
+        shares = torch.softmax(kept, dim=-1)
+        kept = kept.masked_fill(shares < min_p * shares.amax(-1, keepdim=True), float("-inf"))
+    return torch.softmax(kept, dim=-1)
+
+
+def sample(logits: torch.Tensor, temperature: float, top_k: int, top_p: float, min_p: float) -> torch.Tensor:
+    """A token [B 1] for each row of logits [B 1 V]; temperature 0 takes the best."""
+    last = logits[:, -1]
+    if temperature == 0.0:
+        return last.float().argmax(dim=-1, keepdim=True)
+    return torch.multinomial(probabilities(last, temperature, top_k, top_p, min_p), 1)
+
+
 @functools.cache
 def scripted(function: Callable) -> Callable:
-    """A function through `torch.jit.script`, once a process."""
+    """A function through `torch.jit.script`, once a process, when it is first needed: a first request pays for it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is deprecated: see above
         return torch.jit.script(function)
 
 
-def cached(module):
-    """A loop over an eager forward with fixed shapes: the prompt padded to the workload's length, keys and values in
-    slots."""
-    module = torch_static.fixed(module)
-
-    @torch.inference_mode()
-    def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        pad, choose = scripted(pad_or_truncate), chooser(work, scripted(sample))
-        cache = torch_static.Slots(module, work.batch, work.slots)
-        text, count = pad(prompt(module, ids, work.batch), work.length)
-        token = choose(torch_static.prefill_logits(module, cache, text, count - 1))
-        yield fetch(token)
-        for _ in range(work.new_tokens - 1):
-            token = choose(torch_static.step_logits(module, cache, token))
-            yield fetch(token)
-
-    return run
-
-
-def whole(module):
-    """As published: the whole text padded to S slots and run again for every token."""
-    module = torch_static.fixed(module)
-
-    @torch.inference_mode()
-    def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        pad, choose = scripted(pad_or_truncate), chooser(work, scripted(sample))
-        text = prompt(module, ids, work.batch)
-        for _ in range(work.new_tokens):
-            token = choose(torch_static.whole_logits(module, *pad(text, work.slots)))
-            yield fetch(token)
-            text = torch.cat([text, token], dim=1)
-
-    return run
+def chooser(work: Workload, sample: Callable = sample) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Logits [B 1 V] → token [B 1] as the workload wants it, its draws begun anew from its seed."""
+    s = work.sampler
+    if s.temperature > 0:
+        torch.manual_seed(work.seed)
+    return lambda logits: sample(logits, float(s.temperature), s.top_k, float(s.top_p), float(s.min_p))

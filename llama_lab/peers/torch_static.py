@@ -1,4 +1,4 @@
-"""Fixed shapes in PyTorch: a KV cache of S slots written in place, and the two calls on it, `prefill` and `step`.
+"""Fixed shapes in PyTorch: a KV cache of S slots written in place, and the calls on it.
 
 The cache fills transformers' `Cache` interface. Unlike its `StaticCache`, all layers share one slot counter, and a
 prompt attends among its own keys instead of over S slots. Attention is `scaled_dot_product_attention` through
@@ -121,11 +121,6 @@ def step_logits(module, cache: Slots, token: torch.Tensor) -> torch.Tensor:
     ).logits
     cache.slot.add_(1)
     return logits
-
-
-def prefill(module, cache: Slots, ids: torch.Tensor, last: torch.Tensor | None = None) -> torch.Tensor:
-    """The greedy token [B 1] after a prompt [B T]."""
-    return greedy(prefill_logits(module, cache, ids, last))
 
 
 def step(module, cache: Slots, token: torch.Tensor) -> torch.Tensor:

@@ -82,8 +82,7 @@ def programs() -> dict[str, list[str]]:
         module("activations.generation").Generator(loaded, spec, (2, 18), 4)
 
     def served(placement: str) -> None:
-        asked = module("serve.stepper").check(ll.parse(placement))
-        module("serve.slots").build(ll.build(loaded, asked), 64, 2).warm()
+        module("serve.service").Service(loaded, placement, 2, 64).stepper.warm()
 
     wanted: dict[str, Callable] = {name: lambda name=name: answered(name) for name in (*ll.LADDER, *VARIANTS)}
     wanted |= {"activations extracted": extracted, "activations of a generation": generated}

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.serve import ollama, ollama_requests, openai, openapi, wire
+from llama_lab.serve import ollama, openai, openapi, wire
 from llama_lab.serve.gate import Gate
 from llama_lab.serve.openapi import Served
 from llama_lab.serve.service import Service
@@ -35,9 +35,9 @@ ROUTES = (
     Served("GET", "/api/version", ollama.version, "The release of Ollama whose API this is"),
     Served("GET", "/api/tags", ollama.tags, "The model"),
     Served("GET", "/api/ps", ollama.ps, "The model, which is in memory"),
-    Served("POST", "/api/show", ollama.show, "What the model is", ollama_requests.Named),
-    Served("POST", "/api/chat", ollama.converse, "Go on with a conversation", ollama_requests.Chat, LINES),
-    Served("POST", "/api/generate", ollama.generate, "Answer or continue a prompt", ollama_requests.Generate, LINES),
+    Served("POST", "/api/show", ollama.show, "What the model is", ollama.Named),
+    Served("POST", "/api/chat", ollama.converse, "Go on with a conversation", ollama.Chat, LINES),
+    Served("POST", "/api/generate", ollama.generate, "Answer or continue a prompt", ollama.Generate, LINES),
     *(
         Served("POST", f"/api/{name}", ollama.absent, ELSEWHERE)
         for name in ("embed", "embeddings", "pull", "push", "create", "copy")

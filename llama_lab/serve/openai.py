@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 from starlette.requests import Request
@@ -22,27 +22,18 @@ from llama_lab.serve.service import Service
 from llama_lab.serve.wire import Role, Stops
 
 numbers = itertools.count(1)  # of answers, for their ids
-NEUTRAL = {  # field: the values that ask for nothing
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
-    "suffix": ("",),
-    "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0),
-    "logit_bias": ({},),
-    "tools": ([],),
-    "functions": ([],),
-    "response_format": ({"type": "text"},),
-    "modalities": (["text"],),
-}
 
 
 class StreamOptions(boundary.Declared):
     include_usage: bool = False
 
 
+class Neutral(tuple):
+    """Beside a field that is not supported: the values that ask for nothing."""
+
+
 class Asked(boundary.Declared):
-    """What requests for an answer have in common; `NEUTRAL` has what else is looked at."""
+    """What requests for an answer have in common."""
 
     model: str = ""
     stream: bool = False
@@ -53,24 +44,25 @@ class Asked(boundary.Declared):
     stop: Stops = Field([])
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    n: Any = None
-    best_of: Any = None
-    echo: Any = None
-    suffix: Any = None
-    presence_penalty: Any = None
-    frequency_penalty: Any = None
-    logit_bias: Any = None
-    tools: Any = None
-    functions: Any = None
-    response_format: Any = None
-    modalities: Any = None
+    n: Annotated[Any, Neutral([1])] = None
+    best_of: Annotated[Any, Neutral([1])] = None
+    echo: Annotated[Any, Neutral([False])] = None
+    suffix: Annotated[Any, Neutral([""])] = None
+    presence_penalty: Annotated[Any, Neutral([0, 0.0])] = None
+    frequency_penalty: Annotated[Any, Neutral([0, 0.0])] = None
+    logit_bias: Annotated[Any, Neutral([{}])] = None
+    tools: Annotated[Any, Neutral([[]])] = None
+    functions: Annotated[Any, Neutral([[]])] = None
+    response_format: Annotated[Any, Neutral([{"type": "text"}])] = None
+    modalities: Annotated[Any, Neutral([["text"]])] = None
 
     def check(self, service: Service) -> None:
         """Raises RefusalError, UserError."""
         service.check_model(self.model)
-        for name, values in NEUTRAL.items():
+        for name, field in type(self).model_fields.items():
             value = getattr(self, name)
-            if value is not None and not any(type(value) is type(none) and value == none for none in values):
+            neutral = next((beside for beside in field.metadata if isinstance(beside, Neutral)), None)
+            if neutral and value is not None and not any(type(value) is type(x) and value == x for x in neutral):
                 raise UserError(f"{name} is not supported by this server; leave it out.")
 
 
@@ -192,7 +184,7 @@ async def whole(answer: Answer, head: dict, choice: Callable) -> dict:
         text += piece.text
         tokens += piece.tokens
     if piece.end.reason == "error":
-        raise wire.RefusalError(500, "the request failed; the server's log says why")
+        raise wire.RefusalError(500, wire.FAILED)
     return head | dict(choices=[choice(text, piece.end.reason, False, tokens)], usage=usage(piece.end))
 
 
@@ -201,7 +193,7 @@ async def chunks(answer: Answer, asked: Asked, head: dict, choice: Callable) -> 
         head["object"] = "chat.completion.chunk"
     async for piece in answer.pieces():
         if piece.end and piece.end.reason == "error":
-            yield wire.error("/v1/", "the request failed; the server's log says why", 500)
+            yield wire.error("/v1/", wire.FAILED, 500)
             return
         if piece.text or piece.tokens:
             yield head | dict(choices=[choice(piece.text, None, True, piece.tokens)])

@@ -13,9 +13,11 @@ from functools import partial
 import numpy as np
 
 from llama_jax import transforms
-from llama_jax.generate import Engine
+from llama_jax.engine import Engine, bytes_needed
+from llama_jax.plumbing import memory
+from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler, TracedSampler
-from llama_lab.serve.stepper import Made, Stepper, answering
+from llama_lab.serve.stepper import SIZES, Made, Stepper, answering
 
 
 @dataclass(frozen=True)
@@ -122,3 +124,16 @@ def among(numbers: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
     others = (number for number in range(count) if number not in numbers)
     chosen = sorted([*numbers, *(next(others) for _ in range(size - len(numbers)))])
     return np.array(chosen, np.int32), np.array([number in numbers for number in chosen])
+
+
+def build(engine: Engine, context: int, slots: int, sizes: tuple[int, ...] = SIZES) -> Stepper:
+    """The stepper of so many slots. Raises UserError where the model has less context, or the machine less memory."""
+    most = engine.config.max_position_embeddings
+    if not 2 <= context <= most:
+        raise UserError(f"--context is {context}; this model has contexts of 2 to {most} tokens.")
+    room = Stepper(engine, context, sizes).room
+    needed = slots * bytes_needed(engine, False, 1, max(sizes, default=context), room)
+    memory.check(needed, f"{slots} slots of {context} tokens", "ask for fewer slots or a smaller context")
+    if engine.placement.kernels == "fused":
+        return Rows(engine, context, sizes, slots)
+    return Stepper(engine, context, sizes)

@@ -7,7 +7,7 @@ import datetime
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +22,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_jax.tokenizer import Tokenizer
 from llama_lab.bench.guard import Guard
-from llama_lab.serve import slots as slots_of
-from llama_lab.serve import stepper
+from llama_lab.serve import rows, stepper
 from llama_lab.serve.answers import Answer
 from llama_lab.serve.batcher import Batcher, FullError, Job
 from llama_lab.serve.metrics import Metrics
@@ -34,20 +33,32 @@ MOST_SLOTS = 64
 RETRY_S = 1  # after which a client that met a full queue may try again
 
 
-@dataclass(frozen=True)
 class About:
     """What the APIs tell of the model."""
 
-    name: str
-    family: str
-    format: str
-    parameters: int
-    quantisation: str
-    bytes: int
-    digest: str
-    template: str
-    modified: datetime.datetime
-    info: dict
+    def __init__(self, loaded: Checkpoint, params: model.Model):
+        config, path, named = loaded.config, Path(loaded.source), Path(loaded.name)
+        status = path.stat() if path.is_file() else None
+        is_path = named.suffix == ".gguf" or named.is_dir()
+        self.name = (named.stem if named.suffix == ".gguf" else named.name) if is_path else loaded.name
+        self.family, self.parameters = config.model_type, config.num_parameters
+        self.format = "gguf" if path.suffix == ".gguf" else "safetensors"
+        self.quantisation, self.digest = model.kinds(params).upper(), loaded.weights_hash
+        self.bytes = status.st_size if status else 4 * config.num_parameters
+        self.modified = datetime.datetime.fromtimestamp(status.st_mtime if status else time.time(), datetime.UTC)
+        self.template = getattr(loaded.tokenizer, "chat_template", None) or ""
+        sizes = {
+            "attention.head_count": config.num_attention_heads,
+            "attention.head_count_kv": config.num_key_value_heads,
+            "block_count": config.num_hidden_layers,
+            "context_length": config.max_position_embeddings,
+            "embedding_length": config.hidden_size,
+            "feed_forward_length": config.intermediate_size,
+            "rope.freq_base": config.rope_theta,
+            "vocab_size": config.vocab_size,
+        }
+        self.info = {"general.architecture": self.family, "general.parameter_count": self.parameters}
+        self.info |= {f"{self.family}.{name}": size for name, size in sizes.items()}
 
 
 class Service:
@@ -67,9 +78,9 @@ class Service:
             raise UserError(f"--slots is {slots}; it must be 1 to {MOST_SLOTS}.")
         engine = build(loaded, stepper.check(parse(placement)))
         self.context = context or min(2048, loaded.config.max_position_embeddings)
-        self.stepper = slots_of.build(engine, self.context, slots, sizes)
+        self.stepper = rows.build(engine, self.context, slots, sizes)
         self.tokenizer: Tokenizer | Numbers = loaded.tokenizer or Numbers()
-        self.about, self.metrics, self.guard = about(loaded, engine.params), Metrics(), Guard()
+        self.about, self.metrics, self.guard = About(loaded, engine.params), Metrics(), Guard()
         self.batcher = Batcher(self.stepper, slots, queue, self.metrics)
         self.watching = contextlib.ExitStack()  # the guard, from the first request to the last
         self.seeds = itertools.count()  # of requests that name none
@@ -95,8 +106,8 @@ class Service:
         """Raises RefusalError where another model is asked for; letters may be capital or not."""
         if not name:
             raise RefusalError(400, "model is required")
-        asked, ours = (each.strip().lower().removesuffix(":latest") for each in (name, self.about.name))
-        if asked != ours:
+        asked, ours = name.strip().lower(), self.about.name.strip().lower()
+        if asked.removesuffix(":latest") != ours.removesuffix(":latest"):
             raise RefusalError(404, f"model '{name[:200]}' not found")
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -140,39 +151,3 @@ class Service:
             self.metrics.refused.inc()
             line = "server busy, please try again. maximum pending requests exceeded"
             raise RefusalError(503, line, {"Retry-After": str(RETRY_S)}) from None
-
-
-def short(name: str) -> str:
-    """A model's name: a path's last part."""
-    path = Path(name)
-    return path.stem if path.suffix == ".gguf" else path.name if path.is_dir() else name
-
-
-def about(loaded: Checkpoint, params: model.Model) -> About:
-    config, path = loaded.config, Path(loaded.source)
-    is_file = path.is_file()
-    family = config.model_type
-    info = {
-        "general.architecture": family,
-        "general.parameter_count": config.num_parameters,
-        f"{family}.attention.head_count": config.num_attention_heads,
-        f"{family}.attention.head_count_kv": config.num_key_value_heads,
-        f"{family}.block_count": config.num_hidden_layers,
-        f"{family}.context_length": config.max_position_embeddings,
-        f"{family}.embedding_length": config.hidden_size,
-        f"{family}.feed_forward_length": config.intermediate_size,
-        f"{family}.rope.freq_base": config.rope_theta,
-        f"{family}.vocab_size": config.vocab_size,
-    }
-    return About(
-        name=short(loaded.name),
-        family=family,
-        format="gguf" if path.suffix == ".gguf" else "safetensors",
-        parameters=config.num_parameters,
-        quantisation=model.kinds(params).upper(),
-        bytes=path.stat().st_size if is_file else 4 * config.num_parameters,
-        digest=loaded.weights_hash,
-        template=getattr(loaded.tokenizer, "chat_template", None) or "",
-        modified=datetime.datetime.fromtimestamp(path.stat().st_mtime if is_file else time.time(), datetime.UTC),
-        info=info,
-    )

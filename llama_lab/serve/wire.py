@@ -18,6 +18,7 @@ T = TypeVar("T")
 Role = Annotated[str, AfterValidator(str.lower)]
 Stops = str | Annotated[list[str], Field(max_length=16)]  # texts that end an answer
 LIMIT = 8 << 20  # bytes of a body: more text than any context here holds
+FAILED = "the request failed; the server's log says why"
 BODY_S = 30.0  # a body that is longer on its way than this is not waited for
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}  # OpenAI's, else api_error
 
@@ -122,5 +123,5 @@ def lines(documents: AsyncIterator[dict], leave: Callable[[], None]) -> Stream:
 def events(documents: AsyncIterator[dict], leave: Callable[[], None]) -> Stream:
     """Server-sent events, the last one [DONE]."""
     return Stream(
-        documents, lambda found: f"data: {compact(found)}\n\n", "text/event-stream", "data: [DONE]\n\n", leave
+        documents, lambda event: f"data: {compact(event)}\n\n", "text/event-stream", "data: [DONE]\n\n", leave
     )

@@ -9,7 +9,8 @@ from llama_lab import peers
 from llama_lab.bench import Guard, memory, protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import flax
-from tests.conftest import among_the_fast, build, relative_error
+from tests.conftest import among_the_fast, relative_error
+from tests.peers.conftest import answer, small, tokens, trial
 
 pytestmark = pytest.mark.usefixtures("compiling")
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3)), new_tokens=6, length=8, batch=1)
@@ -18,27 +19,19 @@ JITTED = [name for name in flax.WAYS if "+" in name]
 UNJITTED = [name for name in flax.WAYS if "+" not in name]
 
 
-def tokens(who, prompt=0, work=WORK):
-    return np.concatenate(list(who.run(who.encode(work.prompts[prompt]), work)))
-
-
 @pytest.mark.parametrize("family", among_the_fast(("gpt2",), config.FAMILIES))
 def test_greedy_tokens_and_logits_equal_ours(family):
-    cfg = config.tiny(family, tie_word_embeddings=family != "qwen2")
-    loaded = checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+    loaded = small(family, num_hidden_layers=2)
     reference, ids = protocol.Reference(loaded, WORK), np.random.default_rng(0).integers(3, 97, WORK.length)
     ours = generate.logits(generate.build(loaded, "step"), ids)
     for name in flax.WAYS:
         if name in UNJITTED:  # the ways of one module differ in jit alone
             twin = flax.twin(loaded, name)
-            assert (
-                relative_error(twin.logits(ids[None], twin.start(np.zeros(1, np.int32), WORK.slots))[0], ours) <= 1e-4
-            )
+            theirs = twin.logits(ids[None], twin.start(np.zeros(1, np.int32), WORK.slots))[0]
+            assert relative_error(theirs, ours) <= 1e-4
             if family != "llama":  # their un-jitted answers would compile as many operations again and say no more
                 continue
-        record, made = protocol.trial(
-            peers.subject(loaded, name), WORK, 0, run="", block=0, order=0, process=0, phase="warm"
-        )
+        record, made = trial(peers.subject(loaded, name), WORK)
         assert "wrong" not in reference.judge(record, made).reason
         assert len(made) == len(record.token_times_ns) == WORK.new_tokens
         assert np.array_equal(made[:, 0], reference.tokens(0))
@@ -49,56 +42,53 @@ def test_rows_of_a_batch_and_long_prompts_equal_ours(llama, monkeypatch):
     work = Workload((tuple(range(3, 20)),), new_tokens=4, length=24, batch=2)
     expected = generate.answer(generate.build(llama, "step"), [work.prompts[0]], 4, length=24)[0].token_ids
     for name in ("flax-linen+jit", "flax-nnx+split"):
-        assert tokens(peers.subject(llama, name), work=work).T.tolist() == [list(expected)] * 2
+        assert answer(llama, name, work).T.tolist() == [list(expected)] * 2
 
 
 @pytest.mark.parametrize("name", JITTED)
 def test_a_jitted_twin_compiles_once_a_shape_and_is_silent_then(llama, name):
-    who = peers.subject(llama, name)
+    subject = peers.subject(llama, name)
     with Guard() as cold:
-        first = tokens(who)
-    program = flax.PROGRAMS[name]
-    assert [e.name for e in cold.events if e.kind == "lower" and e.name == program] == [
-        program
-    ] * 2  # the prompt's shape, the token's
+        first = tokens(subject.run, WORK.prompts[0], WORK)
+    lowered = [e.name for e in cold.events if e.kind == "lower"]
+    assert lowered.count(flax.PROGRAMS[name]) == 2  # the prompt's shape, the token's
     with Guard() as warm:
-        again = tokens(who)
-        tokens(who, 1)  # another prompt of another length, padded to the same
-        assert protocol.warm_up(who, WORK)
+        again = tokens(subject.run, WORK.prompts[0], WORK)
+        tokens(subject.run, WORK.prompts[1], WORK)  # another prompt of another length, padded to the same
+        assert protocol.warm_up(subject, WORK)
     assert not warm.fired
     assert not warm.count("trace")
     assert np.array_equal(first, again)
 
 
 def test_an_unjitted_twin_compiles_single_operations_only():
-    cfg = config.tiny(num_hidden_layers=1, vocab_size=89)  # a shape that no other test has made operations for
-    loaded = checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+    loaded = small(vocab_size=89)  # a shape that no other test has made operations for
     for name in UNJITTED:
-        who = peers.subject(loaded, name)
+        subject = peers.subject(loaded, name)
         with Guard() as cold:
-            tokens(who, work=OTHER)
+            tokens(subject.run, OTHER.prompts[0], OTHER)
         assert cold.compilations > 30 or name != UNJITTED[0]  # its operations serve the next one as well
         assert not {*flax.PROGRAMS.values(), "run", "apply", "Transformer"} & set(cold.names)
         with Guard() as warm:
-            tokens(who, work=OTHER)
+            tokens(subject.run, OTHER.prompts[0], OTHER)
         assert not warm.fired
 
 
 def test_operations_handed_over_by_a_call(llama):
-    found = {}
+    counts = {}
     for name in flax.WAYS:
         twin = flax.twin(llama, name)
-        found[name] = flax.dispatches(twin, np.zeros((1, 1), np.int32), twin.start(np.zeros(1, np.int32), 16))
-    assert {name: n for name, n in found.items() if name in JITTED} == dict.fromkeys(JITTED, 1)
-    assert min(found[name] for name in UNJITTED) > 100
+        counts[name] = flax.dispatches(twin, np.zeros((1, 1), np.int32), twin.start(np.zeros(1, np.int32), 16))
+    assert {name: n for name, n in counts.items() if name in JITTED} == dict.fromkeys(JITTED, 1)
+    assert min(counts[name] for name in UNJITTED) > 100
 
 
 def test_nnx_jit_hands_all_weights_back_and_the_split_module_does_not(llama):
     for name in JITTED:
-        who = peers.subject(llama, name)  # a program lives as long as its function
-        tokens(who, work=OTHER)
-        found = [p.output_bytes for p in memory.programs() if p.name == flax.PROGRAMS[name]]
-        assert (max(found) > 4 * llama.config.num_parameters) == (name == "flax-nnx+jit")
+        subject = peers.subject(llama, name)  # a program lives as long as its function
+        tokens(subject.run, OTHER.prompts[0], OTHER)
+        outputs = [p.output_bytes for p in memory.programs() if p.name == flax.PROGRAMS[name]]
+        assert (max(outputs) > 4 * llama.config.num_parameters) == (name == "flax-nnx+jit")
 
 
 def test_weights_are_the_checkpoints_own(llama):
@@ -117,4 +107,4 @@ def test_weights_are_the_checkpoints_own(llama):
 
 def test_a_text_beyond_the_context_is_named(llama):
     with pytest.raises(UserError, match="context of 256"):
-        tokens(peers.subject(llama, "flax-linen+jit"), work=Workload(((1,) * 250,), 20, 256))
+        answer(llama, "flax-linen+jit", Workload(((1,) * 250,), 20, 256))

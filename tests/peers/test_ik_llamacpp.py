@@ -10,22 +10,17 @@ import pytest
 from llama_jax import checkpoint
 from llama_jax.checkpoint import writer
 from llama_lab import peers
-from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import ik_llamacpp, llamacpp
 from tests.conftest import relative_error
-from tests.peers.test_llamacpp import QUANTISED, answer, some_ids, written
+from tests.peers.conftest import answer, ids_of, trial
+from tests.peers.test_llamacpp import QUANTISED
 
 here = pytest.mark.skipif(
     not find_spec("ik_llama_cpp") or not find_spec("llama_cpp"), reason="ik_llama.cpp is not built: `make peers`"
 )
 SMALL = "random:smollm2-360m,num_hidden_layers=2,vocab_size=512"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch, tmp_path):
-    monkeypatch.setattr(llamacpp, "allowed_cores", lambda: [0])
-    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @here
@@ -34,68 +29,50 @@ def test_logits_are_llama_cpps_for_prompts_below_and_above_32_tokens(tmp_path, k
     """Matrices in Q4_1 are read in pieces, because more than 31 tokens at once came out wrong."""
     loaded = checkpoint.load(str(writer.write(SMALL, kind, tmp_path / "m.gguf").out))
     for count in (20, 40, 70):
-        ids = some_ids(loaded, count)
+        ids = ids_of(loaded, count)
         assert relative_error(ik_llamacpp.logits(loaded)(ids), llamacpp.logits(loaded)(ids)) <= QUANTISED
 
 
 @here
-def test_both_libraries_in_one_process_make_the_same_tokens_and_the_same_again(tmp_path):
-    loaded = written(tmp_path, "F32")
-    work = Workload((tuple(some_ids(loaded, 20)), tuple(some_ids(loaded, 12))), new_tokens=8, length=32)
+def test_both_libraries_in_one_process_make_the_same_tokens_and_the_same_again(plain):
+    work = Workload((ids_of(plain, 20), ids_of(plain, 12)), new_tokens=8, length=32)
     for prompt in (0, 1, 0):
-        theirs, mine = (answer(loaded, name, work, prompt) for name in ("llamacpp", "ik-llamacpp"))
+        theirs, mine = (answer(plain, name, work, prompt) for name in ("llamacpp", "ik-llamacpp"))
         assert np.array_equal(theirs, mine)
 
 
 @here
-def test_several_rows_are_a_void_trial_and_not_the_end_of_the_process(tmp_path):
-    loaded = written(tmp_path, "F32")
-    work = Workload((tuple(some_ids(loaded, 8)),), new_tokens=4, length=32, batch=2)
-    record, _ = protocol.trial(
-        peers.subject(loaded, "ik-llamacpp"), work, 0, run="", block=0, order=0, process=0, phase="warm"
-    )
-    assert not record.valid
-    assert "asked for one row, 2 were asked for" in record.reason
+def test_several_rows_and_a_decode_that_fails_are_void_trials(plain, monkeypatch):
+    subject, ids = peers.subject(plain, "ik-llamacpp"), ids_of(plain, 8)
+    several, _ = trial(subject, Workload((ids,), new_tokens=4, length=32, batch=2))
+    monkeypatch.setattr(ik_llamacpp.library(), "llama_decode", lambda *_: -3)
+    failed, _ = trial(subject, Workload((ids,), new_tokens=4, length=32))
+    assert (several.valid, failed.valid) == (False, False)
+    assert "one row, 2 were asked for" in several.reason  # and not the end of the process
+    assert "llama_decode failed with code -3" in failed.reason
 
 
 @here
-def test_threads_and_cache_are_those_of_llama_cpp(tmp_path, monkeypatch):
-    loaded, said = written(tmp_path, "F32"), []
-    ik = ik_llamacpp.library()
-    made = ik.llama_init_from_model
-    monkeypatch.setattr(ik, "llama_init_from_model", lambda model, s: said.append(s) or made(model, s))
+def test_threads_and_cache_are_those_of_llama_cpp(plain, monkeypatch):
+    given, ik = [], ik_llamacpp.library()
+    make = ik.llama_init_from_model
+    monkeypatch.setattr(ik, "llama_init_from_model", lambda model, s: given.append(s) or make(model, s))
     monkeypatch.setattr(llamacpp, "allowed_cores", lambda: [0, 1])
-    peers.subject(loaded, "ik-llamacpp").run.__self__.room(64, 1)
-    (settings,) = said
+    subject = peers.subject(plain, "ik-llamacpp")
+    subject.run.__self__.room(64, 1)
+    (settings,) = given
     assert (settings.n_threads, settings.n_threads_batch, settings.n_ubatch) == (2, 2, llamacpp.MICRO_BATCH)
     assert (settings.flash_attn, settings.type_k, settings.type_v) == (True, 1, 1)
-    known = peers.subject(loaded, "ik-llamacpp")
-    assert (known.backend, known.identity["quantisation"]) == ("ik_llama.cpp", "gguf-f32")
-
-
-@here
-def test_it_says_what_it_was_compiled_for():
+    assert (subject.backend, subject.identity["quantisation"]) == ("ik_llama.cpp", "gguf-f32")
     assert "AVX512_VNNI = " in ik_llamacpp.instructions()
 
 
 @here
-def test_a_file_that_it_refuses_is_a_gap_with_its_own_words(tmp_path):
-    loaded = written(tmp_path, "F32")
+def test_a_file_that_it_refuses_is_a_gap_with_its_own_words(plain, tmp_path):
     path = tmp_path / "F32.gguf"
     path.write_bytes(path.read_bytes().replace(b"smollm", b"nobody"))
     with pytest.raises(peers.UnavailableError, match=r"cannot read .*F32\.gguf"):
-        peers.subject(loaded, "ik-llamacpp")
-
-
-@here
-def test_a_decode_that_fails_is_a_void_trial(tmp_path, monkeypatch):
-    loaded = written(tmp_path, "F32")
-    work = Workload((tuple(some_ids(loaded, 8)),), new_tokens=4, length=32)
-    who = peers.subject(loaded, "ik-llamacpp")
-    monkeypatch.setattr(ik_llamacpp.library(), "llama_decode", lambda *_: -3)
-    record, _ = protocol.trial(who, work, 0, run="", block=0, order=0, process=0, phase="warm")
-    assert not record.valid
-    assert "llama_decode failed with code -3" in record.reason
+        peers.subject(plain, "ik-llamacpp")
 
 
 def test_a_library_that_cannot_be_loaded_is_a_gap(monkeypatch):

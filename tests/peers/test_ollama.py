@@ -3,7 +3,7 @@ fault."""
 
 import hashlib
 import json
-import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,13 +11,15 @@ import pytest
 from llama_jax import checkpoint
 from llama_lab import peers
 from llama_lab.bench import protocol
+from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import ollama
+from tests.checkpoint.test_gguf import write
 from tests.peers import ollama_replay as wire
+from tests.peers.conftest import trial
 
 MODEL = checkpoint.DEFAULT
 WORK = Workload(("<|im_start|>user\nWhy is the sky blue?<|im_end|>\n", "Grass is"), new_tokens=8, length=32)
-WHERE = dict(run="", block=0, order=0, process=0, phase="warm")
 CLOSED = "http://127.0.0.1:9"  # nothing listens there
 
 
@@ -37,27 +39,21 @@ def server(loaded, monkeypatch):
     """A replay server at OLLAMA_HOST, and patience of a test."""
     monkeypatch.setattr(ollama, "LOOK_S", 0.5)
     monkeypatch.setattr(ollama, "SILENCE_S", 0.5)
-    facts = dict(
-        model=MODEL,
-        weights_hash="h",
-        dtype="q4_1",
-        quantisation="gguf-q4_1",
-        weight_bytes=0.7,
-        config=loaded.config,
-        cache_bytes=2,
-    )
-    monkeypatch.setattr(ollama.llamacpp, "identity", lambda loaded: facts)
+    known = dict(model=MODEL, weights_hash="h", dtype="q4_1", quantisation="gguf-q4_1", config=loaded.config)
+    known |= dict(weight_bytes=0.7, cache_bytes=2)
+    monkeypatch.setattr(ollama.llamacpp, "identity", lambda loaded, path: known)
     with wire.Server(wire.Replay(loaded.tokenizer)) as running:
         monkeypatch.setenv("OLLAMA_HOST", running.url)
         yield running
 
 
-def trial(loaded, prompt=0, work=WORK, who=None):
-    return protocol.trial(who or ollama.subject(loaded, "ollama"), work, prompt, **WHERE)
+@pytest.fixture
+def subject(loaded, server):
+    return ollama.subject(loaded, "ollama")
 
 
-def test_replayed_answer_is_a_trial_with_the_clients_times_and_the_servers_counts(loaded, server):
-    record, tokens = trial(loaded)
+def test_replayed_answer_is_a_trial_with_the_clients_times_and_the_servers_counts(loaded, server, subject):
+    record, tokens = trial(subject, WORK)
     expected = loaded.tokenizer.encode("".join(server.replay.answer * 2))
     assert tokens[:, 0].tolist() == expected
     assert record.valid
@@ -65,18 +61,13 @@ def test_replayed_answer_is_a_trial_with_the_clients_times_and_the_servers_count
     assert len(record.token_times_ns) == 8
     assert record.token_times_ns == sorted(record.token_times_ns)
     assert (record.server_tokens, record.server_decode_ns) == (8, wire.DECODE_NS)
-    assert (record.server_prompt_tokens, record.server_prompt_ns, record.server_load_ns) == (
-        record.prompt_tokens,
-        wire.PROMPT_NS,
-        wire.LOADS_NS,
-    )
+    assert (record.server_prompt_ns, record.server_load_ns) == (wire.PROMPT_NS, wire.LOADS_NS)
+    assert record.server_prompt_tokens == record.prompt_tokens
     assert (record.backend, record.quantisation) == ("ollama", "gguf-q4_1")
 
 
-def test_replayed_request_states_everything_that_matters(loaded, server):
-    from llama_lab.bench.process import allowed_cores
-
-    trial(loaded)
+def test_replayed_request_states_everything_that_matters(server, subject):
+    trial(subject, WORK)
     unload, request = server.replay.requests("/api/generate")
     assert unload["keep_alive"] == 0  # so that the first request of a process is a first one
     assert not unload.get("prompt")
@@ -90,36 +81,30 @@ def test_replayed_request_states_everything_that_matters(loaded, server):
     assert options["seed"] == WORK.seed
 
 
-def test_replayed_prompts_never_start_alike(loaded, server):
-    who = ollama.subject(loaded, "ollama")
+def test_replayed_prompts_never_start_alike(loaded, server, subject):
     ids = tuple(loaded.tokenizer.encode("The quick brown fox jumps over the lazy dog"))
     work = Workload((WORK.prompts[0], ids), 2, 32)
-    records = [trial(loaded, prompt, work, who)[0] for prompt in (0, 0, 0, 1, 1)]
+    records = [trial(subject, work, prompt)[0] for prompt in (0, 0, 0, 1, 1)]
     sent = [body["prompt"] for body in server.replay.requests("/api/generate")[1:]]
     first = [loaded.tokenizer.encode(text)[0] for text in sent]
     assert len(set(first)) == len(sent)
     assert all(text.endswith(WORK.prompts[0]) for text in sent[:3])
     assert all(text.endswith(" quick brown fox jumps over the lazy dog") for text in sent[3:])
-    assert [r.prompt_tokens for r in records] == [
-        len(loaded.tokenizer.encode(WORK.prompts[0], allow_special_tokens=True)) + 1
-    ] * 3 + [len(ids)] * 2
+    longer = len(loaded.tokenizer.encode(WORK.prompts[0], allow_special_tokens=True)) + 1
+    assert [r.prompt_tokens for r in records] == [longer] * 3 + [len(ids)] * 2
     assert all(r.server_prompt_tokens == r.prompt_tokens for r in records)
 
 
-def test_replayed_random_ids_are_sent_as_text_and_another_count_of_them_is_kept(loaded, server):
+def test_replayed_random_ids_are_sent_as_text_and_another_count_of_them_is_kept(loaded, server, subject):
     ids = tuple(np.random.default_rng(0).integers(20, 49_000, 30).tolist())
-    record, _ = trial(loaded, work=Workload((ids,), 4, 32))
+    record, _ = trial(subject, Workload((ids,), 4, 32))
     assert record.valid
     assert record.prompt_tokens == 30
-    assert record.server_prompt_tokens == len(
-        loaded.tokenizer.encode(server.replay.requests("/api/generate")[-1]["prompt"])
-    )
-    assert record.server_prompt_tokens != 30
+    sent = server.replay.requests("/api/generate")[-1]["prompt"]
+    assert record.server_prompt_tokens == len(loaded.tokenizer.encode(sent)) != 30
 
 
 def test_replayed_model_is_made_of_the_very_file_once(loaded, server):
-    from pathlib import Path
-
     for _ in range(2):
         ollama.subject(loaded, "ollama")
     (made,) = server.replay.requests("/api/create")
@@ -130,66 +115,53 @@ def test_replayed_model_is_made_of_the_very_file_once(loaded, server):
     assert server.replay.blobs == {digest: 260}
 
 
-def test_replayed_creation_stopped_half_way_is_made_good_by_the_next(loaded, server):
-    server.replay.fault = "create dropped"
-    with pytest.raises(peers.UnavailableError, match=r"broke off while it made a model of small\.gguf") as caught:
-        ollama.subject(loaded, "ollama")
-    assert "ollama serve" in caught.value.remedy
-    assert server.replay.blobs
-    assert not server.replay.models
-    server.replay.fault = ""
-    assert trial(loaded)[0].valid
-
-
 @pytest.mark.parametrize(
-    ("fault", "words"), [("create refused", "neither 'from' or 'files'"), ("create half done", "'parsing GGUF'")]
+    ("fault", "words", "remedy"),
+    [
+        ("create dropped", r"broke off while it made a model of small\.gguf", "ollama serve"),
+        ("create refused", "neither 'from' or 'files'", "0.5.5"),
+        ("create half done", "'parsing GGUF'", "0.5.5"),
+    ],
 )
-def test_replayed_refusal_to_make_a_model_is_a_gap(loaded, server, fault, words):
+def test_replayed_creation_that_fails_is_a_gap_and_made_good_by_the_next(loaded, server, fault, words, remedy):
     server.replay.fault = fault
     with pytest.raises(peers.UnavailableError, match=words) as caught:
         ollama.subject(loaded, "ollama")
-    assert "0.5.5" in caught.value.remedy
+    assert remedy in caught.value.remedy
+    assert server.replay.blobs
+    assert not server.replay.models
+    server.replay.fault = ""
+    assert trial(ollama.subject(loaded, "ollama"), WORK)[0].valid
 
 
-def test_no_server_is_a_gap_and_costs_little(monkeypatch):
-    monkeypatch.setenv("OLLAMA_HOST", CLOSED)
-    start = time.perf_counter()
-    (gap,) = peers.missing(["ollama"], MODEL)
-    assert time.perf_counter() - start < 5 * ollama.LOOK_S  # cheap, whatever the machine does
-    assert CLOSED in gap["reason"]
-    assert "ollama serve" in gap["remedy"]
-
-
-@pytest.mark.parametrize("version", ["0.5.4", "0.3.12", "", "unknown"])
-def test_replayed_old_server_is_a_gap(server, version):
-    server.replay.version = version
-    (gap,) = peers.missing(["ollama"], MODEL)
-    assert "too old" in gap["reason"]
-    assert version in gap["reason"]
-    assert "Update Ollama" in gap["remedy"]
+@pytest.mark.parametrize(
+    ("behaviour", "model", "words", "remedy"),
+    [
+        (dict(version="0.5.4"), MODEL, "too old (0.5.4)", "Update Ollama"),
+        (dict(version="0.3.12"), MODEL, "too old (0.3.12)", "Update Ollama"),
+        (dict(version="unknown"), MODEL, "too old (unknown)", "Update Ollama"),
+        (dict(version=""), MODEL, "too old (it does not say its version)", "Update Ollama"),
+        (dict(fault="deaf"), MODEL, "did not answer within 0.5 s", "ollama serve"),
+        (dict(fault="not ollama"), MODEL, "no Ollama server", "ollama serve"),
+        (None, MODEL, f"No Ollama server answers at {CLOSED}", "ollama serve"),
+        (dict(), "random:gpt2", "random:gpt2 is none", ".gguf"),
+    ],
+)
+def test_a_server_or_a_file_that_will_not_do_is_a_gap(server, monkeypatch, behaviour, model, words, remedy):
+    if behaviour is None:
+        monkeypatch.setenv("OLLAMA_HOST", CLOSED)
+    for name, value in (behaviour or {}).items():
+        setattr(server.replay, name, value)
+    (gap,) = peers.missing(["ollama"], model)
+    assert words in gap["reason"]
+    assert remedy in gap["remedy"]
+    assert not server.replay.asked or behaviour  # nothing was asked that is not needed
 
 
 @pytest.mark.parametrize("version", ["0.5.5", "0.12.3-rc1", "1.0", "0.0.0"])
 def test_replayed_new_server_is_none(server, version):
     server.replay.version = version
     assert peers.missing(["ollama"], MODEL) == []
-
-
-@pytest.mark.parametrize(
-    ("fault", "words"), [("deaf", "did not answer within 0.5 s"), ("not ollama", "no Ollama server")]
-)
-def test_replayed_server_that_is_silent_or_another_is_a_gap(server, fault, words):
-    server.replay.fault = fault
-    (gap,) = peers.missing(["ollama"], MODEL)
-    assert words in gap["reason"]
-    assert "ollama serve" in gap["remedy"]
-
-
-def test_a_model_that_is_no_gguf_file_is_a_gap(server):
-    (gap,) = peers.missing(["ollama"], "random:gpt2")
-    assert "random:gpt2 is none" in gap["reason"]
-    assert ".gguf" in gap["remedy"]
-    assert not server.replay.asked
 
 
 @pytest.mark.parametrize(
@@ -206,66 +178,63 @@ def test_a_model_that_is_no_gguf_file_is_a_gap(server):
         ("hang", "sent nothing for 0.5 s; start it again with `ollama serve`"),
     ],
 )
-def test_replayed_fault_within_a_request_is_a_void_trial_with_its_reason(loaded, server, fault, words):
-    who = ollama.subject(loaded, "ollama")
-    assert trial(loaded, who=who)[0].valid
+def test_replayed_fault_within_a_request_is_a_void_trial_with_its_reason(server, subject, fault, words):
+    assert trial(subject, WORK)[0].valid
     server.replay.fault = fault
-    record, tokens = trial(loaded, who=who)
+    record, tokens = trial(subject, WORK)
     assert not record.valid
     assert words in record.reason
     assert len(tokens) == len(record.token_times_ns) == 0
     assert record.server_tokens is None  # what was said of the request before is not this one's
     server.replay.fault = ""
-    record, _ = trial(loaded, who=who)
+    record, _ = trial(subject, WORK)
     assert record.valid == (fault != "hang")  # one that hung is not waited for again
     assert fault != "hang" or "sent nothing" in record.reason
 
 
-def test_replayed_server_that_dies_between_requests_is_a_void_trial(loaded, server):
-    who = ollama.subject(loaded, "ollama")
-    assert trial(loaded, who=who)[0].valid
+def test_replayed_server_that_dies_between_requests_is_a_void_trial(server, subject):
+    assert trial(subject, WORK)[0].valid
     server.stop()
-    record, _ = trial(loaded, who=who)
+    record, _ = trial(subject, WORK)
     assert not record.valid
     assert "ollama serve" in record.reason
 
 
 @pytest.mark.parametrize("extra", [1, -1])
-def test_replayed_tokens_that_the_server_counts_otherwise_are_void(loaded, server, extra):
+def test_replayed_tokens_that_the_server_counts_otherwise_are_void(server, subject, extra):
     server.replay.extra = extra
-    record, _ = trial(loaded)
+    record, _ = trial(subject, WORK)
     assert not record.valid
     assert f"the server counts {8 + extra} tokens, its chunks make 8" in record.reason
 
 
-def test_replayed_chunk_of_several_tokens_is_one_block(loaded, server):
+def test_replayed_chunk_of_several_tokens_is_one_block(loaded, server, subject):
     """A server holds the bytes of a character back until it is whole."""
     server.replay.answer = [" The", "🜨"]
     several = len(loaded.tokenizer.encode("🜨"))
     assert several > 1
-    who = ollama.subject(loaded, "ollama")
     server.replay.extra = several - 1
-    record, tokens = trial(loaded, work=Workload(WORK.prompts, 1 + several, 32), who=who)
+    record, tokens = trial(subject, Workload(WORK.prompts, 1 + several, 32))
     assert not record.valid  # the replay sends as many chunks as tokens were asked for: too many, and the count says so
     server.replay.cut, server.replay.extra = 2, several - 1
-    record, tokens = trial(loaded, work=Workload(WORK.prompts, 1 + several, 32), who=who)
+    record, tokens = trial(subject, Workload(WORK.prompts, 1 + several, 32))
     assert record.valid
     assert tokens[:, 0].tolist() == loaded.tokenizer.encode(" The🜨")
     assert len(set(record.token_times_ns)) == 2
 
 
 @pytest.mark.parametrize(("ends", "valid"), [(5, True), (2, True), (1, False), (0, False)])
-def test_replayed_text_that_ends_early_is_a_shorter_answer_of_two_tokens_or_more(loaded, server, ends, valid):
+def test_replayed_text_that_ends_early_is_a_shorter_answer_of_two_tokens_or_more(server, subject, ends, valid):
     server.replay.ends = ends
-    record, tokens = trial(loaded)
+    record, tokens = trial(subject, WORK)
     assert record.valid == valid
     assert len(tokens) == (ends if valid else 0)
     assert valid or "there is no rate in it" in record.reason
 
 
-def test_several_rows_are_refused(loaded, server):
-    record, _ = trial(loaded, work=Workload(WORK.prompts, 4, 32, batch=2))
-    assert "one prompt a request, 2 rows" in record.reason
+def test_several_rows_are_refused(subject):
+    record, _ = trial(subject, Workload(WORK.prompts, 4, 32, batch=2))
+    assert "makes one row, 2 were asked for" in record.reason
 
 
 def test_replayed_best_token_at_positions_of_a_text(loaded, server):
@@ -288,8 +257,6 @@ def test_replayed_best_token_at_positions_of_a_text(loaded, server):
 def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, tmp_path, monkeypatch):
     """The real command line, its measuring process and all, on a small model; the server is gone after its first
     answers."""
-    from tests.checkpoint.test_gguf import write
-
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "m.gguf")
     replay = server.replay
@@ -298,25 +265,9 @@ def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, serve
 
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     replay.lives = 6
-    code, out, err = call(
-        "bench",
-        "--model",
-        str(tmp_path / "m.gguf"),
-        "--placements",
-        "step",
-        "--peers",
-        "ollama",
-        "--prompt-tokens",
-        "8",
-        "--new-tokens",
-        "4",
-        "--blocks",
-        "3",
-        "--no-cold",
-        "--out",
-        str(tmp_path / "t.jsonl"),
-        "--json",
-    )
+    sizes = "--prompt-tokens 8 --new-tokens 4 --blocks 3 --no-cold --json".split()  # noqa: SIM905
+    asked = "--placements", "step", "--peers", "ollama", *sizes
+    code, out, err = call("bench", "--model", tmp_path / "m.gguf", "--out", tmp_path / "t.jsonl", *asked)
     assert code == 0, err
     assert json.loads(out.splitlines()[-1])["subjects"]
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()[1:]]

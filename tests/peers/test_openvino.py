@@ -12,14 +12,14 @@ from llama_jax import checkpoint
 from llama_jax.checkpoint import writer
 from llama_jax.plumbing.errors import UserError
 from llama_lab import peers
-from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
-from llama_lab.peers import llamacpp, openvino
+from llama_lab.peers import openvino
 from tests.conftest import relative_error
-from tests.peers.test_llamacpp import ours, some_ids
+from tests.peers.conftest import ids_of, ours, trial
 
 here = pytest.mark.skipif(not find_spec("openvino_genai"), reason="openvino-genai is not installed: `make peers`")
 SMALL = "random:smollm2-360m,num_hidden_layers=2,vocab_size=512"
+pytestmark = pytest.mark.usefixtures("one_core")
 ROUNDED = 0.08  # activations in 8 bits, products in bfloat16, a cache in u8; some 0.02 was seen
 
 
@@ -30,39 +30,26 @@ def elsewhere(read, ids):
         return pool.submit(read, ids).result()
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch, tmp_path):
-    for module in (openvino, llamacpp):
-        monkeypatch.setattr(module, "allowed_cores", lambda: [0])
-    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
-    yield
-    openvino.PIPELINE.clear()
-
-
 @pytest.fixture
 def loaded(tmp_path):
     return checkpoint.load(str(writer.write(SMALL, "q4_0", tmp_path / "m.gguf").out))
 
 
-def trial(who, work):
-    return protocol.trial(who, work, 0, run="", block=0, order=0, process=0, phase="warm")
-
-
 @here
 def test_logits_agree_and_tokens_are_the_best_of_them_one_by_one(loaded):
-    ids = some_ids(loaded, 40)
+    ids = ids_of(loaded, 40)
     theirs = elsewhere(openvino.logits(loaded), ids)
     assert relative_error(theirs, ours(loaded, ids)) <= ROUNDED
     again = elsewhere(openvino.logits(loaded), ids)  # from the cache, and nothing of the last request
     assert np.array_equal(again, theirs)
-    who, work = peers.subject(loaded, "openvino"), Workload((tuple(ids),), new_tokens=6, length=64)
-    blocks = list(who.run(ids, work))
+    subject, work = peers.subject(loaded, "openvino"), Workload((ids,), new_tokens=6, length=64)
+    blocks = list(subject.run(ids, work))
     assert [block.shape for block in blocks] == [(1, 1)] * 6
     best = ours(loaded, ids)[-1]
     assert best[blocks[0][0, 0]] >= best.max() - ROUNDED * np.abs(best).max()
-    again = list(who.run(ids, work))
+    again = list(subject.run(ids, work))
     assert np.array_equal(np.concatenate(blocks), np.concatenate(again))
-    record, _ = trial(who, work)
+    record, _ = trial(subject, work)
     assert record.valid
     assert (record.backend, record.new_tokens, record.quantisation) == ("openvino", 6, "gguf-q4_0")
 
@@ -79,8 +66,8 @@ def test_nothing_is_left_beside_the_file(loaded, tmp_path):
 
 @here
 def test_who_leaves_early_is_not_waited_for(loaded):
-    before, ids = threading.active_count(), some_ids(loaded, 8)
-    tokens = peers.subject(loaded, "openvino").run(ids, Workload((tuple(ids),), new_tokens=200, length=32))
+    before, ids = threading.active_count(), ids_of(loaded, 8)
+    tokens = peers.subject(loaded, "openvino").run(ids, Workload((ids,), new_tokens=200, length=32))
     next(tokens)
     tokens.close()
     assert threading.active_count() <= before + 1
@@ -118,7 +105,7 @@ class Failing:
 @here
 def test_a_pipeline_that_fails_on_the_way_is_a_void_trial_with_its_words(loaded, monkeypatch):
     monkeypatch.setattr(openvino, "opened", lambda path: Failing())
-    work = Workload((tuple(some_ids(loaded, 8)),), new_tokens=4, length=32)
+    work = Workload((ids_of(loaded, 8),), new_tokens=4, length=32)
     record, _ = trial(peers.subject(loaded, "openvino"), work)
     assert not record.valid
     assert record.reason.endswith("it broke")

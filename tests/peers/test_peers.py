@@ -14,6 +14,7 @@ from llama_lab import peers
 from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import flax, ik_llamacpp, llamacpp, openvino
+from tests.peers.conftest import trial
 
 
 def test_every_line_leads_to_a_module_with_the_two_functions():
@@ -40,7 +41,14 @@ def test_names_are_checked():
         (("llamacpp", "llamacpp+generate", "llamacpp+lookup"), llamacpp, False, DEFAULT, "not installed", "make peers"),
         (("ik-llamacpp", "ik-llamacpp+q4_0"), ik_llamacpp, False, DEFAULT, "not installed", "make peers"),
         (("openvino",), openvino, False, DEFAULT, "not installed", "make peers"),
-        (("llamacpp",), llamacpp, True, "random:gpt2", "llama.cpp reads GGUF files, and random:gpt2 is none", ".gguf"),
+        (
+            ("llamacpp", "llamacpp+q8_0"),
+            llamacpp,
+            True,
+            "random:gpt2",
+            "random:gpt2 is none",
+            ".gguf",
+        ),
         (("ik-llamacpp",), ik_llamacpp, True, "random:gpt2", "ik_llama.cpp reads GGUF files", ".gguf"),
         (("openvino",), openvino, True, "random:gpt2", "OpenVINO GenAI reads GGUF files", ".gguf"),
     ],
@@ -95,9 +103,9 @@ def test_the_recipe_is_a_peer_as_it_stands(llama):
     exec(block, again.__dict__)
     assert again.missing("again", "any") is None
     work = Workload(((3, 5, 7, 11), (4, 6)), new_tokens=5, length=4)
-    who, reference = again.subject(llama, "again"), protocol.Reference(llama, work)
+    subject, reference = again.subject(llama, "again"), protocol.Reference(llama, work)
     for prompt in (0, 1):
-        made, tokens = protocol.trial(who, work, prompt, run="", block=0, order=0, process=0, phase="warm")
+        made, tokens = trial(subject, work, prompt)
         judged = reference.judge(made, tokens)
         assert judged.valid, judged.reason
         assert (made.new_tokens, made.weights_hash) == (5, llama.weights_hash)

@@ -9,33 +9,27 @@ import gguf
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, generate
+from llama_jax import checkpoint
 from llama_lab import peers
 from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import llamacpp, requantised
 from tests.checkpoint import test_gguf
 from tests.conftest import relative_error
+from tests.peers.conftest import ids_of, ours, trial
 
 NAMES = ("llamacpp+q8_0", "llamacpp+q4_0")
 
 here = pytest.mark.peers
 
 
-@pytest.fixture(autouse=True)
-def _one_thread(monkeypatch, tmp_path):
-    monkeypatch.setattr(llamacpp, "allowed_cores", lambda: [0])
-    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("one_core")
 
 
 @pytest.fixture
 def loaded(tmp_path):
     test_gguf.write(tmp_path / "m.gguf", "Q4_1")
     return checkpoint.load(str(tmp_path / "m.gguf"))
-
-
-def ids_of(loaded, count=24):
-    return np.random.default_rng(0).integers(3, loaded.config.vocab_size, count).tolist()
 
 
 def kinds(path):
@@ -51,12 +45,11 @@ def test_the_same_model_in_another_type(loaded, name):
     assert before.keys() == after.keys()
     layers = {after[k] for k in after if k.startswith("blk.") and not k.endswith("norm.weight")}
     assert layers == {kind.upper()}
-    ids = ids_of(loaded)
-    ours, theirs = np.asarray(generate.logits(generate.build(loaded, "step"), ids)), llamacpp.logits(loaded, name)(ids)
-    far = relative_error(theirs, ours)
-    assert far < {"q8_0": 0.03, "q4_0": 0.3}[kind]  # Q8_0 holds what Q4_1 said; Q4_0 rounds it once more
+    ids = ids_of(loaded, 24)
+    theirs, limit = llamacpp.logits(loaded, name)(ids), {"q8_0": 0.03, "q4_0": 0.3}[kind]
+    assert relative_error(theirs, ours(loaded, ids)) < limit  # Q8_0 holds what Q4_1 said; Q4_0 rounds it once more
     again = checkpoint.load(str(path))  # what it holds, computed by us: the rest is llama.cpp's rounding of activations
-    assert relative_error(theirs, np.asarray(generate.logits(generate.build(again, "step"), ids))) < 0.03
+    assert relative_error(theirs, ours(again, ids)) < 0.03
     known = peers.subject(loaded, name).identity
     assert (known["quantisation"], known["dtype"], known["weights_hash"]) == (f"gguf-{kind}", kind, loaded.weights_hash)
     # norms, and Q4_0's head
@@ -130,18 +123,10 @@ def test_a_quantiser_that_dies_or_a_cache_that_cannot_be_written_is_a_gap(tmp_pa
 
 @here
 def test_greedy_tokens_are_repeated_and_the_trial_is_approximate(loaded):
-    work = Workload((tuple(ids_of(loaded)),), new_tokens=8, length=32)
+    work = Workload((ids_of(loaded, 24),), new_tokens=8, length=32)
     for name in NAMES:
-        records = [
-            protocol.trial(peers.subject(loaded, name), work, 0, run="", block=0, order=0, process=0, phase="warm")
-            for _ in "ab"
-        ]
-        assert np.array_equal(records[0][1], records[1][1])
-        judged = protocol.Reference(loaded, work).judge(*records[0])
+        first, second = (trial(peers.subject(loaded, name), work) for _ in "ab")
+        assert np.array_equal(first[1], second[1])
+        judged = protocol.Reference(loaded, work).judge(*first)
         assert judged.valid
         assert json.loads(judged.model_dump_json())["quantisation"] == f"gguf-{name.partition('+')[2]}"
-
-
-def test_what_llama_cpp_cannot_read_is_a_gap_for_these_too(monkeypatch):
-    monkeypatch.setattr(llamacpp, "find_spec", lambda name: object())
-    assert [gap["name"] for gap in peers.missing(NAMES, "random:gpt2")] == list(NAMES)

@@ -3,29 +3,26 @@
 import dataclasses
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
-from llama_jax import checkpoint, config
+from llama_jax import config
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab import peers
 from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import torch as subjects
-from llama_lab.peers import torch_compiled, torch_model
-from tests.conftest import among_the_fast, build
-from tests.peers.conftest import small
+from llama_lab.peers import torch_compiled, torch_script
+from tests.conftest import among_the_fast
+from tests.peers.conftest import small, some_ids, tokens, trial
 
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3), (7,)), new_tokens=7, length=8, batch=2)
-EAGER = [
-    name
-    for name in subjects.WAYS
-    if "compile" not in name and name not in subjects.NEEDS_CUDA and name not in subjects.QUANTISED
-]
+EAGER = [name for name, (home, *_) in subjects.WAYS.items() if home == "torch_eager" and name not in subjects.QUANTISED]
 COMPILED = ["torch-compile", "torch-compile+nocache"]
 EDGES = [n for edge in (16, 24) for n in (edge - 1, edge, edge + 1)]  # of `generate.bucket`
 
@@ -40,17 +37,8 @@ def quick(monkeypatch):
     torch._dynamo.reset()
 
 
-def request(who, work, prompt=0, cold=False):
-    who = dataclasses.replace(who, guard=who.counter) if cold else who
-    return protocol.trial(who, work, prompt, run="", block=0, order=0, process=0, phase="cold" if cold else "warm")
-
-
-def text(n, seed=0):
-    return tuple(np.random.default_rng(seed).integers(3, 97, n).tolist())
-
-
-def tokens(who, ids, work):
-    return np.concatenate(list(who.run(list(ids), work)))
+def cold_trial(subject, work):
+    return trial(dataclasses.replace(subject, guard=subject.counter), work, phase="cold")
 
 
 def test_every_torch_peer_has_a_way():
@@ -65,10 +53,10 @@ def test_greedy_tokens_equal_ours(family):
     loaded = small(family)
     reference = protocol.Reference(loaded, WORK)
     for name in EAGER:
-        who = peers.subject(loaded, name)
-        tokens(who, WORK.prompts[0], WORK)  # scripts its functions
+        subject = peers.subject(loaded, name)
+        tokens(subject.run, WORK.prompts[0], WORK)  # scripts its functions
         for prompt in range(3):
-            record, made = request(who, WORK, prompt)
+            record, made = trial(subject, WORK, prompt)
             assert reference.judge(record, made).valid, (name, record.reason)
             assert [row.tolist() for row in made.T] == [reference.tokens(prompt).tolist()] * 2, name
             assert len(record.token_times_ns) == len(set(record.token_times_ns)) == WORK.new_tokens
@@ -80,14 +68,14 @@ def test_greedy_tokens_equal_ours(family):
 def test_sampled_tokens_are_as_likely_as_ours(llama, name):
     sampler = Sampler(temperature=1.2, top_k=40, top_p=0.9)
     work = Workload(WORK.prompts, new_tokens=40, length=8, batch=2, seed=3, sampler=sampler)
-    reference, who = protocol.Reference(llama, work), peers.subject(llama, name)
-    tokens(who, WORK.prompts[0], work)  # scripts its functions
-    record, made = request(who, work)
+    reference, subject = protocol.Reference(llama, work), peers.subject(llama, name)
+    tokens(subject.run, WORK.prompts[0], work)  # scripts its functions
+    record, made = trial(subject, work)
     assert reference.judge(record, made).valid, reference.judge(record, made).reason
     assert not np.array_equal(made[:, 0], made[:, 1])
-    _, again = request(who, work)
+    _, again = trial(subject, work)
     assert np.array_equal(made, again)
-    record, greedy = request(who, dataclasses.replace(work, sampler=Sampler()))
+    record, greedy = trial(subject, dataclasses.replace(work, sampler=Sampler()))
     assert not reference.judge(record, greedy).valid
 
 
@@ -108,9 +96,11 @@ def test_compiled_tokens_equal_ours(family, quick):
     loaded = small(family)
     reference = protocol.Reference(loaded, WORK)
     for name in COMPILED:
-        who = peers.subject(loaded, name)
+        subject = peers.subject(loaded, name)
         for prompt in range(3):
-            assert tokens(who, WORK.prompts[prompt], WORK).T.tolist() == [reference.tokens(prompt).tolist()] * 2, name
+            assert (
+                tokens(subject.run, WORK.prompts[prompt], WORK).T.tolist() == [reference.tokens(prompt).tolist()] * 2
+            ), name
 
 
 @pytest.mark.parametrize(
@@ -120,68 +110,61 @@ def test_compiled_tokens_equal_ours(family, quick):
     ),
 )
 def test_padding_never_changes_a_token(llama, quick, name):
-    eager, who = peers.subject(llama, "torch"), peers.subject(llama, name)
+    eager, subject = peers.subject(llama, "torch"), peers.subject(llama, name)
     for n in EDGES:
         for longer in (0, 9):
             work = Workload((), new_tokens=2, length=n + longer)
-            assert np.array_equal(tokens(who, text(n, longer), work), tokens(eager, text(n, longer), work)), n
+            assert np.array_equal(
+                tokens(subject.run, some_ids(n, seed=longer), work), tokens(eager.run, some_ids(n, seed=longer), work)
+            ), n
 
 
 def test_a_program_serves_every_length_and_number_of_slots(llama, quick):
-    ids = [text(n) for n in (5, 9, 30, 2)]
+    ids = [some_ids(n) for n in (5, 9, 30, 2)]
     works = [Workload((t,), new_tokens=new, length=len(t)) for t, new in zip(ids, (4, 30, 40, 3), strict=True)]
     for name, programs in (
         ("torch-compile", {"prompt_part": 1, "step": 1}),
         ("torch-compile+nocache", {"whole_step": 1}),
     ):
-        who = peers.subject(llama, name)
-        with who.counter() as region:
+        subject = peers.subject(llama, name)
+        with subject.counter() as region:
             for t, work in zip(ids, works, strict=True):
-                tokens(who, t, work)
+                tokens(subject.run, t, work)
         assert Counter(e.name for e in region.events if e.kind == "backend") == programs
         assert region.seconds("backend") > 0
 
 
 def test_a_first_request_counts_what_it_compiles_and_a_warm_one_must_not_compile(llama, quick):
-    who = peers.subject(llama, "torch-compile")
-    cold, _ = request(who, WORK, cold=True)
+    subject = peers.subject(llama, "torch-compile")
+    cold, _ = cold_trial(subject, WORK)
     assert (cold.compiled, len(cold.token_times_ns)) == (2, WORK.new_tokens)
     assert 0 < cold.backend_ns < cold.token_times_ns[-1]
     assert "prompt_part, step" in cold.reason
-    warm, _ = request(who, WORK, prompt=1)
+    warm, _ = trial(subject, WORK, prompt=1)
     assert (warm.valid, warm.compiled, warm.backend_ns) == (True, 0, 0)
     other = dataclasses.replace(WORK, batch=3)
-    void, _ = request(who, other)
+    void, _ = trial(subject, other)
     assert (void.valid, void.compiled) == (False, 1)
     assert "prompt_part" in void.reason
-    assert protocol.warm_up(who, other)
-    assert request(who, other)[0].valid
+    assert protocol.warm_up(subject, other)
+    assert trial(subject, other)[0].valid
 
 
 def test_a_scripts_first_request_counts_its_functions(llama):
-    from llama_lab.peers import torch_script
-
     torch_script.scripted.cache_clear()
-    who = peers.subject(llama, "torch-script")
-    cold, _ = request(who, WORK, cold=True)
+    subject = peers.subject(llama, "torch-script")
+    cold, _ = cold_trial(subject, WORK)
     assert cold.compiled == 2  # what `sample` calls is compiled within it
     assert "pad_or_truncate, sample" in cold.reason
-    assert request(who, WORK)[0].valid
+    assert trial(subject, WORK)[0].valid
 
 
 def test_a_reader_that_leaves_ends_generate(llama):
-    import threading
-
     stream = peers.subject(llama, "transformers").run([5, 9], dataclasses.replace(WORK, new_tokens=200))
     next(stream)
     assert "generate" in {t.name for t in threading.enumerate()}
     stream.close()
     assert "generate" not in {t.name for t in threading.enumerate()}
-
-
-def test_no_token_ends_a_text(llama):
-    module = subjects.shared_module(llama)
-    assert (module.config.eos_token_id, module.generation_config.eos_token_id) == (None, None)
 
 
 def test_subjects_of_a_checkpoint_share_its_weights(llama):
@@ -192,15 +175,14 @@ def test_subjects_of_a_checkpoint_share_its_weights(llama):
 def test_a_text_beyond_the_context_is_named(llama):
     for name in EAGER:
         with pytest.raises(UserError, match="context of 256"):
-            tokens(peers.subject(llama, name), (1,) * 250, Workload((), 20, 256))
+            tokens(peers.subject(llama, name).run, (1,) * 250, Workload((), 20, 256))
 
 
 def test_padding_may_reach_beyond_learned_positions():
-    cfg = config.tiny("gpt2", num_hidden_layers=1, max_position_embeddings=30)
-    loaded = checkpoint.Checkpoint("tiny", cfg, build(cfg), None, "hash", "random:tiny", "float32")
+    loaded = small("gpt2", max_position_embeddings=30)
     work = Workload((), new_tokens=5, length=25)  # 32 slots
-    expected = tokens(peers.subject(loaded, "torch"), text(25), work)
-    assert np.array_equal(tokens(peers.subject(loaded, "torch-script+nocache"), text(25), work), expected)
+    expected = tokens(peers.subject(loaded, "torch").run, some_ids(25), work)
+    assert np.array_equal(tokens(peers.subject(loaded, "torch-script+nocache").run, some_ids(25), work), expected)
 
 
 def test_graphs_are_labelled_gaps_without_cuda(llama, monkeypatch):
@@ -259,12 +241,10 @@ def test_inductors_programs_make_eagers_tokens(llama):
     torch._dynamo.reset()
     eager = peers.subject(llama, "torch")
     for name in COMPILED:
-        who = peers.subject(llama, name)
+        subject = peers.subject(llama, name)
         for n in (1, 5, 15, 16, 17):
             work = Workload((), new_tokens=6, length=n)
-            assert np.array_equal(tokens(who, text(n), work), tokens(eager, text(n), work)), (name, n)
-    module = torch_model.module(llama.config, llama.params)
-    assert np.array_equal(
-        np.concatenate(list(torch_compiled.cached(module)(text(5), Workload((), 6, 5)))),
-        tokens(eager, text(5), Workload((), 6, 5)),
-    )
+            assert np.array_equal(tokens(subject.run, some_ids(n), work), tokens(eager.run, some_ids(n), work)), (
+                name,
+                n,
+            )

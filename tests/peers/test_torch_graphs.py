@@ -7,6 +7,7 @@ its operations.
 """
 
 import weakref
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,10 +18,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from llama_jax import config, generate
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import torch_eager, torch_graphs, torch_model
-from tests.conftest import build
+from llama_lab.peers.torch_graphs import Cached, Whole
+from tests.conftest import among_the_fast
+from tests.peers.conftest import small, some_ids, tokens
 
 EDGES = [n for edge in (16, 24, 32) for n in (edge - 1, edge, edge + 1)]
-WAYS = [(kind, scripted) for kind in (torch_graphs.Cached, torch_graphs.Whole) for scripted in (False, True)]
+WAYS = [(kind, scripted) for kind in (Cached, Whole) for scripted in (False, True)]
 
 
 def stand_in(work):
@@ -31,73 +34,46 @@ def stand_in(work):
 
 
 @pytest.fixture(scope="module")
-def module():
-    cfg = config.tiny()
-    return torch_model.module(cfg, build(cfg))
+def module(llama):
+    return torch_model.module(llama.config, llama.params)
 
 
-def text(n, seed=0):
-    return np.random.default_rng(seed).integers(3, 97, n).tolist()
-
-
-def tokens(run, ids, work):
-    return np.concatenate(list(run(ids, work)))
-
-
-@pytest.mark.parametrize("family", config.FAMILIES)
+@pytest.mark.parametrize("family", among_the_fast(("llama",), config.FAMILIES))
 @pytest.mark.parametrize(("kind", "scripted"), WAYS)
 def test_padding_to_a_bucket_never_changes_a_token(family, kind, scripted):
-    cfg = config.tiny(family)
-    module = torch_model.module(cfg, build(cfg))
+    loaded = small(family)
+    module = torch_model.module(loaded.config, loaded.params)
     eager, way = torch_eager.growing(module), kind(module, stand_in, scripted)
     for n in (1, 2, *EDGES):
         work = Workload((), new_tokens=3, length=n, batch=2)
         for seed in (0, 1):  # a second request on buffers that the first has filled
-            assert np.array_equal(tokens(way.run, text(n, seed), work), tokens(eager, text(n, seed), work)), n
+            ids = some_ids(n, seed=seed)
+            assert np.array_equal(tokens(way, ids, work), tokens(eager, ids, work)), n
 
 
 def test_one_graph_a_bucket_and_one_a_cache(module):
-    way = torch_graphs.Cached(module, stand_in, False)
-    lengths = range(1, 33)
+    way, lengths = Cached(module, stand_in), range(1, 33)
     for n in lengths:
-        tokens(way.run, text(n), Workload((), new_tokens=3, length=32))
-    assert way.graphs.captured == len({generate.bucket(n) for n in lengths}) + 1
-    tokens(way.run, text(9), Workload((), new_tokens=1, length=32, batch=2))
-    assert way.graphs.captured == len({generate.bucket(n) for n in lengths}) + 2  # one token needs no step
+        tokens(way, some_ids(n), Workload((), new_tokens=3, length=32))
+    assert way.graph.cache_info().misses == len({generate.bucket(n) for n in lengths}) + 1
+    tokens(way, some_ids(9), Workload((), new_tokens=1, length=32, batch=2))
+    assert way.graph.cache_info().misses == len({generate.bucket(n) for n in lengths}) + 2  # one token needs no step
 
 
 @pytest.mark.parametrize(("kind", "scripted"), WAYS)
-def test_the_oldest_graph_goes_and_is_captured_again(module, kind, scripted):
+def test_the_oldest_graph_goes_with_its_buffers_and_is_captured_again(module, kind, scripted):
     eager, way = torch_eager.growing(module), kind(module, stand_in, scripted, bound=2)
-    works = [(text(n), Workload((), new_tokens=4, length=n)) for n in (5, 20, 40, 5, 5)]
     captured = []
-    for ids, work in works:
-        assert np.array_equal(tokens(way.run, ids, work), tokens(eager, ids, work))
-        assert len(way.graphs.known) <= 2
-        captured.append(way.graphs.captured)
-    per = 2 if kind is torch_graphs.Cached else 1
-    assert captured == [per, 2 * per, 3 * per, 4 * per, 4 * per]
-
-
-def test_the_least_recently_used_goes_first():
-    made = []
-    graphs = torch_graphs.Graphs(lambda work: made.append(work) or work, bound=2)
-    works = {key: (lambda: None) for key in "abc"}
-    for key in "abacab":
-        graphs.get(key, works[key])
-    assert [next(k for k in works if works[k] is w) for w in made] == ["a", "b", "c", "b"]
-    assert list(graphs.known) == ["a", "b"]
-
-
-def test_a_cache_goes_with_its_last_graph(module):
-    way = torch_graphs.Cached(module, stand_in, False, bound=2)
-    for n in (5, 20):
-        tokens(way.run, text(n), Workload((), new_tokens=4, length=n))
-    assert len(way.homes) == 1
+    for n in (5, 20, 40, 5, 5):
+        ids, work = some_ids(n), Workload((), new_tokens=4, length=n)
+        assert np.array_equal(tokens(way, ids, work), tokens(eager, ids, work))
+        assert len(way.homes) <= (1 if kind is Cached else 2)
+        captured.append(way.graph.cache_info().misses)
+    assert captured == [(2 if kind is Cached else 1) * n for n in (1, 2, 3, 4, 4)]
 
 
 class Operations(TorchDispatchMode):
-    """Names of operations, and where what they are given begins."""
+    """Names of operations, and shapes of what they are given."""
 
     def __init__(self):
         super().__init__()
@@ -108,37 +84,26 @@ class Operations(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-WAITING = (
-    "_local_scalar_dense",
-    "nonzero",
-    "item",
-    "is_nonzero",
-    "_to_copy.default cpu",
-    "masked_select",
-    "multinomial",
-)
+WAITING = "_local_scalar_dense", "nonzero", "item", "is_nonzero", "_to_copy.default cpu", "masked_select", "multinomial"
 
 
 @pytest.mark.parametrize(("kind", "scripted"), WAYS)
 def test_captured_work_is_the_same_operations_every_time_and_never_waits(module, kind, scripted):
     """A graph replays what was launched once: nothing in it may depend on values, nor bring one to the host."""
-    recorded = []
+    by_work = {}
 
     def record(work):
         def replay():
             with Operations() as operations:
                 work()
-            recorded.append((id(work), operations.seen))
+            by_work.setdefault(id(work), []).append(operations.seen)
 
         return replay
 
     way = kind(module, record, scripted)
     for n in (9, 12, 3):
-        tokens(way.run, text(n), Workload((), new_tokens=4, length=12))
-    by_work = {}
-    for key, seen in recorded:
-        by_work.setdefault(key, []).append(seen)
-    assert len(by_work) == (2 if kind is torch_graphs.Cached else 1)
+        tokens(way, some_ids(n), Workload((), new_tokens=4, length=12))
+    assert len(by_work) == (2 if kind is Cached else 1)
     for runs in by_work.values():
         assert len(runs) >= 3
         assert all(run == runs[0] for run in runs)
@@ -157,33 +122,20 @@ def test_the_recorder_captures_as_the_documentation_asks(monkeypatch):
         def wait_stream(self, other):
             log.append(f"{self.name} waits for {other.name}")
 
-    class Within:
-        def __init__(self, name):
-            self.name = name
-
-        def __enter__(self):
-            log.append(f"in {self.name}")
-
-        def __exit__(self, *_):
-            log.append(f"out of {self.name}")
+    @contextmanager
+    def within(name):
+        log.append(f"in {name}")
+        yield
+        log.append(f"out of {name}")
 
     graph = SimpleNamespace(replay=lambda: log.append("replay"))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: Stream("current"))
-    monkeypatch.setattr(torch.cuda, "stream", lambda s: Within(s.name))
+    monkeypatch.setattr(torch.cuda, "stream", lambda s: within(s.name))
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: graph)
-    monkeypatch.setattr(torch.cuda, "graph", lambda g, pool: Within(f"capture in {pool}"))
-    replay = torch_graphs.recorder()(lambda: log.append("work"))
-    replay()
-    assert log == [
-        "side waits for current",
-        "in side",
-        *["work"] * torch_graphs.WARM_UPS,
-        "out of side",
-        "current waits for side",
-        "in capture in pool",
-        "work",
-        "out of capture in pool",
-        "replay",
-    ]
+    monkeypatch.setattr(torch.cuda, "graph", lambda g, pool: within(f"capture in {pool}"))
+    torch_graphs.recorder()(lambda: log.append("work"))()
+    warm_up = ["in side", *["work"] * torch_graphs.WARM_UPS, "out of side"]
+    capture = ["in capture in pool", "work", "out of capture in pool"]
+    assert log == ["side waits for current", *warm_up, "current waits for side", *capture, "replay"]

@@ -1,16 +1,23 @@
-"""TorchScript's ends: padding, truncation, and tokens drawn."""
+"""TorchScript's ends: padding and truncation; chances that are transformers' own under every filter, scripted or not,
+and draws that follow them."""
 
 import numpy as np
 import pytest
 import torch
+from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
-from llama_jax import config
 from llama_jax.sampling import Sampler
 from llama_lab.bench.workload import Workload
-from llama_lab.peers import torch_model, torch_script
-from tests.conftest import build
+from llama_lab.peers import torch_eager, torch_model, torch_script
+from tests.peers.conftest import tokens
 
-PAD, SAMPLE = (torch_script.scripted(f) for f in (torch_script.pad_or_truncate, torch_script.sample))
+PAD, CHANCES, SAMPLE = map(
+    torch_script.scripted, (torch_script.pad_or_truncate, torch_script.probabilities, torch_script.sample)
+)
+
+
+def logits(seed=0, rows=3):
+    return torch.randn(rows, 50, generator=torch.Generator().manual_seed(seed)) * 4
 
 
 @pytest.mark.parametrize("length", [1, 4, 5, 6, 9])
@@ -24,22 +31,51 @@ def test_a_text_is_padded_behind_or_loses_its_oldest_tokens(length):
     assert torch.equal(ids, torch.arange(1, 11).reshape(2, 5))
 
 
-def test_functions_are_scripted_once():
-    once, again = (torch_script.scripted(torch_script.sample) for _ in range(2))
-    assert once is again
-    assert isinstance(SAMPLE, torch.jit.ScriptFunction)
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize(
+    ("top_k", "top_p", "min_p"), [(0, 1.0, 0.0), (7, 1.0, 0.0), (0, 0.8, 0.0), (0, 1.0, 0.1), (20, 0.9, 0.05)]
+)
+def test_the_chances_are_those_of_transformers(temperature, top_k, top_p, min_p):
+    expected = TemperatureLogitsWarper(temperature)(None, logits())
+    if top_k:
+        expected = TopKLogitsWarper(top_k)(None, expected)
+    if top_p < 1:
+        expected = TopPLogitsWarper(top_p)(None, expected)
+    if min_p:
+        expected = MinPLogitsWarper(min_p)(None, expected)
+    for chances in (CHANCES, torch_script.probabilities):
+        torch.testing.assert_close(chances(logits(), temperature, top_k, top_p, min_p), torch.softmax(expected, -1))
 
 
-@pytest.mark.parametrize("way", ["cached", "whole"])
-def test_a_sampler_draws_other_texts_from_other_seeds(way):
-    cfg = config.tiny()
-    run = getattr(torch_script, way)(torch_model.module(cfg, build(cfg)))
+def test_the_best_token_stays_however_small_the_share():
+    for settings in ((1, 1.0, 0.0), (0, 1e-9, 0.0), (0, 1.0, 1.0)):
+        assert torch.equal(CHANCES(logits(), 1.0, *settings).argmax(-1), logits().argmax(-1))
+        assert (CHANCES(logits(), 1.0, *settings) > 0).sum(-1).tolist() == [1, 1, 1]
 
-    def text(seed):
-        work = Workload((), new_tokens=8, length=5, batch=2, seed=seed, sampler=Sampler(temperature=5.0))
-        return np.concatenate(list(run((5, 9, 33), work)))
 
-    texts = [text(seed) for seed in (0, 1, 0)]
-    assert all(t.shape == (8, 2) and (t >= 0).all() and (t < cfg.vocab_size).all() for t in texts)
+def test_draws_follow_the_chances():
+    row, n = torch.tensor([2.0, 1.0, 0.0, -1.0]), 40_000
+    torch.manual_seed(0)
+    drawn = SAMPLE(row.expand(n, 1, 4), 0.7, 3, 1.0, 0.0)
+    assert drawn.shape == (n, 1)
+    expected = CHANCES(row[None], 0.7, 3, 1.0, 0.0)[0]
+    seen = torch.bincount(drawn[:, 0], minlength=4) / n
+    assert ((seen - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt()).all()
+
+
+def test_temperature_zero_is_greedy_and_takes_the_last_position():
+    several = torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(1)).bfloat16()
+    assert torch.equal(SAMPLE(several, 0.0, 5, 0.5, 0.1), several[:, -1].float().argmax(-1, keepdim=True))
+
+
+@pytest.mark.parametrize("way", [torch_eager.static, torch_eager.whole])
+def test_a_sampler_draws_other_texts_from_other_seeds(llama, way):
+    run = way(torch_model.module(llama.config, llama.params), scripted=True)
+
+    def drawn(seed):
+        return tokens(run, (5, 9, 33), Workload((), 8, 5, batch=2, seed=seed, sampler=Sampler(temperature=5.0)))
+
+    texts = [drawn(seed) for seed in (0, 1, 0)]
+    assert all(t.shape == (8, 2) and (t >= 0).all() and (t < llama.config.vocab_size).all() for t in texts)
     assert not np.array_equal(*texts[:2])
     assert np.array_equal(texts[0], texts[2])

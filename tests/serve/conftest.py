@@ -35,7 +35,8 @@ def expected(loaded):
     engine = generate.build(loaded, "step")
 
     def said(ids, n, sampler=generate.GREEDY, seed=0):
-        (answer,) = generate.answer(engine, [ids], n, stop=loaded.tokenizer.stop, sampler=sampler, seeds=seed)
+        options = dict(stop=loaded.tokenizer.stop, sampler=sampler, seeds=seed, length=192, slots=256)  # one program
+        (answer,) = generate.answer(engine, [ids], n, **options)
         return loaded.tokenizer.decode(answer.token_ids)
 
     return said

@@ -1,5 +1,6 @@
 """Requests that join and leave: each one's tokens are those it gets alone, under any placement that steps."""
 
+import contextlib
 import functools
 import threading
 from dataclasses import replace
@@ -15,8 +16,7 @@ from llama_jax import config, generate
 from llama_jax.placement import Placement, parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard
-from llama_lab.serve import slots as slots_of
-from llama_lab.serve import stepper
+from llama_lab.serve import rows, stepper
 from llama_lab.serve.answers import Stops
 from llama_lab.serve.batcher import Batcher, FullError, Job, cut, kept
 from llama_lab.serve.metrics import Metrics
@@ -26,8 +26,7 @@ from tests.kernels.models import random_model, small
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
-CONTEXT = 96  # each further bucket of prompts is a program more
-LONG = 256  # for requests that must still run when something happens to them
+CONTEXT, LONGEST = 256, 76  # of a slot; of a prompt that is drawn
 FUSED = small(max_position_embeddings=512)  # a model that the fused kernel computes
 
 
@@ -39,17 +38,28 @@ def engine_for(placement: Placement):
 
 
 @functools.cache
-def warmed(placement: str, slots: int, context: int):
-    """One stepper a placement, number of slots and context."""
-    made = slots_of.build(engine_for(stepper.check(parse(placement))), context, slots)
+def warmed(placement: str, slots: int):
+    """One stepper a placement, and under rows a number of slots."""
+    made = rows.build(engine_for(stepper.check(parse(placement))), CONTEXT, slots)
     made.warm()
     return made
 
 
-def started(placement, slots=2, queue=50, context=CONTEXT):
-    batcher = Batcher(warmed(placement, slots, context), slots, queue, Metrics())
+@contextlib.contextmanager
+def started(placement, slots=2, queue=50):
+    batcher = Batcher(warmed(placement, slots if "fused" in placement else 1), slots, queue, Metrics())
     batcher.start()
-    return batcher
+    try:
+        yield batcher
+    finally:
+        batcher.close()
+
+
+def alone(placement, request):
+    """The tokens that a request gets by `generate`; one shape for all, so that one program computes them."""
+    options = dict(sampler=request["sampler"], seeds=request["seed"], length=LONGEST, slots=128)
+    engine = engine_for(parse(placement))
+    return list(generate.answer(engine, [request["ids"]], request["n"], **options)[0].token_ids)
 
 
 class Reader:
@@ -78,7 +88,7 @@ def asked(seed, count=8):
         own = random.integers(3, 97, int(random.integers(1, 80))).tolist()
         ids = (first[: int(random.integers(20, 70))] if i % 2 else []) + own
         sampler = [generate.GREEDY, Sampler(0.8, top_k=9), Sampler(1.2, top_p=0.8, repetition_penalty=1.2)][i % 3]
-        yield dict(ids=ids[: CONTEXT - 20], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
+        yield dict(ids=ids[:LONGEST], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
 
 
 @pytest.mark.parametrize(
@@ -92,24 +102,19 @@ def asked(seed, count=8):
     ),
 )
 def test_each_request_gets_the_tokens_that_it_gets_alone(placement, slots):
-    alone = engine_for(parse(placement))
-    batcher = started(placement, slots)
-    try:
-        with Guard() as guard:
-            readers = [(request, Reader(batcher, **request)) for request in asked(5)]
-            answers = [(request, *reader.all()) for request, reader in readers]
-            again = [Reader(batcher, [5] * 40, 6).all() for _ in range(2)]
-    finally:
-        batcher.close()
+    with started(placement, slots) as batcher, Guard() as guard:
+        readers = [(request, Reader(batcher, **request)) for request in asked(5)]
+        answers = [(request, reader.all()) for request, reader in readers]
+        again = [Reader(batcher, [5] * 40, 6).all() for _ in range(2)]
     assert not guard.fired, guard.reason
-    for request, tokens, reason in answers:
-        (expected,) = generate.answer(
-            alone, [request["ids"]], request["n"], sampler=request["sampler"], seeds=request["seed"]
-        )
-        assert tuple(tokens) == expected.token_ids
-        assert reason == "length"
+    for request, answer in answers:
+        assert answer == (alone(placement, request), "length")
     assert again[0] == again[1]  # the second from what the first left in its slot
-    assert batcher.metrics.registry.get_sample_value("llama_jax_prompt_tokens_reused_total") > 0
+    assert reused(batcher) > 0
+
+
+def reused(batcher):
+    return batcher.metrics.registry.get_sample_value("llama_jax_prompt_tokens_reused_total")
 
 
 @pytest.mark.parametrize(
@@ -120,23 +125,17 @@ def test_each_request_gets_the_tokens_that_it_gets_alone(placement, slots):
     ),
 )
 def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(placement, slots):
-    alone = engine_for(parse(placement))
-    batcher = started(placement, slots)
-    try:
-        with Guard() as guard:
-            readers = [Reader(batcher, **request, scored=bool(i % 4)) for i, request in enumerate(asked(6))]
-            answers = [(reader, *reader.all()) for reader in readers]
-    finally:
-        batcher.close()
+    with started(placement, slots) as batcher, Guard() as guard:
+        readers = [Reader(batcher, **request, scored=bool(i % 4)) for i, request in enumerate(asked(6))]
+        answers = [(reader, *reader.all()) for reader in readers]
     assert not guard.fired, guard.reason
-    for i, (reader, request, (_, tokens, _)) in enumerate(zip(readers, asked(6), answers, strict=True)):
-        (expected,) = generate.answer(
-            alone, [request["ids"]], request["n"], sampler=request["sampler"], seeds=request["seed"]
-        )
-        assert tuple(tokens) == expected.token_ids
+    for i, (request, (reader, tokens, _)) in enumerate(zip(asked(6), answers, strict=True)):
+        assert tokens == alone(placement, request)
         assert len(reader.scores) == (len(tokens) if i % 4 else 0)
         if i % 4:
-            logits = generate.logits(alone, [*request["ids"], *tokens[:-1]])[-len(tokens) :]
+            text = [*request["ids"], *tokens]
+            text += [0] * (LONGEST + 20 - len(text))  # what follows changes nothing, and one program computes all
+            logits = generate.logits(engine_for(parse(placement)), text)[len(request["ids"]) - 1 :][: len(tokens)]
             values = np.asarray(jax.nn.log_softmax(logits))
             chosen = [score.chosen for score in reader.scores]
             np.testing.assert_allclose(chosen, values[np.arange(len(tokens)), tokens], atol=1e-3)
@@ -147,20 +146,15 @@ def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(place
 
 
 def test_an_answer_ends_at_its_stop_token():
-    batcher = started("chunk8", 1)
-    try:
+    with started("chunk8", 1) as batcher:
         free, _ = Reader(batcher, [5, 9, 33], 12).all()
-        tokens, reason = Reader(batcher, [5, 9, 33], 12, stop={free[3]}).all()
-    finally:
-        batcher.close()
-    assert tokens == free[: free.index(free[3]) + 1]
-    assert reason == "stop"
+        answer = Reader(batcher, [5, 9, 33], 12, stop={free[3]}).all()
+    assert answer == (free[: free.index(free[3]) + 1], "stop")
 
 
 def test_what_is_cancelled_makes_room_and_what_waits_is_bounded():
-    batcher = started("step+donate", 1, queue=1, context=LONG)
-    try:
-        first = Reader(batcher, [5], LONG - 1)
+    with started("step+donate", 1, queue=1) as batcher:
+        first = Reader(batcher, [5], CONTEXT - 1)
         first.news.get(timeout=60)
         second = Reader(batcher, [9, 8], 3)
         with pytest.raises(FullError):
@@ -168,16 +162,12 @@ def test_what_is_cancelled_makes_room_and_what_waits_is_bounded():
         first.job.cancel()
         assert first.all()[1] == "cancelled"
         assert second.all() == (Reader(batcher, [9, 8], 3).all()[0], "length")
-        again, _ = Reader(batcher, [5], 9).all()  # the slot that was left half way holds nothing wrong
-        assert tuple(again) == generate.answer(engine_for(parse("step")), [[5]], 9)[0].token_ids
-    finally:
-        batcher.close()
+        again = Reader(batcher, [5], 9).all()  # the slot that was left half way holds nothing wrong
+    assert again == (alone("step+donate", dict(ids=[5], n=9, sampler=generate.GREEDY, seed=0)), "length")
 
 
 def test_a_request_that_fails_ends_alone(monkeypatch):
-    batcher = started("step", 2)
-    real = batcher.stepper.engine.fetch
-    try:
+    with started("step+donate") as batcher:
         other = Reader(batcher, [4, 5], 60)
         other.news.get(timeout=60)
         monkeypatch.setattr(type(batcher.stepper), "begin", lambda *arguments: 1 / 0)
@@ -185,16 +175,12 @@ def test_a_request_that_fails_ends_alone(monkeypatch):
         monkeypatch.undo()
         assert Reader(batcher, [50, 6], 5).all()[1] == "length"
         assert other.all()[1] == "length"
-    finally:
-        batcher.close()
-    assert batcher.stepper.engine.fetch is real
 
 
 def test_a_call_that_fails_under_rows_ends_those_in_it_and_the_next_are_served(monkeypatch):
     """All slots are one state there, which a failed call takes with it."""
-    batcher = started("step+fused", 3, context=LONG)
-    programs = batcher.stepper.programs
-    try:
+    with started("step+fused", 3) as batcher:
+        programs = batcher.stepper.programs
         expected = Reader(batcher, [5] * 40, 6).all()
         readers = [Reader(batcher, [4, i], 200) for i in (5, 6)]
         for reader in readers:
@@ -208,9 +194,7 @@ def test_a_call_that_fails_under_rows_ends_those_in_it_and_the_next_are_served(m
         assert [reader.all()[1] for reader in readers] == ["error", "error"]
         monkeypatch.undo()
         assert Reader(batcher, [5] * 40, 6).all() == expected
-        assert batcher.metrics.registry.get_sample_value("llama_jax_prompt_tokens_reused_total") == 0
-    finally:
-        batcher.close()
+    assert reused(batcher) == 0
 
 
 @given(
@@ -226,26 +210,18 @@ def test_rows_are_those_asked_for_and_as_many_more_as_a_shape_needs(drawn):
     assert set(numbers.tolist()) <= set(range(count))
 
 
-def test_closing_ends_what_runs_and_the_thread():
+def test_closing_ends_what_runs_and_the_thread_and_times_are_in_order():
     before = threading.active_count()
-    batcher = started("step", 1)
-    reader = Reader(batcher, [5], CONTEXT - 1)
-    reader.news.get(timeout=60)
-    batcher.close()
+    with started("step+donate", 1) as batcher:
+        timed = Reader(batcher, [5] * 70, 4)
+        timed.all()
+        reader = Reader(batcher, [5], CONTEXT - 1)
+        reader.news.get(timeout=60)
     assert reader.all()[1] in ("error", "length")
     assert threading.active_count() == before
+    assert 0 < timed.job.asked_ns <= timed.last.began_ns < timed.last.first_ns < timed.last.last_ns
     with pytest.raises(FullError):
         Reader(batcher, [5], 1)
-
-
-def test_times_are_in_order():
-    batcher = started("step", 1)
-    try:
-        reader = Reader(batcher, [5] * 70, 4)
-        reader.all()
-    finally:
-        batcher.close()
-    assert 0 < reader.job.asked_ns <= reader.last.began_ns < reader.last.first_ns < reader.last.last_ns
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from llama_jax import generate
 from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard
-from llama_lab.serve import slots, stepper
+from llama_lab.serve import rows, stepper
 from tests.conftest import among_the_fast
 from tests.kernels.models import small
 from tests.kernels.test_generation import checkpoint_of
@@ -19,14 +19,14 @@ pytestmark = pytest.mark.usefixtures("quickly")
 def test_the_smallest_contexts_are_warmed_within_their_cache(placement, context):
     """The fused kernel refuses a position outside the cache, where XLA would clamp it."""
     engine = generate.build(checkpoint_of(small()), stepper.check(parse(placement)))
-    slots.build(engine, context, 1).warm()
+    rows.build(engine, context, 1).warm()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(16, 32, 64, 128), ()])
 def test_the_sizes_of_prompts_change_no_token_and_exact_ones_compile_in_service(tiny, sizes):
     engine = generate.bind(*tiny, stepper.check(parse("step+donate")))
-    made, sampler = slots.build(engine, 160, 1, sizes), Sampler().traced()
+    made, sampler = rows.build(engine, 160, 1, sizes), Sampler().traced()
     made.warm()
     counts = []
     for n in (5, 70, 5, 100):
