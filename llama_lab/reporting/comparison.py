@@ -7,7 +7,7 @@ bandwidth that was probed in both runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from llama_jax.plumbing.errors import UserError
@@ -18,7 +18,6 @@ from llama_lab.bench.wording import interval
 
 MACHINE = ("cpu", "cores", "affinity", "ram_bytes", "devices")
 SOFTWARE = ("packages", "python", "os", "git", "governor", "settings")
-NAN = float("nan")
 Subjects = dict[str, list[Trial]]  # valid warm trials by name
 
 
@@ -33,14 +32,16 @@ def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corr
     """
     (before, old_meta), (after, new_meta) = (record.read(path, skip_corrupt) for path in (old, new))
     before, after = ([t for t in side if t.phase == "warm" and t.valid and t.tg > 0] for side in (before, after))
-    several = any(len({t.run for t in side}) > 1 for side in (before, after))
-    all_was, all_now = by_subject(before, several), by_subject(after, several)
+    several = any(len({t.run for t in side}) > 1 for side in (before, after))  # each with subjects of its own
+    names_of = "{0.run}: {0.subject}".format if several else "{0.subject}".format
+    all_was, all_now = (summary.grouped(side, names_of) for side in (before, after))
     was, now = answering(all_was, all_now), answering(all_now, all_was)
     names = [name for name in was if not name.endswith(AGAIN)]
     if not names:
+        first, second = (", ".join(subjects) or "none" for subjects in (all_was, all_now))
         raise UserError(
-            f"{old} and {new} share no subject with valid warm trials of the same prompt: {listed(all_was)} in the"
-            f" first, {listed(all_now)} in the second; measure the same placements in both."
+            f"{old} and {new} share no subject with valid warm trials of the same prompt: {first} in the first,"
+            f" {second} in the second; measure the same placements in both."
         )
     differences = differing(identity(was, old_meta, names), identity(now, new_meta, names))
     if differences and not anyway:
@@ -61,14 +62,6 @@ def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corr
     }
 
 
-def by_subject(trials: Iterable[Trial], several: bool) -> Subjects:
-    """Trials by subject; by run and subject where a table holds several runs, which differ in what they measure."""
-    grouped: Subjects = {}
-    for t in trials:
-        grouped.setdefault(f"{t.run}: {t.subject}" if several else t.subject, []).append(t)
-    return grouped
-
-
 def answering(trials: Subjects, others: Subjects) -> Subjects:
     """The trials of prompts that the same subject answered in the other table too, without subjects that have none."""
     shared = {name: {t.prompt for t in others.get(name, [])} for name in trials}
@@ -82,14 +75,16 @@ def identity(trials: Subjects, meta: dict, names: Sequence[str]) -> dict[str, ob
     """What must be the same for two runs to be comparable: the machine, and of each subject model, work and tokens."""
     facts = {name.replace("_", " "): meta.get("environment", {}).get(name, "unknown") for name in MACHINE}
     for name in names:
-        mine = trials[name]
-        for field in ("model", "weights_hash", "dtype"):
-            facts[f"{field.replace('_', ' ')} of {name}"] = distinct(getattr(t, field) for t in mine)
-        work = (f"{t.prompt_tokens} + {t.new_tokens} tokens, batch {t.batch}" for t in mine)
-        facts[f"workload of {name}"] = distinct(work)
-        for prompt in sorted({t.prompt for t in mine}):
-            tokens = (t.tokens_sha256[:12] for t in mine if t.prompt == prompt)
-            facts[f"tokens of {name}, prompt {prompt}"] = distinct(tokens)
+        per_subject = {
+            "model of {}": lambda t: t.model,
+            "weights hash of {}": lambda t: t.weights_hash,
+            "dtype of {}": lambda t: t.dtype,
+            "workload of {}": lambda t: f"{t.prompt_tokens} + {t.new_tokens} tokens, batch {t.batch}",
+        }
+        for title, fact in per_subject.items():
+            facts[title.format(name)] = ", ".join(sorted({fact(t) for t in trials[name]}))
+        for prompt, tokens in sorted(summary.grouped(trials[name], "prompt", lambda t: t.tokens_sha256[:12]).items()):
+            facts[f"tokens of {name}, prompt {prompt}"] = ", ".join(sorted(set(tokens)))
     return facts
 
 
@@ -109,10 +104,6 @@ def differing(old: dict, new: dict) -> list[str]:
     return [f"{key} was {was}, is {now}" for key, (was, now) in both.items() if was != now]
 
 
-def distinct(values: Iterable) -> str:
-    return ", ".join(map(str, sorted(set(values))))
-
-
 # Ratios ---------------------------------------------------------------------------------------------------------------
 
 
@@ -126,41 +117,38 @@ def baseline_of(name: str, trials: Subjects, meta: dict) -> str | None:
 def subject(name: str, baseline: str | None, old: Subjects, new: Subjects, seed: int) -> dict:
     """One subject's line: its rate and, unless it is the baseline or there is none in both, its ratio to the
     baseline."""
-    rates = [[((t.run, t.process), t.tg) for t in side[name]] for side in (new, old)]
-    line = {"name": name, "rate": as_json(*new_over_old(rates, seed)), "to_baseline": None}
+    rates = [[(place(t), t.tg) for t in side[name]] for side in (new, old)]
+    line = {"name": name, "rate": as_json(new_over_old(rates, seed), rates), "to_baseline": None}
     if baseline is None or baseline == name or baseline not in new:
         return line
-    (ours, *counts), (control, *_) = (
-        new_over_old([relative(side, *pair) for side in (new, old)], seed)
-        for pair in ((name, baseline), (baseline + AGAIN, baseline))
-    )
-    if ours.n:
-        line["to_baseline"] = as_json(statistics.with_floor(ours, control), *counts)
-    return line
+    ours, twins = ([relative(side, n, baseline) for side in (new, old)] for n in (name, baseline + AGAIN))
+    ratio, control = (new_over_old(sides, seed) for sides in (ours, twins))
+    return line | {"to_baseline": as_json(statistics.with_floor(ratio, control), ours)} if ratio.n else line
 
 
-def new_over_old(sides: Sequence[list[tuple[tuple, float]]], seed: int) -> tuple[Ratio, int, int]:
-    """(the ratio of two sets of values, counts of both). sides: new and old, values each with what shares its luck."""
-    labels, values = ([[pair[at] for pair in side] for side in sides] for at in (0, 1))
-    return statistics.unpaired_ratio(*values, seed, labels), *map(len, values)
+def place(trial: Trial) -> tuple[tuple, int]:
+    """((run, process), block): trials with the same were measured side by side."""
+    return (trial.run, trial.process), trial.block
+
+
+def new_over_old(sides: Sequence[list[tuple[tuple, float]]], seed: int) -> Ratio:
+    """The ratio of two sets of values. sides: new and old, (place, value) each; a process shares its luck."""
+    labels, values = [[at[0] for at, _ in side] for side in sides], [[value for _, value in side] for side in sides]
+    return statistics.unpaired_ratio(*values, seed, labels)
 
 
 def relative(trials: Subjects, name: str, baseline: str) -> list[tuple[tuple, float]]:
     """A subject's rates over the baseline's in the same blocks; over both its runs in the block, but for its own
     twin."""
-    ours, below, again = (
-        {((t.run, t.process), t.block): t.tg for t in trials.get(side, [])}
-        for side in (name, baseline, baseline + AGAIN)
-    )
-    if name != baseline + AGAIN:
-        both = {at: [[side.get(at, NAN)] for side in (below, again)] for at in {*below, *again}}
-        below = {at: float(statistics.pair_baseline(*rates)[0]) for at, rates in both.items()}
-    return [(at[0], rate / below[at]) for at, rate in ours.items() if at in below]
+    both = [*trials[baseline], *trials.get(baseline + AGAIN, [])]
+    rates = summary.rates if name == baseline + AGAIN else summary.both_rates
+    below = rates(both, both[0].subject, place=place)
+    return [(place(t), t.tg / below[place(t)]) for t in trials.get(name, []) if place(t) in below]
 
 
-def as_json(ratio: Ratio, n_new: int, n_old: int) -> dict:
+def as_json(ratio: Ratio, sides: Sequence[Sequence]) -> dict:
     """processes: those of the side that has fewer; the luck of a single one is not in the interval."""
-    values = dict(value=ratio.value, low=ratio.low, high=ratio.high, n_old=n_old, n_new=n_new)
+    values = dict(value=ratio.value, low=ratio.low, high=ratio.high, n_old=len(sides[1]), n_new=len(sides[0]))
     return values | dict(processes=ratio.clusters, verdict=ratio.verdict)
 
 
@@ -171,10 +159,6 @@ def bandwidth(old: Sequence[Trial], new: Sequence[Trial]) -> dict:
 
 
 # In lines -------------------------------------------------------------------------------------------------------------
-
-
-def listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
 
 
 def lines(result: dict) -> list[str]:
@@ -191,6 +175,5 @@ def lines(result: dict) -> list[str]:
                 counts = f"n = {ratio['n_old']} and {ratio['n_new']}" + ", one process" * (ratio["processes"] <= 1)
                 words = f"{what} x {ratio['value']:.3f} {interval(ratio, '.3f')} ({counts}): {ratio['verdict']}"
                 parts.append(f"{entry['name']}: {words}")
-    return parts + [
-        f"only in {result[side]}: {listed(result[f'only_{side}'])}" for side in ("old", "new") if result[f"only_{side}"]
-    ]
+    left = {result[side]: result[f"only_{side}"] for side in ("old", "new")}
+    return parts + [f"only in {path}: {', '.join(names)}" for path, names in left.items() if names]

@@ -8,14 +8,13 @@ arguments and results are taken out: a renamed function is no other program. Tar
 Times: both commits in turn, each in a fresh process, and the commit before a second time in each round. The evidence
 holds where the median ratio lies within what the commit before differs from itself.
 
-The part that runs inside a checkout is this file too (`python evidence.py programs|times`). It imports nothing of the
-laboratory before it knows where that lies: commits from before the laboratory had a package of its own are known.
+The part that runs inside a checkout is this file too (`python evidence.py programs|times`), with the modules of that
+checkout: it asks of them only what both commits offer.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import math
 import os
@@ -28,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 TINY = (
@@ -55,16 +55,11 @@ LIMIT_S = 3600  # of one process: two minutes on a free core, far more on a busy
 # Inside a checkout ----------------------------------------------------------------------------------------------------
 
 
-def module(name: str):
-    """A module of the checkout's laboratory, or of the one package there was before it. What is installed may be of
-    another checkout."""
-    package = "llama_lab" if Path("llama_lab").is_dir() else "llama_jax"
-    return importlib.import_module(f"{package}.{name}")
-
-
 def programs() -> dict[str, list[str]]:
     """Name of what was asked for → hashes of the programs that were lowered for it, sorted."""
     import llama_jax as ll
+    from llama_lab.activations import ActivationSpec, Extractor, Generator
+    from llama_lab.serve.service import Service
 
     loaded, prompt = ll.load(TINY), list(range(3, 21))
 
@@ -74,19 +69,18 @@ def programs() -> dict[str, list[str]]:
         ll.answer(engine, [prompt, prompt[:7]], 5, sampler=ll.Sampler(temperature=0.8, top_k=20, top_p=0.9))
 
     def extracted() -> None:
-        spec = module("activations.spec").ActivationSpec((("resid_post", "all"), ("q", (0,)), ("logits", None)))
-        module("activations.program").Extractor(loaded, spec, batch=(2, 16))([prompt[:9], prompt])
+        spec = ActivationSpec((("resid_post", "all"), ("q", (0,)), ("logits", None)))
+        Extractor(loaded, spec, batch=(2, 16))([prompt[:9], prompt])
 
     def generated() -> None:
-        spec = module("activations.spec").ActivationSpec((("resid_post", "all"), ("ln_final", None)))
-        module("activations.generation").Generator(loaded, spec, (2, 18), 4)
+        Generator(loaded, ActivationSpec((("resid_post", "all"), ("ln_final", None))), (2, 18), 4)
 
     def served(placement: str) -> None:
-        module("serve.service").Service(loaded, placement, 2, 64).stepper.warm()
+        Service(loaded, placement, 2, 64).stepper.warm()
 
-    wanted: dict[str, Callable] = {name: lambda name=name: answered(name) for name in (*ll.LADDER, *VARIANTS)}
+    wanted: dict[str, Callable] = {name: partial(answered, name) for name in (*ll.LADDER, *VARIANTS)}
     wanted |= {"activations extracted": extracted, "activations of a generation": generated}
-    wanted |= {f"slots of {name}": lambda name=name: served(name) for name in SERVED}
+    wanted |= {f"slots of {name}": partial(served, name) for name in SERVED}
     return {name: lowered(run) for name, run in wanted.items()}
 
 
@@ -109,7 +103,7 @@ def lowered(run: Callable[[], None]) -> list[str]:
 def digest(text: str) -> str:
     """Hash of a program, whatever its functions, arguments and results are called."""
     numbers = {name: f"@f{i}" for i, name in enumerate(dict.fromkeys(SYMBOL.findall(text)))}
-    text = re.sub(r"@([\w.$-]+)", lambda found: numbers.get(found[1], found[0]), NAMED.sub("", text))
+    text = re.sub(r"@([\w.$-]+)", lambda name: numbers.get(name[1], name[0]), NAMED.sub("", text))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -134,15 +128,24 @@ def times() -> dict[str, float]:
 
 def ask(checkout: Path, *command: str) -> dict:
     """What a fresh process prints last, its modules those of a checkout. Raises UserError where it fails."""
+    around = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+    complaint = f"{command[0]} failed in {checkout}"
+    return json.loads(output_of([sys.executable, "-P", *command], complaint, cwd=checkout, env=around).splitlines()[-1])
+
+
+def git(root: Path, *arguments: str) -> str:
+    """What git says. Raises UserError where it refuses."""
+    return output_of(["git", "-C", str(root), *arguments], f"git {arguments[0]}").strip()
+
+
+def output_of(command: list[str], complaint: str, **around) -> str:
+    """Standard output of a process. Raises UserError where it fails: the complaint, and what the process said last."""
     from llama_jax.plumbing.errors import UserError
 
-    around = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-P", *command], cwd=checkout, env=around, capture_output=True, text=True, timeout=LIMIT_S
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **around)
     if done.returncode:
-        raise UserError(f"{command[0]} failed in {checkout}: {done.stderr.strip()[-400:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+        raise UserError(f"{complaint}: {done.stderr.strip()[-400:]}")
+    return done.stdout
 
 
 @contextmanager
@@ -157,23 +160,12 @@ def checked_out(root: Path, commit: str) -> Iterator[Path]:
             git(root, "worktree", "remove", "--force", str(there))
 
 
-def git(root: Path, *arguments: str) -> str:
-    """What git says. Raises UserError where it refuses."""
-    from llama_jax.plumbing.errors import UserError
-
-    done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=60)
-    if done.returncode:
-        raise UserError(f"git {arguments[0]}: {done.stderr.strip()[-300:]}")
-    return done.stdout.strip()
-
-
 def gather(root: Path, before: str, tell: Callable[[str], None]) -> dict:
     """The evidence of a commit before and of the one that is checked out at `root`. current: the tables of `root` that
     are of the code of before. Raises UserError for a tree with changes, and for a commit that there is none."""
     now = clean_commit(root)
     with checked_out(root, before) as there:
-        package = "llama_lab" if (there / "llama_lab").is_dir() else "llama_jax"
-        stale = ask(there, "-m", package, "stale", "--json", "--out", str(root))
+        stale = ask(there, "-m", "llama_lab", "stale", "--json", "--out", str(root))
         tell("lowering the programs of both commits")
         with ThreadPoolExecutor() as pool:
             lowered_by = list(pool.map(lambda checkout: ask(checkout, __file__, "programs"), (there, root)))

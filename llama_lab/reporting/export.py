@@ -66,17 +66,16 @@ def table(result: dict) -> Table:
 
 def row(entry: dict) -> tuple[str, ...]:
     """A subject's cells, in the order of the table's heads."""
-    rate, compiled, itl, ratio = (
-        entry.get(key) or {} for key in ("tokens_per_second", "compile", "itl_ms", "ratio_to_baseline")
-    )
+    rate, compiled, itl = (entry.get(key) or {} for key in ("tokens_per_second", "compile", "itl_ms"))
     seconds, programs = decimal(compiled.get("seconds"), 2), decimal(compiled.get("n"), 0)
+    speed, factor, verdict = result_of(entry)
     return (
         entry.get("name", ""),
-        interval(rate, "median", 1),
+        speed,
         decimal(rate.get("iqr"), 1),
         decimal(rate.get("n"), 0),
-        interval(ratio, "value", 2),
-        verdict(entry),
+        factor,
+        verdict,
         decimal(entry.get("ttft_ms"), 1),
         decimal(itl.get("p50"), 2),
         decimal(entry.get("mbu"), 0, 100),
@@ -87,9 +86,11 @@ def row(entry: dict) -> tuple[str, ...]:
     )
 
 
-def verdict(entry: dict) -> str:
-    words = (entry.get("ratio_to_baseline") or {}).get("verdict") or ""
-    return f"A/A control: {words}" if entry.get("name", "").endswith(AGAIN) else words
+def result_of(entry: dict) -> tuple[str, str, str]:
+    """(rate, ratio to the baseline, verdict) of a subject."""
+    rate, ratio = (entry.get(key) or {} for key in ("tokens_per_second", "ratio_to_baseline"))
+    control = "A/A control: " if entry.get("name", "").endswith(AGAIN) and ratio.get("verdict") else ""
+    return interval(rate, "median", 1), interval(ratio, "value", 2), f"{control}{ratio.get('verdict') or ''}"
 
 
 def interval(values: dict, key: str, digits: int) -> str:
@@ -104,14 +105,9 @@ def interval(values: dict, key: str, digits: int) -> str:
 def reporting(result: dict) -> str:
     """What a number needs beside it in a paper or an issue, as Markdown: what was measured, where, how, what came
     out."""
-    env, baseline, gpus = (
-        result.get("environment", {}),
-        result.get("baseline"),
-        result.get("environment", {}).get("gpus"),
-    )
+    env, gpus = result.get("environment", {}), result.get("environment", {}).get("gpus")
     if not isinstance(gpus, str):
         gpus = ", ".join(f"{gpu.get('name')} (driver {gpu.get('driver')})" for gpu in gpus or ())
-    versions = {name: version for name, version in (env.get("packages") or {}).items() if version}
     libraries = env.get("blas") or ()
     return document.render(
         "reporting.md",
@@ -119,33 +115,32 @@ def reporting(result: dict) -> str:
         env=env,
         limits=env.get("limits") or {},
         git=env.get("git") or {},
-        baseline=baseline,
+        baseline=result.get("baseline"),
         gpus=gpus,
-        packages=", ".join(f"{name} {version}" for name, version in versions.items()),
+        packages=", ".join(f"{name} {version}" for name, version in (env.get("packages") or {}).items() if version),
         blas=", ".join(f"{b.get('library')} {b.get('version')} ({b.get('threads')} threads)" for b in libraries),
         settings=" ".join(f"`{name}={value}`" for name, value in (env.get("settings") or {}).items()),
-        outcomes=[outcome(entry, baseline or "baseline") for entry in result.get("subjects", ())],
+        outcomes=[outcome(entry, result.get("baseline") or "baseline") for entry in result.get("subjects", ())],
         flags=[" ".join(line.split()) for line in flags(result) if line],
     )
 
 
 def outcome(entry: dict, baseline: str) -> str:
     """One subject's result in a line."""
-    rate, ratio = entry.get("tokens_per_second") or {}, entry.get("ratio_to_baseline") or {}
-    speed, factor = interval(rate, "median", 1), interval(ratio, "value", 2)
-    parts = [f"{speed} tokens/s" if speed else "no valid time", f"n {decimal(rate.get('n'), 0) or 'unknown'}"]
-    parts += [f"{factor} x {baseline}"] if factor and entry.get("name") != baseline else []
-    return f"{entry.get('name')}: {', '.join([*parts, verdict(entry) or 'no verdict'])}"
+    speed, factor, verdict = result_of(entry)
+    n = decimal((entry.get("tokens_per_second") or {}).get("n"), 0) or "unknown"
+    over = f", {factor} x {baseline}" if factor and entry.get("name") != baseline else ""
+    rate = f"{speed} tokens/s" if speed else "no valid time"
+    return f"{entry.get('name')}: {rate}, n {n}{over}, {verdict or 'no verdict'}"
 
 
 def flags(result: dict) -> list[str]:
     """Everything that a reader must know before believing the numbers."""
     env, about = result.get("environment", {}), result.get("protocol", {})
-    flagged = [line for entry in result.get("subjects", ()) for line in doubts(entry)]
     resumed = about.get("resumed_trials")
     return [
         environment.busy(env),
-        *flagged,
+        *(line for entry in result.get("subjects", ()) for line in doubts(entry)),
         *map(missing, result.get("missing", ())),
         "random weights: right for speed, never for text" if about.get("random_weights") else "",
         "the source tree differs from its commit" if (env.get("git") or {}).get("dirty") is True else "",
@@ -154,17 +149,17 @@ def flags(result: dict) -> list[str]:
 
 
 def doubts(entry: dict) -> list[str]:
-    """What speaks against one subject's numbers; "" for what does not."""
+    """What speaks against one subject's numbers."""
     name, void, leaked = (entry.get(key) for key in ("name", "voided_trials", "leaked_buffers"))
     drift, reasons = entry.get("drift") or {}, "; ".join(entry.get("reasons") or ()) or "no reason recorded"
-    change = decimal(drift.get("change"), 0, 100)
-    return [
-        f"{name}: rates scatter (IQR above 10 %)" if entry.get("unstable") else "",
-        f"{name}: drifted by {change} % during the run" if drift.get("significant") else "",
-        f"{name}: {void} {'trial' if void == 1 else 'trials'} void: {reasons}" if void else "",
-        f"{name}: {TOKENS[summary.tokens_word(entry)]}" if entry.get("tokens_equal") is False else "",
-        f"{name}: leaves {leaked} arrays behind" if leaked else "",
+    lines = [
+        "rates scatter (IQR above 10 %)" if entry.get("unstable") else "",
+        f"drifted by {decimal(drift.get('change'), 0, 100)} % during the run" if drift.get("significant") else "",
+        f"{void} {'trial' if void == 1 else 'trials'} void: {reasons}" if void else "",
+        TOKENS[summary.tokens_word(entry)] if entry.get("tokens_equal") is False else "",
+        f"leaves {leaked} arrays behind" if leaked else "",
     ]
+    return [f"{name}: {line}" for line in lines if line]
 
 
 def missing(peer: dict | str) -> str:

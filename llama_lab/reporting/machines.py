@@ -16,6 +16,7 @@ from llama_lab.bench import AGAIN, environment, record, summary
 from llama_lab.bench.record import Trial
 from llama_lab.reporting import document, overview
 from llama_lab.reporting.document import Number, Table, render
+from llama_lab.reporting.overview import Recorded
 from llama_lab.sharing import contribution, verification
 from llama_lab.sharing.verification import Problem
 
@@ -37,20 +38,16 @@ class Machine:
         return self.about["environment"]
 
     @property
-    def subjects(self) -> list[str]:
-        return [name for name in summary.subjects(self.trials) if not name.endswith(AGAIN)]
-
-    @property
     def label(self) -> str:
         return self.about["machine"] + " (here)" * self.own
 
-    def over(self, name: str, baseline: str) -> Number | None:
-        """Speed of a subject over that of another in the same blocks; None where they did not run side by side."""
-        return overview.ratio_cell(summary.paired_ratio(self.trials, name, baseline))
-
-    def over_baseline(self, name: str) -> Number | None:
-        baseline = self.about["baseline"]
-        return ONE if name == baseline and name in self.subjects else self.over(name, baseline)
+    def over(self, name: str, baseline: str = "") -> Number | None:
+        """Speed of a subject over that of another in the same blocks, by default its baseline; None where they did not
+        run side by side."""
+        below = baseline or self.about["baseline"]
+        if name == below:
+            return ONE if name in summary.subjects(self.trials) else None
+        return overview.ratio_cell(summary.paired_ratio(self.trials, name, below))
 
 
 def contributed(folder: Path) -> tuple[list[Machine], list[Problem]]:
@@ -67,14 +64,9 @@ def here(out_dir: Path) -> list[Machine]:
         return []
     trials, meta = record.read(path)
     env = meta["environment"]
-    about = dict(
-        machine=machine.name_of(env),
-        version=contribution.version(env["packages"]),
-        measured=meta["created"],
-        environment=env,
-        features=contribution.processor(),
-        baseline=meta.get("baseline", verification.BASELINE),
-    )
+    about = dict(machine=machine.name_of(env), version=contribution.version(env["packages"]), measured=meta["created"],
+                 environment=env, features=contribution.processor(),
+                 baseline=meta.get("baseline", verification.BASELINE))  # fmt: skip
     return [Machine(about, trials, own=True)]
 
 
@@ -86,7 +78,7 @@ def is_published(path: Path) -> bool:
 
 def newest(machines: Sequence[Machine]) -> list[Machine]:
     """One of each name, the one measured last; this machine's own stays beside what it contributed."""
-    kept = {(m.label, m.own): m for m in sorted(machines, key=lambda m: m.about["measured"])}
+    kept = {m.label: m for m in sorted(machines, key=lambda m: m.about["measured"])}
     return sorted(kept.values(), key=lambda m: (not m.own, m.label))
 
 
@@ -100,10 +92,9 @@ def ratios(machines: Sequence[Machine], names: Sequence[str]) -> Table:
     for m in machines:
         env, busy = m.environment, environment.busy(m.environment)
         what = f"{env['cpu']}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB{f' ({busy})' if busy else ''}"
-        version, measured, baseline = (m.about[key] for key in ("version", "measured", "baseline"))
-        about = (m.label, what, env["kernels"], str(env["packages"].get("jax")), version, measured[:10])
-        control, best = m.over(baseline + AGAIN, baseline), m.over(BEST, LLAMA_CPP)
-        rows.append((*about, control, *map(m.over_baseline, names), best))
+        about = (env["kernels"], str(env["packages"].get("jax")), m.about["version"], m.about["measured"][:10])
+        control, best = m.over(m.about["baseline"] + AGAIN), m.over(BEST, LLAMA_CPP)
+        rows.append((m.label, what, *about, control, *map(m.over, names), best))
     return Table((*heads, f"{BEST} over {LLAMA_CPP}"), rows, frozenset(range(6, len(heads) + 1)))
 
 
@@ -120,20 +111,17 @@ def shares(machines: Sequence[Machine], names: Sequence[str]) -> Table:
 def by_features(machines: Sequence[Machine], names: Sequence[str]) -> Table:
     """A line each set of processor features, with the range of the ratios of what is compiled for it."""
     compiled = [name for name in names if name == LLAMA_CPP or "gemv" in name or "fused" in name]
-    groups: dict[tuple, list[Machine]] = {}
-    for m in machines:
-        groups.setdefault((m.environment["kernels"], tuple(m.about["features"])), []).append(m)
+    groups = summary.grouped(machines, lambda m: (m.environment["kernels"], tuple(m.about["features"])))
     rows = []
     for (isa, features), members in sorted(groups.items()):
-        columns = [[float(cell.value) for m in members if (cell := m.over_baseline(name))] for name in compiled]
+        columns = [[float(cell.value) for m in members if (cell := m.over(name))] for name in compiled]
         rows.append((isa, ", ".join(features), ", ".join(m.about["machine"] for m in members), *map(span, columns)))
     return Table(("Kernels for", "Features", "Machines", *(f"{name} over step" for name in compiled)), rows)
 
 
 def span(values: Sequence[float]) -> str:
     """`2.93 to 5.00`; the number where there is one, "" where there is none."""
-    ends = (min(values), max(values)) if len(values) > 1 else values
-    return " to ".join(map(document.short, ends))
+    return " to ".join(map(document.short, sorted({min(values), max(values)}) if len(values) > 1 else values))
 
 
 def beside(out_dir: Path) -> Table:
@@ -144,27 +132,23 @@ def beside(out_dir: Path) -> Table:
     for path in overview.tables(Path(out_dir) / "data", ""):
         other = paths.ROOT / "data" / path.name
         if record.meta_path(other).is_file() and not is_published(path):
-            ours, theirs = (
-                {(line.words, line.model, line.subject): line for line in overview.lines(p, overview.about(p))}
-                for p in (path, other)
-            )
-            rows += [row_beside(ours[key], theirs[key]) for key in ours if key in theirs]
+            ours, theirs = (Recorded(p).lines for p in (path, other))
+            both = ours.merge(theirs, on=["words", "model", "subject"], suffixes=("", "_published"))
+            for row in both.itertuples():
+                length = f"{row.lengths} (published: {row.lengths_published})"
+                ratios = map(overview.ratio_cell, (row.ratio, row.ratio_published))
+                shares = map(overview.share_cell, (row.share, row.share_published))
+                same = row.lengths == row.lengths_published
+                rows.append((row.subject, row.table, row.words, row.lengths if same else length, *ratios, *shares))
     return Table(heads, rows, frozenset(range(4, 8)))
-
-
-def row_beside(ours: overview.Line, theirs: overview.Line) -> tuple:
-    same = ours.lengths == theirs.lengths
-    lengths = ours.lengths if same else f"{ours.lengths} (published: {theirs.lengths})"
-    ratios = map(overview.ratio_cell, (ours.ratio, theirs.ratio))
-    shares = map(overview.share_cell, (ours.share, theirs.share))
-    return ours.subject, ours.table, ours.words, lengths, *ratios, *shares
 
 
 def write(out_dir: Path, folder: Path = contribution.FOLDER) -> Path:
     """Write OUT/docs/machines.html from the files in `folder`, and from OUT where that is a folder of results."""
     known, refused = contributed(folder)
     shown = newest([*known, *here(out_dir)])
-    names = list(dict.fromkeys(name for m in shown for name in m.subjects))  # in the order of the first that has it
+    # in the order of the first machine that has it
+    names = [name for name in summary.subjects([t for m in shown for t in m.trials]) if not name.endswith(AGAIN)]
     tables = dict(ratios=ratios(shown, names), shares=shares(shown, names), features=by_features(shown, names))
     page = render("machines.html", **tables, beside=beside(out_dir), refused=refused)
     return files.write(Path(out_dir) / "docs" / "machines.html", page)

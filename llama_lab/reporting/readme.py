@@ -4,7 +4,6 @@ run, and how the other findings begin."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from llama_jax.plumbing import files
@@ -16,6 +15,7 @@ from llama_lab.bench.wording import instructions, interval, listed, opening, pro
 from llama_lab.reporting import machines, notebooks, overview
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
+from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
@@ -36,59 +36,36 @@ CLAIM = (  # (above, what it is, below, what that is); the first two make a sent
     ("loop+fused", "it", "llamacpp", "llama.cpp on the same file"),
     ("step+fused", "handing each token to Python, as llama.cpp does here, it", "llamacpp", "llama.cpp"),
 )
-Behind = Sequence[tuple[dict, Path, dict]]  # (section, table, its meta) of each table that the sections rest on
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
-@dataclass(frozen=True)
-class Run:
-    """What was timed in turn within the same blocks: the greedy trials of one setting of one table."""
-
-    section: dict
-    table: Path
-    meta: dict
-    group: overview.Group
-
-    @property
-    def trials(self) -> list[Trial]:
-        return self.group.rows
-
-    @property
-    def known(self) -> list[str]:
-        """Those of SUBJECTS that have a valid trial here."""
-        return [name for name in SUBJECTS if summary.warm(self.trials, name)]
-
-    @property
-    def baseline(self) -> str:
-        return overview.baseline_of(self.trials, self.meta)
+def known(run: Setting) -> list[str]:
+    """Those of SUBJECTS that have a valid trial in a run."""
+    return [name for name in SUBJECTS if summary.warm(run.rows, name)]
 
 
-def runs(behind: Behind) -> list[Run]:
-    """The runs with two of SUBJECTS or more, the one with most of them first. behind: the tables, in the order in which
-    notebooks are read."""
-    known = [
-        Run(section, path, meta, group)
-        for section, path, meta in behind
-        for group in overview.groups(path, meta)
-        if not group.first and type(group.rows[0]) is Trial and group.rows[0].sampling == "greedy"
-    ]
-    return sorted((run for run in known if len(run.known) > 1), key=lambda run: -len(run.known))
+def runs(behind: Sequence[Recorded]) -> list[Setting]:
+    """What was timed in turn within the same blocks: the greedy trials of one setting of one table, with two of
+    SUBJECTS or more; the run with most of them first. behind: the tables, in the order in which notebooks are read."""
+    settings = [setting for table in behind for setting in table.settings]
+    greedy = [s for s in settings if not s.first and type(s.rows[0]) is Trial and s.rows[0].sampling == "greedy"]
+    return sorted((run for run in greedy if len(known(run)) > 1), key=lambda run: -len(known(run)))
 
 
 # The claim ------------------------------------------------------------------------------------------------------------
 
 
-def claim(known: Sequence[Run], home: Path) -> str:
+def claim(measured: Sequence[Setting], home: Path) -> str:
     """The comparisons of CLAIM in plain words, each from the first run that has both sides; "" where there is none. One
     that is not of the first run names its notebook."""
     sentences = []
     for above, what, below, than in CLAIM:
-        run = next((run for run in known if {above, below} <= set(run.known)), None)
+        run = next((run for run in measured if {above, below} <= set(known(run))), None)
         if run is not None:
-            words = compared(what, than, summary.paired_ratio(run.trials, above, below))
-            link = f"[{run.section['number']}]({page(run.section, home)})"
-            place = "" if run is known[0] else f" (notebook {link}'s run)"
-            sentences.append(f"{words[0].upper()}{words[1:]}{place}.")
+            words = compared(what, than, summary.paired_ratio(run.rows, above, below))
+            section = run.table.section
+            link = f" (notebook [{section['number']}]({page(section, home)})'s run)"
+            sentences.append(f"{words[0].upper()}{words[1:]}{link * (run is not measured[0])}.")
     return " ".join(sentences)
 
 
@@ -110,52 +87,54 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 # The rows -------------------------------------------------------------------------------------------------------------
 
 
-def table(run: Run) -> Table:
-    """A row a subject, those that the run lacks marked as gaps."""
+def table(run: Setting) -> Table:
+    """A row a subject, with its line of the report's table of all subjects; those that the run lacks are marked as
+    gaps."""
     heads = ("", "what is jitted", "weights", "tokens/s [95 %]", f"times `{run.baseline}`'s [95 %]", "of the limit")
-    return Table(heads, [row(run, name, what) for name, what in SUBJECTS.items()], frozenset((3, 4, 5)))
+    rows, here = [], known(run)
+    for name, what in SUBJECTS.items():
+        cells = ("", "not in this run", "", "")
+        if name in here:
+            line = run.line(name)
+            rate, ratio, share = (line[key] for key in ("middle", "ratio", "share"))
+            times = "1" if ratio is None else f"{ratio.value:.2f}{within(ratio)}"
+            times += f", {ratio.verdict}" if ratio is not None and ratio.verdict in UNDECIDED else ""
+            limit = f"{share:.0%}".replace("%", " %") if share else ""
+            kept = weights(line["weights"]).removesuffix(" weights")
+            cells = (kept, f"{rate.median:.1f}{within(rate, '.1f')}", times, limit)
+        rows.append((f"`{name}`", what, *cells))
+    return Table(heads, rows, frozenset((3, 4, 5)))
 
 
-def row(run: Run, name: str, what: str) -> tuple[str, ...]:
-    """A subject's line of the report's table of all subjects, with what is jitted in it."""
-    if name not in run.known:
-        return f"`{name}`", what, "", "not in this run", "", ""
-    line, times = overview.line_of(run.table.stem, run.group, name, run.baseline, 0), "1"
-    if line.ratio is not None:
-        decided = line.ratio.verdict not in UNDECIDED
-        times = f"{line.ratio.value:.2f}{within(line.ratio)}" + ("" if decided else f", {line.ratio.verdict}")
-    rate, kept = f"{line.middle.median:.1f}{within(line.middle, '.1f')}", weights(line.weights).removesuffix(" weights")
-    return f"`{name}`", what, kept, rate, times, f"{line.share:.0%}".replace("%", " %") if line.share else ""
-
-
-def about(run: Run) -> str:
+def about(run: Setting) -> str:
     """The machine line, how many trials, and what the A/A control says."""
-    good, around, baseline = summary.warm(run.trials, run.baseline), run.meta["environment"], run.baseline
+    meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
+    env = meta["environment"]
     clauses = [
-        f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer) by {good[0].model}"
+        f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
         f" in {len({t.process for t in good})} processes, all subjects in turn within each block"
     ]
-    control = summary.paired_ratio(run.trials, baseline + AGAIN, baseline)
+    control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.verdict}" if control.verdict in (*DIFFERENT, Verdict.UNSTABLE) else ""
     clauses += [f"`{baseline}` against itself {control.value:.2f} {interval(control)}{differs}"] * (control.n > 1)
-    trials = "; ".join(filter(None, [*clauses, environment.busy(around)]))
-    gaps = [f"`{name}`" for name in SUBJECTS if name not in run.known]
-    missing = f" Not in it: {listed(gaps)}." if gaps else ""
-    where = " · ".join(filter(None, (environment.machine_line(around), instructions(around), probed(run.meta))))
-    return f"{trials} ([trials](data/{run.table.name})).{missing} Measured {run.meta['created'][:10]} on {where}."
+    trials = "; ".join(filter(None, [*clauses, environment.busy(env)]))
+    gaps = listed([f"`{name}`" for name in SUBJECTS if name not in known(run)])
+    missing = f" Not in it: {gaps}." if gaps else ""
+    where = " · ".join(filter(None, (environment.machine_line(env), instructions(env), probed(meta))))
+    return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 
-def elsewhere(run: Run, others: Sequence[Machine]) -> str:
+def elsewhere(run: Setting, others: Sequence[Machine]) -> str:
     """The claim's ratios in the same run at other times and on other machines; "" where there are none."""
-    runs = []
+    repeated = []
     for m in others:
-        if (measured := m.about["measured"]) != run.meta["created"]:
+        if (measured := m.about["measured"]) != run.table.meta["created"]:
             pairs = [(above, below, summary.paired_ratio(m.trials, above, below)) for above, _, below, _ in CLAIM]
             ratios = [f"`{above}` over `{below}` {ratio.words}" for above, below, ratio in pairs if ratio.n]
             where = (f"{m.environment['cpu']}, {m.environment['cores']} cores", instructions(m.environment))
-            runs.append(f"{measured[:10]} on {', '.join(filter(None, where))}: {', '.join(ratios)}")
+            repeated.append(f"{measured[:10]} on {', '.join(filter(None, where))}: {', '.join(ratios)}")
     begin = "The same run at another time or on another [machine](docs/machines.html)"
-    return f"{begin}, {'; '.join(runs)}." if runs else ""
+    return f"{begin}, {'; '.join(repeated)}." if repeated else ""
 
 
 # The block ------------------------------------------------------------------------------------------------------------
@@ -167,21 +146,22 @@ def page(section: dict, home: Path) -> str:
     return executed.as_posix() if (home / executed).is_file() else f"docs/index.html#n{section['number']}"
 
 
-def scopes(behind: Behind) -> dict[str, str]:
+def scopes(behind: Sequence[Recorded]) -> dict[str, str]:
     """Of each section, in how many processes the first setting of its first table was timed, and where:
     ` (one process on AMD EPYC)`; only where, if its rows are not timed side by side."""
-    places = {section["name"]: meta["environment"]["cpu"] for section, _, meta in reversed(behind)}
-    numbers: dict[str, str] = {}
-    for section, path, meta in behind:
-        for group in overview.groups(path, meta):
-            many = len({row.process for row in group.rows})
-            numbers.setdefault(section["name"], f"{many} processes " if many > 1 else "one process ")
+    places, numbers = {}, {}
+    for table in behind:
+        name = table.section["name"]
+        places.setdefault(name, table.meta["environment"]["cpu"])
+        for setting in table.settings[:1]:
+            many = len({row.process for row in setting.rows})
+            numbers.setdefault(name, f"{many} processes " if many > 1 else "one process ")
     return {name: f" ({numbers.get(name, '')}on {place})" for name, place in places.items()}
 
 
 def block(
     sections: Sequence[dict],
-    measured: Sequence[Run],
+    measured: Sequence[Setting],
     home: Path,
     scopes: Mapping[str, str] = {},
     others: Sequence[Machine] = (),
@@ -201,17 +181,16 @@ def block(
     return "\n\n".join(filter(None, parts))
 
 
-def refresh(out_dir: Path, sections: Sequence[dict], behind: Behind) -> None:
+def refresh(out_dir: Path, sections: Sequence[dict], behind: Sequence[Recorded]) -> None:
     """Put the block between the README's two markers, where OUT has a README that holds them."""
-    path = Path(out_dir) / "README.md"
+    path, home = Path(out_dir) / "README.md", Path(out_dir)
     if not path.is_file():
         return
     before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if begin and end:
         headline = dict(name=contribution.HEADLINE, number="00")
-        own = overview.tables(path.parent / "data", contribution.HEADLINE)
-        behind = [*((headline, table, overview.about(table)) for table in own), *behind]
-        known = machines.newest(machines.contributed(path.parent / "data" / "machines")[0])
-        written = block(sections, runs(behind), path.parent, scopes(behind), known)
+        own = [Recorded(table, headline) for table in overview.tables(home / "data", contribution.HEADLINE)]
+        known = machines.newest(machines.contributed(home / "data" / "machines")[0])
+        written = block(sections, runs([*own, *behind]), home, scopes([*own, *behind]), known)
         files.write(path, f"{before}{BEGIN}\n{written}\n{END}{after}")

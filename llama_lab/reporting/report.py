@@ -16,7 +16,7 @@ from llama_lab.bench.wording import clipped, opening
 from llama_lab.figures import model_label, read_manifest
 from llama_lab.reporting import document, machines, notebooks, overview, pages, readme
 from llama_lab.reporting.document import Number, Table
-from llama_lab.reporting.readme import Behind
+from llama_lab.reporting.overview import Recorded
 from llama_lab.sharing import contribution
 
 CAPTION = 320  # characters that are shown of a figure's results; the rest opens
@@ -35,25 +35,24 @@ def sections(out_dir: Path) -> list[dict]:
     for name in sorted(manifest["notebooks"], key=lambda name: (read.index(name) if name in read else len(read), name)):
         drawn = [key for key, entry in manifest["figures"].items() if entry["notebook"] == name]
         page = pages.path_of(name, home)
-        made.append(
-            dict(
-                name=name,
-                number=name.split("-")[0],
-                figures=[figure(key, manifest["figures"][key], home) for key in in_order(name, drawn)],
-                data=[path.name for path in sorted((home / "data").glob(f"{name}*.csv"))],
-                page=page.relative_to(home / "docs") if page.is_file() else None,
-                **manifest["notebooks"][name],
-            )
+        about = dict(
+            name=name,
+            number=name.split("-")[0],
+            figures=[figure(key, manifest["figures"][key], home) for key in in_order(name, drawn)],
+            data=[path.name for path in sorted((home / "data").glob(f"{name}*.csv"))],
+            page=page.relative_to(home / "docs") if page.is_file() else None,
         )
+        made.append(about | manifest["notebooks"][name])
     return made
 
 
 def figure(name: str, entry: dict, home: Path) -> dict:
-    """A figure of the manifest as the page shows it: what it shows, and what came out, in short where it is long."""
+    """A figure of the manifest as the page shows it. caption: what its description says of its axes, the first
+    sentence. shown: what came out, in short where it is long."""
     width, height = size(home / "figures" / f"{name}.svg")
-    shown = clipped(entry["alt"], CAPTION)
-    words = dict(caption=caption(entry["alt"]), shown=shown, complaint="")
-    return dict(name=name, width=width, height=height) | words | entry
+    caption = entry["alt"].partition(". ")[0].rstrip(".") + "."
+    about = dict(name=name, width=width, height=height, caption=caption, shown=clipped(entry["alt"], CAPTION))
+    return about | dict(complaint="") | entry
 
 
 def others(out_dir: Path, known: Sequence[dict]) -> list[dict]:
@@ -75,11 +74,6 @@ def in_order(notebook: str, figures: list[str]) -> list[str]:
     return sorted(figures, key=lambda name: (named.index(name) if name in named else len(named), name))
 
 
-def caption(alt: str) -> str:
-    """What a figure's description says of its axes: the first sentence. The results that follow stand below it."""
-    return alt.partition(". ")[0].rstrip(".") + "."
-
-
 def size(image: Path) -> tuple[int, int]:
     """Width and height of an SVG file in points, for the room that the page keeps. Raises UserError where there is
     none."""
@@ -95,21 +89,15 @@ def size(image: Path) -> tuple[int, int]:
 
 
 def cards(known: Sequence[dict]) -> list[dict]:
-    """What the page begins with: the headline and the findings `in_readme`, each with how it begins, its first number
-    and its first figure."""
-    shown = [contribution.HEADLINE, *notebooks.saying("in_readme")]
-    return [
-        dict(s, begins=opening(s["finding"]), key=key_number(opening(s["finding"])), picture=s["figures"][0]["name"])
-        for s in known
-        if s["name"] in shown and s["figures"]
-    ]
-
-
-def key_number(text: str) -> str:
-    """The first number of a sentence that has a unit, with it: `8.48x`, `54%`, `328.6 tokens/s`; "" where there is
-    none."""
-    number = NUMBER.search(text)
-    return number[0] if number else ""
+    """What the page begins with: the headline and the findings `in_readme`, each with how it begins, the first number
+    in it that has a unit (`8.48x`, `54%`, `328.6 tokens/s`; "" for none), and its first figure."""
+    shown, made = [contribution.HEADLINE, *notebooks.saying("in_readme")], []
+    for s in known:
+        if s["name"] in shown and s["figures"]:
+            begins = opening(s["finding"])
+            number = NUMBER.search(begins)
+            made.append(dict(s, begins=begins, key=number[0] if number else "", picture=s["figures"][0]["name"]))
+    return made
 
 
 def terms() -> list[dict]:
@@ -119,25 +107,25 @@ def terms() -> list[dict]:
     return [dict(id=document.anchor(term), term=term, meaning=document.inline(meaning)) for term, meaning in points]
 
 
-def tables(out_dir: Path, known: Sequence[dict]) -> Behind:
+def tables(out_dir: Path, known: Sequence[dict]) -> list[Recorded]:
     """Each table behind the sections, from OUT, or from the repository where OUT has none."""
-    homes, behind = [Path(home) / "data" for home in (paths.ROOT, out_dir)], []
+    behind = []
     for s in known:
-        here = {path.name: path for home in homes for path in overview.tables(home, s["name"])}  # OUT's own come last
-        behind += [(s, here[name], overview.about(here[name])) for name in sorted(here)]
+        homes = [Path(home) / "data" for home in (paths.ROOT, out_dir)]  # OUT's own come last
+        here = {path.name: path for home in homes for path in overview.tables(home, s["name"])}
+        behind += [Recorded(here[name], s) for name in sorted(here)]
     return behind
 
 
-def subjects(behind: Behind) -> Table:
+def subjects(behind: Sequence[Recorded]) -> Table:
     """All subjects that were timed side by side, a line each."""
     heads = ("Subject", "Notebook", "Weights", "Model and setting", "Prompt + answer", "n", "Tokens/s",
              "First token, ms", "× baseline", "Verdict")  # fmt: skip
     rows = []
-    for section, path, meta in behind:
-        title = Markup('<a href="#n{}" title="{}">{}</a>').format(
-            *(section[k] for k in ("number", "question", "number"))
-        )
-        for line in overview.lines(path, meta):
+    for table in behind:
+        number, question = (table.section[key] for key in ("number", "question"))
+        title = Markup('<a href="#n{}" title="{}">{}</a>').format(number, question, number)
+        for line in table.lines.itertuples():
             setting = " · ".join(filter(None, [model_label(line.model), line.words]))
             n = Number(str(line.middle.n), str(line.middle.n), f"+ {line.void} void" if line.void else "")
             middle = Number.within(line.middle.median, line.middle)
@@ -147,19 +135,18 @@ def subjects(behind: Behind) -> Table:
     return Table(heads, rows, frozenset(range(5, 9)))
 
 
-def versions(behind: Behind, out_dir: Path) -> Table:
+def versions(behind: Sequence[Recorded], out_dir: Path) -> Table:
     """Where and with what each table was measured."""
-    known = [name for name in PACKAGES if any(meta["environment"]["packages"].get(name) for _, _, meta in behind)]
+    known = [name for name in PACKAGES if any(t.meta["environment"]["packages"].get(name) for t in behind)]
     rows = []
-    for _, path, meta in behind:
-        env, name = meta["environment"], path.stem
-        link = Markup('<a href="../data/{0}.meta.json">{0}</a>').format(name)
+    for path, meta in ((table.path, table.meta) for table in behind):
+        env, link = meta["environment"], Markup('<a href="../data/{0}.meta.json">{0}</a>').format(path.stem)
         commit = Markup("<code>{}</code>").format(((env.get("git") or {}).get("commit") or "unknown")[:10])
         machine = environment.machine_line(env).partition(" · jax")[0]
         system = f"{env['os'].partition('-with-')[0]}, Python {env['python']}"
         packages = [env["packages"].get(package) or "" for package in known]
-        here = path.is_relative_to(out_dir)
-        rows.append((link if here else name, meta["created"], commit, machine, system, *packages))
+        name = link if path.is_relative_to(out_dir) else path.stem
+        rows.append((name, meta["created"], commit, machine, system, *packages))
     return Table(("Table", "Measured", "Commit", "Machine", "System", *known), rows)
 
 

@@ -7,7 +7,7 @@ A headline is what the first lines of README and report rest on: every table of 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,20 +40,20 @@ class Table:
 
 def tables(home: Path) -> list[Table]:
     """All recorded tables in HOME/data, in the order in which their notebooks are read."""
-    main = [NAME, *notebooks.saying("headline")]
-    names = [NAME, *(source.stem for source in notebooks.sources())]
-    found = [(name, path) for name in names for path in overview.tables(home / "data", name)]
-    return [Table(path.stem, name in main, provenance.changed(overview.about(path))) for name, path in found]
+    main, names = [NAME, *notebooks.saying("headline")], [NAME, *(source.stem for source in notebooks.sources())]
+    known = [(name, path) for name in names for path in overview.tables(home / "data", name)]
+    return [Table(path.stem, name in main, provenance.changed(record.read_meta(path))) for name, path in known]
 
 
-def lines(found: Sequence[Table]) -> list[str]:
+def lines(known: Sequence[Table]) -> list[str]:
     """One line a stale table, one for all those of unknown code, one that says how many are current."""
-    said = [f"{t.name}{' (headline)' * t.headline}: older than its code: {some(t.changed)}" for t in found if t.changed]
-    unknown = [t.name for t in found if t.changed is None]
-    current = sum(t.changed == [] for t in found)
-    if unknown:
-        said.append(f"recorded before code was hashed, {len(unknown)} of {len(found)} tables: {', '.join(unknown)}")
-    return [*said, f"{current} of {len(found)} tables are of today's code"]
+    stale = [
+        f"{t.name}{' (headline)' * t.headline}: older than its code: {some(t.changed)}" for t in known if t.changed
+    ]
+    unknown = [t.name for t in known if t.changed is None]
+    count = f"recorded before code was hashed, {len(unknown)} of {len(known)} tables: {', '.join(unknown)}"
+    current = f"{sum(t.changed == [] for t in known)} of {len(known)} tables are of today's code"
+    return [*stale, *[count] * bool(unknown), current]
 
 
 def some(names: Sequence[str], most: int = 6) -> str:
@@ -90,19 +90,19 @@ class Evidence(Declared):
         return "" if self.holds else "; ".join(filter(None, [programs, *slower]))
 
 
-def gather(before: str, tell=print) -> Evidence:
-    """Compare this commit with one from before, and keep what was found. Raises UserError as `evidence.gather`."""
-    found = evidence.gather(paths.ROOT, before, tell)
-    files.write(paths.ROOT / EVIDENCE, json.dumps(found, indent=1) + "\n")
-    return boundary.read(Evidence, found, str(EVIDENCE))
+def gather(before: str, tell: Callable[[str], None]) -> Evidence:
+    """Compare this commit with one from before, and keep what came out. Raises UserError as `evidence.gather`."""
+    gathered = evidence.gather(paths.ROOT, before, tell)
+    files.write(paths.ROOT / EVIDENCE, json.dumps(gathered, indent=1) + "\n")
+    return boundary.read(Evidence, gathered, str(EVIDENCE))
 
 
 def restamp(home: Path, why: str) -> list[str]:
     """Stamp the tables in HOME/data that were of the code before a refactoring as being of today's, and return their
     names. Their rows stay; their meta keeps why, both commits and the evidence.
 
-    Raises UserError without a reason, for a tree with changes, and for evidence that is missing, of another commit or
-    against it.
+    Raises UserError without a reason, for a tree with changes, for evidence that is missing, of another commit or
+    against it, and for a table whose roots `code.toml` does not declare; nothing is stamped then.
     """
     if not why.strip():
         raise UserError("--restamp needs a reason: what was changed, and why no time can depend on it.")
@@ -116,12 +116,13 @@ def restamp(home: Path, why: str) -> list[str]:
     if known.failure:
         raise UserError(f"The evidence is against it: {known.failure}. Record the tables again, or undo the change.")
     kept = known.model_dump(include={"programs", "times"})
-    stamp = dict(why=why.strip(), before=known.before, now=now, evidence=kept)
-    stamped = [table.name for table in tables(home) if table.changed and table.name in known.current]
-    for name in stamped:
-        path = record.meta_path(home / "data" / f"{name}.csv")
-        about = record.read_meta(path.with_name(f"{name}.csv"))
-        code = provenance.recorded_now(name, about["parameters"]) or provenance.describe(about["code"]["roots"])
+    stamp, stamped = dict(why=why.strip(), before=known.before, now=now, evidence=kept), {}
+    for name in [table.name for table in tables(home) if table.changed and table.name in known.current]:
+        about = record.read_meta(home / "data" / f"{name}.csv")
+        code = provenance.recorded_now(name, about["parameters"])
+        if code is None:
+            raise UserError(f"{name} has no roots in llama_lab/bench/code.toml: declare them there, under [tables].")
         about["code"] = {**code, "restamped": [*about["code"].get("restamped", ()), stamp]}
-        files.write(path, json.dumps(sealed(about), indent=1, sort_keys=True) + "\n")
-    return stamped
+        stamped[name] = json.dumps(sealed(about), indent=1, sort_keys=True) + "\n"
+    files.write_together({record.meta_path(home / "data" / f"{name}.csv"): text for name, text in stamped.items()})
+    return list(stamped)

@@ -24,15 +24,6 @@ class Question:
     answer: str
     answered: bool
 
-    @property
-    def number(self) -> str:
-        return self.name.split("-")[0]
-
-    @property
-    def begins(self) -> str:
-        """The answer's first sentence, or as much of it as a table has room for."""
-        return opening(self.answer)
-
 
 def questions(out_dir: str | Path = paths.ROOT) -> list[Question]:
     """All notebooks but those that sum up the others, in order; answers as recorded in OUT, else in the repository."""
@@ -48,18 +39,18 @@ def questions(out_dir: str | Path = paths.ROOT) -> list[Question]:
 
 def as_markdown(asked: Sequence[Question]) -> str:
     """The questions as a table; each leads to its notebook."""
-    rows = [(f"[{q.name}]({q.name}.ipynb)", q.question, q.begins or "not measured yet") for q in asked]
+    rows = [(f"[{q.name}]({q.name}.ipynb)", q.question, opening(q.answer) or "not measured yet") for q in asked]
     return Table(("notebook", "question", "the recorded answer begins"), rows).markdown()
 
 
 def finding(asked: Sequence[Question]) -> str:
     """How many questions have an answer, and that of the main one."""
-    main = notebooks.saying("headline")
-    first = next((q for q in asked if q.name in main), asked[0])
-    open_ = [q.number for q in asked if not q.answered]
-    waiting = f" ({', '.join(open_)} {'waits' if len(open_) == 1 else 'wait'} to be measured)" if open_ else ""
+    first = next((q for q in asked if q.name in notebooks.saying("headline")), asked[0])
+    waiting = [q.name.split("-")[0] for q in asked if not q.answered]
+    verb = "waits" if len(waiting) == 1 else "wait"
+    gaps = f" ({', '.join(waiting)} {verb} to be measured)" if waiting else ""
     words = first.answer if first.answered else "nothing is recorded for it yet, so measure it."
-    count = f"of {len(asked)} questions {len(asked) - len(open_)} are answered from recorded trials{waiting}"
+    count = f"of {len(asked)} questions {len(asked) - len(waiting)} are answered from recorded trials{gaps}"
     return f"Read in the order of the table: {count}. The central one is {first.name}: {words}"
 
 

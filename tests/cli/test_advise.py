@@ -54,14 +54,6 @@ def test_wishes_hold_for_whatever_is_recorded(advised):
     assert "eager" not in (warm["placement"], exact["placement"])
 
 
-def test_of_another_machine_it_is_said(advised, monkeypatch):
-    here = environment.capture() | dict(cpu="Another CPU")
-    monkeypatch.setattr(environment, "capture", lambda: here)
-    found, lines, _ = advised()
-    assert any("measured on another machine" in doubt for doubt in found["thin"])
-    assert any(line.startswith("thin: it was measured on another machine") for line in lines)
-
-
 def test_a_table_of_ones_own(advised, tmp_path):
     trials, _ = record.read(DATA / "03-jit-placement.csv")
     path = record.write(

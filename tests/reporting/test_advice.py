@@ -1,6 +1,6 @@
 """Recommendations from made-up trials whose answer is known by hand, and the same in lines."""
 
-import math
+import os
 from dataclasses import replace
 
 import pytest
@@ -12,7 +12,7 @@ from llama_lab.reporting.advice import Wish
 from tests.bench.test_record import trial
 
 WISH = Wish(prompt_tokens=4, new_tokens=11)
-WARM, SEVEN, MANY = replace(WISH, warm=True), replace(WISH, requests=7), replace(WISH, requests=50)
+WARM, MANY = replace(WISH, warm=True), replace(WISH, requests=50)
 
 
 def times(first, gap, n=11, at_once=False):
@@ -36,20 +36,25 @@ def subject(
         yield trial(name, s, [start + t for t in times(first, gap, at_once=at_once)], run=run, **cold, **changes)
 
 
-def tables(*subjects):
-    return [("made", [t for s in subjects for t in s])]
+HERE = dict(environment=dict(cpu=environment.cpu_model(), cores=os.cpu_count()))
 
 
-QUICK_START, QUICK_TOKENS = ("ops", 1000, 90), ("loop", 5000, 40)  # a request: 1.0 s and 0.5 s
+def table(*subjects, name="made", meta=HERE):
+    return name, [t for s in subjects for t in s], meta
 
 
 def both(**more):
-    return tables(subject(*QUICK_START), subject(*QUICK_TOKENS, **more))
+    """A request takes 1.0 s and 0.5 s, a start 1 s and 5 s."""
+    return [table(subject("ops", 1000, 90), subject("loop", 5000, 40, **more))]
+
+
+def advise(tables, wish):
+    return advice.consult(tables, "m", wish)
 
 
 @pytest.mark.parametrize(("requests", "best"), [(1, "ops"), (7, "ops"), (9, "loop"), (1000, "loop")])
 def test_the_answer_turns_where_the_sums_say(requests, best):
-    advised = advice.advise(both(), replace(WISH, requests=requests))
+    advised = advise(both(), replace(WISH, requests=requests))
     assert advised["placement"] == best
     assert advised["runner_up"]["break_even_requests"] == pytest.approx(8, rel=0.02)
     expected = {"ops": 1 + requests * 1.0, "loop": 5 + requests * 0.5}
@@ -59,28 +64,31 @@ def test_the_answer_turns_where_the_sums_say(requests, best):
 
 
 def test_the_runner_up_is_compared_side_by_side():
-    advised = advice.advise(both(), WARM)
+    advised = advise(both(), WARM)
     assert (advised["placement"], advised["start_seconds"]) == ("loop", 0)
     second = advised["runner_up"]
     assert second["ratio"]["value"] == pytest.approx(2, rel=0.01)
     assert second["ratio"]["low"] > 1.9
-    assert second["verdict"] == "slower"
-    assert second["break_even_requests"] is None
-    quick, slow = sorted(advice.candidates(both(), WISH), key=lambda candidate: candidate.request)
-    assert [advice.beside(*pair, WARM, 0)["verdict"] for pair in ((quick, slow), (slow, quick))] == ["faster", "slower"]
-    apart = advice.advise([("one", list(subject(*QUICK_START))), ("two", list(subject(*QUICK_TOKENS)))], WARM)
-    assert (apart["runner_up"]["ratio"], apart["runner_up"]["verdict"]) == (None, "not measured side by side")
-    assert advice.advise(tables(subject(*QUICK_START)), WISH)["runner_up"] is None
-    tie = advice.advise(tables(subject("step", 1000, 90), subject("step+donate", 1000, 90)), WISH)
-    assert tie["runner_up"]["verdict"].startswith("equal")
+    assert (second["verdict"], second["break_even_requests"]) == ("slower", None)
+    quick, slow = sorted(advice.candidates(both(), WARM), key=lambda candidate: candidate.request)
+    assert advice.beside(quick, slow)["verdict"] == "faster"
+    apart = [table(subject("ops", 1000, 90), name="one"), table(subject("loop", 5000, 40), name="two")]
+    second = advise(apart, WARM)["runner_up"]
+    assert (second["ratio"], second["verdict"]) == (None, "not measured side by side")
+    assert advise([table(subject("ops", 1000, 90))], WISH)["runner_up"] is None
+    tie = advise([table(subject("step", 1000, 90), subject("step+donate", 1000, 90))], WISH)["runner_up"]
+    assert tie["verdict"].startswith("equal")
+    assert tie["break_even_requests"] is None
+    better = advise([table(subject("step", 1000, 50), subject("ops", 2000, 90))], WISH)["runner_up"]
+    assert better["break_even_requests"] is None  # behind in both
 
 
 def test_what_is_wished_rules_placements_out():
     slow = [*subject("chunk8", 3000, 60, dtype="bfloat16"), *subject("loop", 2000, 40, at_once=True, peak=900)]
-    trials = [("made", [*slow, *subject("step", 4000, 50, peak=700)])]
+    trials = [table(slow, subject("step", 4000, 50, peak=700))]
 
     def best(**changes):
-        return advice.advise(trials, replace(MANY, **changes))
+        return advise(trials, replace(MANY, **changes))
 
     assert best()["placement"] == "loop"
     assert best(streaming=True)["placement"] == "step"
@@ -89,39 +97,53 @@ def test_what_is_wished_rules_placements_out():
     assert best(memory=800 * 10**6, exact=True)["placement"] == "step"
     assert dict(wish="tokens are wanted as they come", then="step") in best()["changes"]
     assert not [c for c in best()["changes"] if c["then"] == "loop"]
-    for wish, words in (
-        (dict(memory=10**6), r"No recorded placement does what you wish \(.*chunk8: it took 500 MB.*--measure"),
-        (dict(memory=600 * 10**6, exact=True, streaming=True), r"chunk8: .*float32's; loop: .*; step: it took 700 MB"),
-    ):
-        with pytest.raises(UserError, match=words):
-            best(**wish)
-    with pytest.raises(UserError, match="there are no warm trials of placements"):
-        advice.advise([("made", [])], WISH)
+
+
+COARSE, UNTIMED = subject("loop", 9, 9, dtype="bfloat16"), subject("loop", 9, 9, starts=0)
+PEER, OTHER = subject("x", 9, 9, backend="torch"), subject("loop", 9, 9, model="n")
+MISTAKES = {
+    "too little memory": (both(), dict(memory=10**6), r"you wish \(.*ops: it took 500 MB.*or measure \(--measure"),
+    "float32": ([table(COARSE)], dict(exact=True), "loop: its tokens are not float32's"),
+    "memory unknown": ([table(UNTIMED)], dict(memory=1), "loop: its memory was not recorded"),
+    "no trials of placements": ([table(PEER)], {}, "there are no warm trials of placements"),
+    "another model": ([table(OTHER)], {}, r"Nothing was recorded of m \(but of n\)"),
+    "nothing": ([table()], {}, r"\(but of nothing else\); measure it with --measure"),
+    **{
+        name: (both(), {name: 0}, f"{name.replace('_', '-')} is 0; it must be 1 or more")
+        for name in ("prompt_tokens", "new_tokens", "requests", "lengths")
+    },
+}
+
+
+@pytest.mark.parametrize(("tables", "wish", "words"), MISTAKES.values(), ids=MISTAKES)
+def test_a_wish_that_nothing_fulfils_is_one_line(tables, wish, words):
+    with pytest.raises(UserError, match=words):
+        advise(tables, replace(WISH, **wish))
 
 
 def test_a_placement_whose_start_was_never_timed_is_for_those_that_run_already():
-    trials = tables(subject("loop", 1000, 40, starts=0), subject("step", 1000, 50))
-    assert advice.advise(trials, WISH)["placement"] == "step"
-    assert advice.advise(trials, WISH)["refused"][0]["reason"] == "no cold start of it was recorded"
-    assert advice.advise(trials, WARM)["placement"] == "loop"
-    assert advice.refusal(advice.candidates(trials, WISH)[0], replace(WISH, memory=1)) == "its memory was not recorded"
+    trials = [table(subject("loop", 1000, 40, starts=0), subject("step", 1000, 50))]
+    assert advise(trials, WISH)["placement"] == "step"
+    assert advise(trials, WISH)["refused"][0]["reason"] == "no cold start of it was recorded"
+    assert advise(trials, WARM)["placement"] == "loop"
 
 
 def test_thin_evidence_says_why():
-    assert advice.advise(both(), MANY)["thin"] == []
-    doubts = advice.advise(both(blocks=3, processes=1, starts=1), replace(MANY, new_tokens=44))["thin"]
+    assert advise(both(), MANY)["thin"] == []
+    doubts = advise(both(blocks=3, processes=1, starts=1), replace(MANY, new_tokens=44))["thin"]
     for words, doubt in zip(("3 times", "1 cold start of loop", "one process", "4.0 times"), doubts, strict=True):
         assert words in doubt
-    assert advice.advise(both(), MANY, ["another machine"])["thin"] == ["another machine"]
+    (name, trials, _), other = both()[0], dict(environment=dict(cpu="abacus", cores=1))
+    assert advise([(name, trials, other)], MANY)["thin"] == ["it was measured on another machine (abacus, 1 cores)"]
 
 
 def test_sizes_scale_and_the_nearest_run_is_taken():
-    (step,) = advice.candidates(tables(subject("step", 1000, 50)), replace(WISH, prompt_tokens=8, new_tokens=21))
+    (step,) = advice.candidates([table(subject("step", 1000, 50))], replace(WISH, prompt_tokens=8, new_tokens=21))
     assert step.request == pytest.approx(0.2 + 20 * 0.05, rel=0.01)
     for prompt, run in ((4, "context 15"), (300, "context 400")):
         near = subject("step", 1000, 50, run="context 15")
         far = subject("step", 1000, 80, run="context 400", prompt_tokens=389)
-        (step,) = advice.candidates(tables(near, far), replace(WISH, prompt_tokens=prompt))
+        (step,) = advice.candidates([table(near, far)], replace(WISH, prompt_tokens=prompt))
         assert step.where == f"made ({run})"
 
 
@@ -130,69 +152,39 @@ def test_several_prompt_lengths_cost_programs():
     assert advice.buckets(wish) == 9  # 16, 24, 32, 48, 64, 96, 128, 192, 256
     assert advice.buckets(replace(wish, lengths=2)) == 2
     assert advice.buckets(replace(wish, prompt_tokens=3)) == 1
-    (step,) = advice.candidates(tables(subject("step", 1000, 50)), wish)
+    (step,) = advice.candidates([table(subject("step", 1000, 50))], wish)
     assert step.program == pytest.approx(0.25)  # two programs in half a second
-    assert step.before(wish) == pytest.approx(1.0 + 8 * 0.25, rel=0.05)
-    assert step.before(replace(wish, warm=True)) == 0
+    assert step.before == pytest.approx(1.0 + 8 * 0.25, rel=0.05)
+    assert replace(step, wish=replace(wish, warm=True)).before == 0
 
 
-@pytest.mark.parametrize(
-    "other",
-    [
-        [*subject("loop", 10, 1, valid=False)],
-        [*subject("llamacpp", 10, 1, backend="llama.cpp")],
-        [*subject("loop", 10, 1, batch=2)],
-        [*subject("step (again)", 1000, 50, starts=0)],
-        [*subject("loop, sampled", 1, 1)],
-    ],
-    ids=["void", "a peer", "a batch", "the control", "sampled"],
-)
+NO_EVIDENCE = {
+    "void": subject("loop", 10, 1, valid=False),
+    "a peer": subject("llamacpp", 10, 1, backend="llama.cpp"),
+    "a batch": subject("loop", 10, 1, batch=2),
+    "the control": subject("step (again)", 1000, 50, starts=0),
+    "sampled": subject("loop, sampled", 1, 1),
+}
+
+
+@pytest.mark.parametrize("other", NO_EVIDENCE.values(), ids=NO_EVIDENCE)
 def test_what_is_no_evidence_of_a_placement_is_left_out(other):
-    assert [c.name for c in advice.candidates(tables(subject("step", 1000, 50), other), WISH)] == ["step"]
-
-
-@pytest.mark.parametrize("name", ["prompt_tokens", "new_tokens", "requests", "lengths"])
-def test_a_wish_for_nothing_is_refused(name):
-    with pytest.raises(UserError, match=f"{name.replace('_', '-')} is 0; it must be 1 or more"):
-        replace(WISH, **{name: 0})
-
-
-def test_a_single_placement_that_never_turns_has_no_break_even():
-    better = advice.candidates(tables(subject("step", 1000, 50), subject("ops", 2000, 90)), WISH)
-    assert advice.break_even(*better, WISH) is None
-    assert math.isfinite(advice.break_even(*advice.candidates(both(), WISH), WISH))
-
-
-def recorded(**changes):
-    """The tables of `both` with a meta file of this machine, or of another."""
-    ((name, trials),) = both()
-    return [(name, trials, dict(environment={**environment.capture(), **changes}))]
+    assert [c.name for c in advice.candidates([table(subject("step", 1000, 50), other)], WISH)] == ["step"]
 
 
 def test_the_lines_say_who_by_what_and_from_when_on_another():
-    advised = advice.consult(recorded(), "m", SEVEN)
-    lines = advice.lines(advised, SEVEN)
+    seven = replace(WISH, requests=7)
+    advised = advise(both(), seven)
+    lines = advice.lines(advised, seven)
+    turn = int(advised["runner_up"]["break_even_requests"])
     assert lines[0].startswith(f"ops: {advised['seconds']:.2f} s, a start of 1.00 s and each request 1.00 s")
     assert lines[1] == "by 8 trials, 2 processes, 3 cold starts: made (main)"
     assert lines[2].startswith("next: loop, 8.5")
-    turn = int(advised["runner_up"]["break_even_requests"])
-    assert lines[3].startswith(f"up to {turn} requests a start ops")
-    assert lines[3].endswith("beyond that loop")
+    assert lines[3] == f"up to {turn} requests a start ops is ahead of the two, beyond that loop"
     assert "if the process runs already: loop" in lines
-    assert not [line for line in lines if line.startswith("thin: ")]
-    lines = advice.lines(advice.consult(recorded(), "m", WARM), WARM)
+    lines = advice.lines(advise(both(), WARM), WARM)
     assert lines[0].startswith("loop: ")
     assert not [line for line in lines if "a start" in line and not line.startswith("if ")]  # it runs already
-
-
-def test_another_machine_is_a_doubt():
-    lines = advice.lines(advice.consult(recorded(cpu="abacus"), "m", SEVEN), SEVEN)
-    assert [line for line in lines if line.startswith("thin: it was measured on another machine (abacus")]
-
-
-def test_a_model_of_which_nothing_is_recorded_is_named():
-    with pytest.raises(UserError, match=r"Nothing was recorded of n \(but of m\)"):
-        advice.consult(recorded(), "n", SEVEN)
 
 
 def test_the_recorded_tables_are_those_of_notebooks_that_say_so():

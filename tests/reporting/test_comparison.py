@@ -61,11 +61,10 @@ def test_a_faster_machine_is_not_a_faster_program(old, tmp_path):
     assert any("x 1.200" in line and "bandwidth" in line for line in lines(result))
 
 
-def test_processes_are_resampled_as_wholes(old, tmp_path):
+def test_processes_are_resampled_as_wholes(tmp_path):
     narrow = compare(*(measured(tmp_path / f"one{n}.csv", n, processes=1) for n in range(2)))
     assert named(narrow, "loop")["rate"]["processes"] == 1
     assert any("one process" in line for line in lines(narrow))
-    assert named(compare(old, measured(tmp_path / "new.csv", 1)), "loop")["rate"]["processes"] == 8
 
 
 def test_a_block_is_paired_with_both_runs_of_the_baseline(tmp_path):
@@ -104,17 +103,15 @@ def test_what_cannot_be_compared_is_refused_unless_asked_for(old, tmp_path, chan
     new = measured(tmp_path / "new.csv", 1, **changes)
     with pytest.raises(UserError, match=f"{words}.*--anyway"):
         compare(old, new)
-    result = compare(old, new, anyway=True)
-    assert any(line.startswith("differs: ") for line in lines(result))
-    assert named(result, "loop")["rate"]["n_new"] == 16
+    assert any(line.startswith("differs: ") for line in lines(compare(old, new, anyway=True)))
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
         (dict(valid=False), "share no subject"),
-        (dict(phase="cold"), "share no subject"),
-        (dict(prompt=7), "of the same prompt"),
+        (dict(phase="cold"), "none in the second"),
+        (dict(prompt=7), "same prompt"),
     ],
 )
 def test_nothing_in_common_is_one_line(old, tmp_path, changes, words):

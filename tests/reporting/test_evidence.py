@@ -74,6 +74,7 @@ def test_a_table_is_stamped_anew_and_says_why(home):
     assert "restamped" not in stale["code"]
     assert provenance.changed(stale)
     record.read(home / "data" / f"{CURRENT}.csv")  # its digests hold
+    assert sealed({k: v for k, v in about.items() if k != "meta_sha256"}) == about
 
 
 def test_each_stamp_is_kept(home):
@@ -106,6 +107,13 @@ def test_without_evidence_nothing_is_stamped(home, spoil, words):
     with pytest.raises(UserError, match=words):
         staleness.restamp(home, "renamed")
     assert {path.name: path.read_bytes() for path in (home / "data").iterdir()} == before
+
+
+def test_a_table_that_nobody_declares_is_named_and_nothing_is_stamped(home):
+    keep(home, current=[CURRENT, STALE])
+    with pytest.raises(UserError, match=f"{STALE} has no roots in llama_lab/bench/code.toml: declare them"):
+        staleness.restamp(home, "renamed")
+    assert provenance.changed(record.read_meta(home / "data" / f"{CURRENT}.csv"))
 
 
 def test_a_reason_must_be_given(home, capsys):
@@ -160,9 +168,3 @@ def test_what_runs_is_the_checkout_that_was_asked_for(tmp_path, monkeypatch):
     assert len(git(tmp_path, "worktree", "list").splitlines()) == 1
     with pytest.raises(UserError, match="git worktree"), evidence.checked_out(tmp_path, "nowhere"):
         pass
-
-
-def test_tables_carry_a_whole_meta_after_it(home):
-    staleness.restamp(home, "renamed")
-    about = json.loads((home / "data" / f"{CURRENT}.meta.json").read_text())
-    assert sealed({k: v for k, v in about.items() if k != "meta_sha256"}) == about

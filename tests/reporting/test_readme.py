@@ -1,13 +1,15 @@
 """What the README says of results is what one run of trials says, and a gap where it says nothing."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from llama_lab.bench import AGAIN, record
 from llama_lab.bench.statistics import Ratio
-from llama_lab.reporting import overview, readme
+from llama_lab.reporting import readme
 from llama_lab.reporting.machines import Machine
+from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.sharing import contribution
 from tests.bench.test_record import trial
 
@@ -29,16 +31,22 @@ def trials(names=tuple(PACE), noise=0.0):
     ]  # fmt: skip
 
 
+def told(path, section, meta):
+    """A table whose meta is known without its file."""
+    table = Recorded(Path(path), section)
+    vars(table)["meta"] = meta
+    return table
+
+
 def run(names=tuple(PACE), section=SECTION, noise=0.0):
     meta = dict(environment=ENVIRONMENT, created="2026-01-01T00:00:00Z", baseline="step")
-    group = overview.Group("", "m", False, trials(names, noise))
-    return readme.Run(section, overview.Path("data/03-jit-placement.csv"), meta, group)
+    return Setting(told("data/03-jit-placement.csv", section, meta), "", "m", False, trials(names, noise))
 
 
-def recorded(folder, name, rows, **section):
-    """(section, table, its meta) of rows that are written into a folder."""
+def recorded(folder, name, rows, **meta):
+    """A table of rows that are written into a folder."""
     path = record.write(folder / f"{name}.csv", rows, environment=ENVIRONMENT, baseline="step")
-    return dict(SECTION, name=name, number=name[:2], **section), path, overview.about(path)
+    return told(path, dict(SECTION, name=name, number=name[:2]), record.read_meta(path) | meta)
 
 
 def test_the_claim_is_five_ratios_of_one_run(tmp_path):
@@ -98,8 +106,8 @@ def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
 def test_the_run_with_most_rows_comes_first(tmp_path):
     runs = {"01-a": ("step", "loop"), "05-b": ("eager", "step", "loop"), "04-c": ("loop",)}
     behind = [recorded(tmp_path, name, trials(names)) for name, names in runs.items()]
-    assert [run.section["number"] for run in readme.runs(behind)] == ["05", "01"]
-    assert readme.runs(behind)[0].known == ["eager", "step", "loop"]
+    assert [run.table.section["number"] for run in readme.runs(behind)] == ["05", "01"]
+    assert readme.known(readme.runs(behind)[0]) == ["eager", "step", "loop"]
 
 
 @pytest.mark.parametrize("changes", [dict(sampling="temperature 0.6"), dict(new_tokens=1, token_times_ns=[10**6])])
@@ -134,10 +142,8 @@ def test_the_block_shows_one_picture_and_how_findings_begin(tmp_path):
 def test_in_how_many_processes_and_where_a_line_was_measured_stands_behind_it(tmp_path):
     rows = trials(("step", "loop"))
     one, three = ([t.model_copy(update=dict(process=t.block % many)) for t in rows] for many in (1, 3))
-    behind = [recorded(tmp_path, "01-one", one), recorded(tmp_path, "03-three", three)]
-    _, path, meta = behind[0]
-    behind.append((dict(name="19-load"), path, meta | dict(kind="Arrival")))  # not timed in turn
-    assert readme.scopes(behind) == {
+    load = recorded(tmp_path, "19-load", one, kind="Arrival")  # not timed in turn
+    assert readme.scopes([recorded(tmp_path, "01-one", one), recorded(tmp_path, "03-three", three), load]) == {
         "01-one": " (one process on C)", "03-three": " (3 processes on C)", "19-load": " (on C)"
     }  # fmt: skip
 
@@ -173,7 +179,7 @@ def test_the_same_at_other_times_and_on_other_processors_has_its_own_line():
         return Machine(dict(machine="m", measured=measured, environment=ENVIRONMENT | environment), trials(names))
 
     here = run()
-    itself, again = machine(here.meta["created"]), machine("2026-01-02T00:00:00Z")
+    itself, again = machine(here.table.meta["created"]), machine("2026-01-02T00:00:00Z")
     other = machine("2026-01-03T00:00:00Z", cpu="D", kernels="avx2")
     text = readme.elsewhere(here, [itself, again, other])
     assert ", 2026-01-02 on C, 2 cores: `step` over" in text

@@ -3,8 +3,6 @@
 import re
 from dataclasses import replace
 
-import pytest
-
 from llama_jax.plumbing import paths
 from llama_lab import figures
 from llama_lab.reporting import notebooks, tour
@@ -39,15 +37,9 @@ def test_the_map_is_a_table_whose_links_lead_somewhere():
 
 
 def test_a_bar_in_a_question_does_not_break_the_table():
-    assert "a \\| b?" in tour.as_markdown([Question("01-x", "a | b?", "", False)])
-    assert "not measured yet" in tour.as_markdown([Question("01-x", "a | b?", "", False)])
-
-
-@pytest.mark.parametrize("q", ASKED, ids=lambda q: q.name)
-def test_an_answer_begins_with_whole_clauses(q):
-    begins = q.begins.removesuffix(" …")
-    assert q.answer.startswith(begins)
-    assert all(begins.count(a) == begins.count(b) for a, b in ("[]", "()"))
+    text = tour.as_markdown([Question("01-x", "a | b?", "", False)])
+    assert "a \\| b?" in text
+    assert "not measured yet" in text
 
 
 def test_one_notebook_has_the_main_answer():
