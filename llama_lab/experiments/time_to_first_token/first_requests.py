@@ -4,15 +4,15 @@ ones."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 import numpy as np
 
 from llama_lab.bench import frames, statistics
 from llama_lab.bench.cold import Start
 from llama_lab.bench.published import COLD_LOOP, figure_of
-from llama_lab.experiments.time_to_first_token.plan import TAIL
-from llama_lab.experiments.time_to_first_token.table import middle, milliseconds, placements, rivals, warm
+from llama_lab.bench.summary import warm
+from llama_lab.experiments.time_to_first_token.measure import TAIL
+from llama_lab.experiments.time_to_first_token.table import at_length, first_ms, middle, placements, rivals
 
 
 def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
@@ -24,28 +24,25 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
     """
     entries = []
     for name in placements(trials) + rivals(trials):
-        starts = [t for t in trials if (t.phase, t.subject, t.prompt_tokens) == ("cold", name, at) and t.valid]
+        starts = [t for t in at_length(trials, at) if (t.phase, t.subject) == ("cold", name) and t.valid]
         if not starts:
             continue
-        times, n = milliseconds(starts), at
-        compiling = float(
-            np.median(
-                [((t.first_trace_ns or 0) + (t.first_lower_ns or 0) + (t.first_backend_ns or 0)) / 1e6 for t in starts]
-            )
-        )
-        warm_ms, whole = middle(trials, name, n), statistics.summarise(times, seed)
-        usual = max(0.0, float(np.nanmin([warm_ms, whole.median - compiling])))
+        times, warm_ms = [first_ms(t) for t in starts], middle(trials, name, at)
+        whole = statistics.summarise(times, seed).median
+        parts = [(t.first_trace_ns or 0) + (t.first_lower_ns or 0) + (t.first_backend_ns or 0) for t in starts]
+        compiling = float(np.median([ns / 1e6 for ns in parts]))
+        usual = max(0.0, float(np.nanmin([warm_ms, whole - compiling])))
         entries.append(
             dict(
                 subject=name,
-                tokens=n,
+                tokens=at,
                 n=len(times),
                 cold=times,
-                median=whole.median,
+                median=whole,
                 warm_ms=warm_ms,
                 compile_ms=compiling,
                 usual_ms=usual,
-                once_ms=whole.median - compiling - usual,
+                once_ms=whole - compiling - usual,
                 load_s=float(np.median([t.load_ns for t in starts])) / 1e9,
                 peak_rss_bytes=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
             )
@@ -53,14 +50,11 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
     return entries
 
 
-def cold_lengths(trials: Sequence[Start]) -> list[int]:
-    """Prompt lengths of first requests, ascending."""
-    return sorted({t.prompt_tokens for t in trials if t.phase == "cold" and t.prompt_tokens})
-
-
-def cold_frame(trials: Sequence[Start], at: Sequence[int], seed: int = 0):
-    """First requests at these lengths, as a pandas.DataFrame: seconds, their parts, and the process's peak memory."""
-    return frames.show([e for n in at for e in cold(trials, n, seed)], COLUMNS)
+def cold_table(trials: Sequence[Start], seed: int = 0):
+    """First requests at each length that has some, as a pandas.DataFrame: seconds, their parts, and the process's peak
+    memory."""
+    lengths = sorted({t.prompt_tokens for t in trials if t.phase == "cold" and t.prompt_tokens})
+    return frames.show([e for n in lengths for e in cold(trials, n, seed)], COLUMNS)
 
 
 COLUMNS = frames.Columns(
@@ -85,19 +79,17 @@ def mixing(trials: Sequence[Start], at: int) -> list[dict]:
     largest}, in ms.
 
     mixed: mean of one cold request (a median one) and COLD_LOOP - 1 warm ones, as the published loop was. warm: mean of
-    the warm ones.
-    largest: of the warm ones, above which none of their percentiles can lie. Subjects with too few warm trials are left
-    out.
+    the warm ones. largest: of the warm ones, above which none of their percentiles can lie. Subjects with too few warm
+    trials are left out.
     """
     entries = []
     for e in cold(trials, at):
-        here = [t for t in warm(trials, e["subject"], e["tokens"]) if t.run != TAIL]  # of which there may be hundreds
-        values = milliseconds(sorted(here, key=lambda t: (t.process, t.run, t.block)))
+        here = [t for t in warm(at_length(trials, at), e["subject"]) if t.run != TAIL]  # of which there may be hundreds
+        values = [first_ms(t) for t in sorted(here, key=lambda t: (t.process, t.run, t.block))]
         if len(values) >= COLD_LOOP - 1:
             mixed = float(np.mean([e["median"], *values[: COLD_LOOP - 1]]))
-            entries.append(
-                dict(subject=e["subject"], n=len(values), mixed=mixed, warm=float(np.mean(values)), largest=max(values))
-            )
+            own = dict(mixed=mixed, warm=float(np.mean(values)), largest=max(values))
+            entries.append(dict(subject=e["subject"], n=len(values), **own))
     return entries
 
 
@@ -114,25 +106,21 @@ def originals() -> dict[str, tuple[float, float, float]]:
 def beside_the_original(trials: Sequence[Start], at: int):
     """The published means and P99, and the same two numbers made the same wrong way from our own trials: a
     pandas.DataFrame, ms."""
-    cases = [
-        (f"published: {case}", mean, p99, f"P99 {p99:.2f} of 100 warm", without)
-        for case, (mean, p99, without) in originals().items()
-    ] + [
-        (f"here: {e['subject']}", e["mixed"], e["largest"], f"largest {e['largest']:.2f} of {e['n']} warm", e["warm"])
-        for e in mixing(trials, at)
+    import pandas as pd
+
+    cases = [(f"published: {case}", *ms, f"P99 {ms[1]:.2f} of 100 warm") for case, ms in originals().items()]
+    for e in mixing(trials, at):
+        words = f"largest {e['largest']:.2f} of {e['n']} warm"
+        cases.append((f"here: {e['subject']}", e["mixed"], e["largest"], e["warm"], words))
+    lines = [
+        {
+            "case": case,
+            "mean": mean,
+            "beside it": words,
+            "mean over it": mean / most,
+            "mean without the cold row": without,
+            "mean over that": mean / without,
+        }
+        for case, mean, most, without, words in cases
     ]
-    return frames.show(cases, BESIDE)
-
-
-BESIDE = frames.Columns(
-    {
-        "case": itemgetter(0),
-        "mean": itemgetter(1),
-        "beside it": itemgetter(3),
-        "mean over it": lambda case: case[1] / case[2],
-        "mean without the cold row": itemgetter(4),
-        "mean over that": lambda case: case[1] / case[4],
-    },
-    index="case",
-    digits=2,
-)
+    return pd.DataFrame(lines).set_index("case").round(2)

@@ -21,222 +21,319 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Self
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
 
 from llama_jax import checkpoint
-from llama_jax.plumbing.errors import UserError
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.config import ModelConfig
+from llama_jax.placement import parse
+from llama_jax.plumbing.errors import UserError, near
 from llama_jax.sampling import Sampler
-from llama_lab.bench import AGAIN, environment, protocol, roofline
+from llama_lab.bench import AGAIN, environment, passages, protocol, roofline, workload
 from llama_lab.bench.cold import Start, as_first, noting
 from llama_lab.bench.cold import subject as bound
-from llama_lab.bench.experiment import Experiment, Point, Runner, from_names
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
-from llama_lab.bench.workload import Subject, Workload, blocks
-from llama_lab.experiments.time_to_first_token import table
-from llama_lab.experiments.time_to_first_token.plan import (
-    COLD,
-    POLICIES,
-    PROBED,
-    TAIL,
-    WARM,
-    WARM_UP,
-    Plan,
-    check_plan,
-    processes_of,
-    shaped,
-    without,
-    workloads,
-)
+from llama_lab.bench.workload import Shaped, Subject, Workload, blocks
+
+POLICIES = {
+    "exact": workload.POLICIES[workload.EXACT],
+    "bucketed": workload.POLICIES[workload.BUCKETS],
+    "fixed": workload.POLICIES[workload.ONE],
+}
+REFERENCE = "step bucketed"  # in whose shapes the reference answers
+WARM_UP, WARM, TAIL, COLD = "warm-up", "warm", "tail", "cold"
+SPARE = 4  # passages of each length that only warm up
+POOL = 25  # passages of a length that the requests of its tail ask in turn
+PROBED = 10  # requests of a tail that share a probe of the bandwidth, which takes as long as a short prompt
+PART = 250  # requests of a tail that one process makes
+
+Round = tuple[str, int, tuple[str, ...], tuple[int, ...]]  # run, block, subjects, lengths
+Works = dict[tuple[str, int], Workload]  # (run, length) → its passages
 
 
 @dataclass(frozen=True)
 class FirstTokens(Experiment):
-    """The requests of a `Plan`. Cold starts come first: a peer whose process dies there is missing from then on."""
+    """What is asked of whom. Cold starts come first: a peer whose process dies there is missing from then on.
+
+    Everybody is asked at `lengths`, in blocks that are spread evenly over `processes`. The `tail_subjects` get further
+    requests at each length of `tail`, `PART` in a process, and may be alone there. `starts` fresh processes make their
+    first request at the length `at` (everybody's) and at those of `tail` (the `tail_subjects`'). temperature: of who
+    can sample; the others take the best token.
+    """
 
     kind = Start
 
     model: str
-    plan: Plan
-
-    @classmethod
-    def from_parameters(cls, parameters: Mapping[str, object]) -> Self:
-        return from_names(cls, parameters, plan=from_names(Plan, parameters))
-
-    def __post_init__(self):
-        if isinstance(self.plan, dict):  # as it was sent to a process
-            object.__setattr__(self, "plan", Plan(**self.plan))
+    placements: tuple[str, ...]  # "PLACEMENT POLICY"; the first is the baseline, which runs twice in a block (A/A)
+    peers: tuple[str, ...]
+    lengths: tuple[int, ...]  # tokens of the prompts
+    blocks: int
+    processes: int
+    at: int
+    starts: int
+    tail: tuple[tuple[int, int], ...] = ()  # (length, further requests)
+    tail_subjects: tuple[str, ...] = ()
+    temperature: float = 0.0
+    new_tokens: int = 2
+    seed: int = 0
 
     @property
-    def parameters(self) -> dict:
-        return dict(model=self.model) | {each.name: getattr(self.plan, each.name) for each in fields(Plan)}
+    def all_lengths(self) -> tuple[int, ...]:
+        """Everybody's lengths and those of the tails, ascending."""
+        return tuple(sorted({*self.lengths, *dict(self.tail)}))
+
+    @property
+    def subjects(self) -> tuple[str, ...]:
+        return self.placements + self.peers
+
+    def starting(self, n: int) -> tuple[str, ...]:
+        """Whose first request at a length is timed in a fresh process."""
+        return self.subjects if n == self.at else self.tail_subjects if n in dict(self.tail) else ()
+
+    def without(self, gaps: Sequence[dict]) -> FirstTokens:
+        """The same without the peers that are missing."""
+        names = {gap["name"] for gap in gaps}
+        kept = {name: tuple(n for n in getattr(self, name) if n not in names) for name in ("peers", "tail_subjects")}
+        return replace(self, **kept, tail=self.tail if kept["tail_subjects"] else ())
 
     def check(self) -> None:
-        check_plan(self.plan, checkpoint.load_config(self.model))
+        from llama_lab import peers
+
+        check_counts(blocks=self.blocks, processes=self.processes, starts=self.starts, new_tokens=self.new_tokens)
+        if not self.placements:
+            raise UserError("placements is empty; name at least one, such as 'step exact'.")
+        for name in self.placements:
+            placement, _, policy = name.rpartition(" ")
+            if policy not in POLICIES or not placement:
+                raise UserError(
+                    f"{name!r} is no placement with a policy, such as 'step exact'; policies: {', '.join(POLICIES)}."
+                )
+            parse(placement)
+        peers.check(self.peers)
+        if len(set(self.subjects)) != len(self.subjects):
+            raise UserError(f"A placement is named twice: {', '.join(self.placements)}.")
+        lengths = self.lengths
+        if not lengths or len(set(lengths)) != len(lengths) or not all(type(n) is int and n >= 1 for n in lengths):
+            raise UserError(f"lengths is {list(lengths)}; give different numbers of tokens, each 1 or more.")
+        if self.at not in lengths:
+            raise UserError(f"at is {self.at}; it must be one of the lengths ({', '.join(map(str, lengths))}).")
+        if self.processes > self.blocks:
+            raise UserError(
+                f"{self.processes} processes for {self.blocks} blocks; each process needs a block of its own."
+            )
+        self.check_tail()
+        Sampler(temperature=self.temperature)
+        longest = Workload((), self.new_tokens, max(self.all_lengths))
+        passages.check_context(checkpoint.load_config(self.model), longest)
+
+    def check_tail(self) -> None:
+        for part in self.tail:
+            if len(part) != 2 or not all(type(n) is int for n in part) or part[0] < 1 or part[1] < 0:
+                raise UserError(f"tail has {list(part)}; write [LENGTH, REQUESTS], such as [50, 200].")
+        if len(dict(self.tail)) != len(self.tail):
+            raise UserError(f"tail is {list(map(list, self.tail))}; name each length once.")
+        if self.tail and not self.tail_subjects:
+            raise UserError("tail has requests for nobody; name some tail_subjects, or leave it empty.")
+        for name in self.tail_subjects:
+            if name not in self.subjects:
+                raise UserError(f"tail_subjects names {name!r}, which is not measured.{near(name, self.subjects)}")
 
     def measure(self, runner: Runner) -> tuple[list[Start], dict]:
         from llama_lab import peers
 
-        loaded, plan = checkpoint.load(self.model), self.plan
-        gaps = peers.missing(plan.peers, self.model)
-        plan = without(plan, [gap["name"] for gap in gaps])
-        asked = workloads(loaded, plan)
-        for n in plan.all_lengths:
-            if plan.starting(n):
-                self.cold_starts(runner, loaded, plan, n, asked[COLD, n])
-        plan = without(plan, [gap["name"] for gap in runner.missing])
-        runner.run(answers(plan, asked))
+        loaded, gaps = checkpoint.load(self.model), peers.missing(self.peers, self.model)
+        here = self.without(gaps)
+        works = here.workloads(loaded)
+        for n in here.all_lengths:
+            if here.starting(n):
+                here.cold_starts(runner, loaded, n, works[COLD, n])
+        runner.run(here.without(runner.missing).answers(works))
         return runner.rows, dict(
-            baseline=self.plan.placements[0],
+            baseline=self.placements[0],
             missing=gaps + runner.missing,
-            floor=table.floor(loaded.config, self.plan.all_lengths),
+            floor=floor(loaded.config, self.all_lengths),
             text="English" if loaded.tokenizer else "random ids",
         )
 
-    def cold_starts(self, runner: Runner, loaded: checkpoint.Checkpoint, plan: Plan, n: int, work: Workload) -> None:
+    def workloads(self, loaded: Checkpoint) -> Works:
+        """The passages of each run and length, each asked once, those of a tail in turn; those of the warm-up are never
+        timed."""
+        counts = [(WARM_UP, n, SPARE) for n in self.all_lengths] + [(WARM, n, self.blocks) for n in self.lengths]
+        counts += [(COLD, n, self.starts) for n in self.all_lengths if self.starting(n)]
+        counts += [(TAIL, n, min(requests, POOL)) for n, requests in self.tail]
+        drawn = iter(passages.passages(loaded, [n for _, n, count in counts for _ in range(count)], self.seed))
+        return {
+            (run, n): Workload(tuple(next(drawn) for _ in range(count)), self.new_tokens, n, seed=self.seed)
+            for run, n, count in counts
+        }
+
+    def shaped(self, work: Workload, subject: str) -> Shaped:
+        """The workload in the shape that a subject's policy gives it; a peer gets it without padding and does as it
+        likes."""
+        policy = POLICIES.get(subject.removesuffix(AGAIN).rpartition(" ")[2])
+        longest = max(self.all_lengths)
+        length, room = policy.shape(work.length, longest, work.new_tokens) if policy else (work.length, work.slots)
+        return Shaped(work.prompts, work.new_tokens, length, seed=work.seed, room=room)
+
+    def cold_starts(self, runner: Runner, loaded: Checkpoint, n: int, work: Workload) -> None:
         """`starts` first requests at one length of each subject that is to make them there, each in a process of its
         own, in seeded random order."""
-        reference, known = Reference(loaded, shaped(work, "step bucketed", max(plan.all_lengths))), {}
-        names = plan.starting(n)
-        for i, (block, order, name) in enumerate(blocks(names, plan.starts, plan.seed, COLD, n)):
-            run = f"{COLD} {name}" if n == plan.at else f"{COLD} {name} at {n}"
+        reference, known = Reference(loaded, self.shaped(work, REFERENCE)), {}
+        names = self.starting(n)
+        for i, (block, order, name) in enumerate(blocks(names, self.starts, self.seed, COLD, n)):
+            run = f"{COLD} {name}" if n == self.at else f"{COLD} {name} at {n}"
             if name in {gap["name"] for gap in runner.missing} or runner.has(run, block):
                 continue
             known.setdefault(block, reference.tokens(block).tolist())
             what = f"first request of a fresh process: {name}, {n} tokens"
-            runner.progress(what, i, plan.starts * len(names))
-            asked = dict(subject=name, order=order, plan=asdict(plan), greedy=known[block])
+            runner.progress(what, i, self.starts * len(names))
+            asked = dict(subject=name, order=order, greedy=known[block])
             try:
-                runner.child(Point(run, block, first_request, 1, asked, workload=work))
+                runner.child(Point(run, block, self.first_request, 1, asked, workload=work))
             except UserError as error:
-                if name not in plan.peers:
+                if name not in self.peers:
                     raise
                 runner.journal.note(missing=dict(name=name, reason=str(error), remedy=""))
 
+    def rounds(self) -> list[list[Round]]:
+        """What each process measures, in order: first those of the blocks, then those of the tails.
 
-def answers(plan: Plan, asked: dict[tuple[str, int], Workload]) -> list[Point]:
-    """The warm requests of a plan and its tails, each process with its share. asked: `workloads`."""
-    found = []
-    for rounds in processes_of(plan):
-        run, block, names, lengths = rounds[-1]
-        works = [(*key, asdict(work)) for key, work in asked.items() if key[1] in lengths]
-        share = dict(plan=asdict(plan), rounds=rounds, asked=works)
-        rows = (len(names) + (run == WARM)) * len(lengths)
-        found.append(Point(run, block, interleaved, rows, share, f"{run} requests"))
-    return found
+        Blocks of a tail are numbered through all its lengths, so that no two processes have one in common.
+        """
+        shares = np.array_split(range(self.blocks), self.processes)
+        processes = [[(WARM, b, self.subjects, self.lengths) for b in share.tolist()] for share in shares]
+        first = 0
+        for n, requests in self.tail:
+            for share in np.array_split(range(first, first + requests), -(-requests // PART)) if requests else ():
+                processes.append([(TAIL, b, self.tail_subjects, (n,)) for b in share.tolist()])
+            first += requests
+        return processes
+
+    def answers(self, works: Works) -> list[Point]:
+        """The warm requests and the tails, each process with its share."""
+        points = []
+        for rounds in self.rounds():
+            run, block, names, lengths = rounds[-1]
+            asked = [(*key, asdict(work)) for key, work in works.items() if key[1] in lengths]
+            rows = (len(names) + (run == WARM)) * len(lengths)
+            share = dict(rounds=rounds, asked=asked)
+            points.append(Point(run, block, self.interleaved, rows, share, f"{run} requests"))
+        return points
+
+    # What the children run
+
+    def build(self, lab: Lab, loaded: Checkpoint, names: Sequence[str], block: int, engines: dict) -> list[Subject]:
+        """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds
+        by placement. A peer that cannot be built is said to be missing."""
+        from llama_lab.peers import PEERS
+
+        made, sampler = {}, Sampler(temperature=self.temperature) if self.temperature else None
+        for name in names:
+            placement, _, policy = name.rpartition(" ")
+            if policy in POLICIES:
+                if placement not in made:
+                    made[placement], engines[placement] = bound(loaded, placement)
+                made[name] = replace(made[placement], name=name)
+            else:
+                made |= {subject.name: subject for subject in lab.peer(loaded, name, block)}
+        samples = {name: name not in PEERS or PEERS[name].samples for name in made}
+        return [replace(made[n], sampler=sampler if samples[n] else None) for n in names if n in made]
+
+    def interleaved(self, lab: Lab, rounds: list, asked: list) -> None:
+        """Warm-up of every subject at every length, then the rounds: in each all lengths, at each length all subjects,
+        in random order."""
+        works = {(run, n): Workload.from_json(work) for run, n, work in asked}
+        loaded, engines = lab.load(), {}
+        wanted = {n for *_, lengths in rounds for n in lengths}
+        names = [name for name in self.subjects if any(name in names for _, _, names, _ in rounds)]
+        subjects = self.build(lab, loaded, names, rounds[0][1], engines)
+        self.warm_up(lab, subjects, {n: works[WARM_UP, n] for n in self.all_lengths if n in wanted})
+        references, probe = self.references(loaded, works, engines), roofline.Probe()
+        for i, (run, block, names, lengths) in enumerate(rounds):
+            lab.progress(f"{run} requests, block {block + 1}", i, len(rounds))
+            if run != TAIL or not i % PROBED:
+                bandwidth = probe.bandwidth()
+            present = [subject for subject in subjects if subject.name in names]
+            for subject, n, order in self.drawn(present, lengths, run, block):
+                work, where = works[run, n], dict(run=run, block=block, order=order, phase="warm")
+                shape = self.shaped(work, subject.name)
+                record, tokens = lab.trial(subject, shape, block % len(work.prompts), **where)
+                judged = references[run, n].judge(record, tokens, subject.sampler)
+                lab.keep(Start(**{**judged.model_dump(), "bandwidth_gbps": bandwidth}))
+        lab.notes["gflops"] = roofline.flops()
+
+    def drawn(
+        self, subjects: Sequence[Subject], lengths: Sequence[int], run: str, block: int
+    ) -> Iterator[tuple[Subject, int, int]]:
+        """(subject, length, place in the block): lengths in seeded random order, at each the subjects in one; in `warm`
+        the baseline twice."""
+        rng, order = random.Random(f"{self.seed} {run} {block}"), 0
+        twins = [replace(s, name=s.name + AGAIN) for s in subjects if run == WARM and s.name == self.placements[0]]
+        for n in rng.sample(lengths, len(lengths)):
+            for subject in rng.sample([*subjects, *twins], len(subjects) + len(twins)):
+                yield subject, n, order
+                order += 1
+
+    def warm_up(self, lab: Lab, subjects: Sequence[Subject], works: dict[int, Workload]) -> None:
+        """Each subject at each length until its guard is silent; a placement's shape once, whichever policies share
+        it."""
+        done = set()
+        for i, subject in enumerate(subjects):
+            lab.progress(f"warm-up of {subject.name}", i, len(subjects))
+            for n, work in works.items():
+                work = self.shaped(work, subject.name)
+                is_ours = subject.backend == "jax"
+                shape = (subject.placement, work.length, work.slots) if is_ours else (subject.name, n)
+                if shape not in done:
+                    protocol.warm_up(subject, work)
+                done.add(shape)
+
+    def references(self, loaded: Checkpoint, works: Works, engines: dict) -> dict[tuple[str, int], Reference]:
+        """A reference for each (run, length), at bucketed shapes; all on one engine, that of the subjects' `step` where
+        there is one."""
+        made = {key: Reference(loaded, self.shaped(work, REFERENCE)) for key, work in works.items()}
+        shared = next(iter(made.values())).engines
+        if "step" in engines:
+            shared[engines["step"].params.embedding.weight.dtype.name, "none"] = engines["step"]
+        for reference in made.values():
+            reference.engines = shared
+        return made
+
+    def first_request(self, lab: Lab, subject: str, order: int, greedy: list) -> None:
+        """The first request of this process. `load_ns` is weights and building; the part of compiling before the first
+        token is its own."""
+        loaded = lab.load()
+        began = time.perf_counter_ns()
+        built = self.build(lab, loaded, [subject], lab.block, {})
+        if not built:
+            return
+        load_ns, first = lab.load_ns + time.perf_counter_ns() - began, {}
+        work = self.shaped(lab.workload, subject)
+        # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
+        with Guard() as guard:
+            noted = noting(built[0].run, guard, first, time.time_ns())
+            record, tokens = lab.trial(
+                replace(built[0], run=noted, guard=Guard), work, lab.block, phase="cold", order=order
+            )
+        peak = environment.peak_rss()
+        first.pop("to_first_ns", None)  # a start's, which is not asked for here
+        reference = Reference(loaded, work)
+        reference.expect(lab.block, greedy)
+        record = reference.judge(as_first(record), tokens, built[0].sampler)
+        lab.keep(Start(**{**record.model_dump(), "load_ns": load_ns, "peak_rss_bytes": peak, **first}))
 
 
-# What the children run ------------------------------------------------------------------------------------------------
-
-
-def build(
-    lab: Lab, loaded: checkpoint.Checkpoint, names: Sequence[str], block: int, engines: dict, temperature: float = 0.0
-) -> list[Subject]:
-    """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds by
-    placement. Those that can sample do so at that temperature, where it is one.
-
-    A peer that cannot be built is said to be missing.
-    """
-    from llama_lab.peers import PEERS
-
-    made, sampler = {}, Sampler(temperature=temperature) if temperature else None
-    for name in names:
-        placement, _, policy = name.rpartition(" ")
-        if policy in POLICIES:
-            if placement not in made:
-                made[placement], engines[placement] = bound(loaded, placement)
-            made[name] = replace(made[placement], name=name)
-        else:
-            made |= {who.name: who for who in lab.peer(loaded, name, block)}
-    samples = {name: name not in PEERS or PEERS[name].samples for name in made}
-    return [replace(made[n], sampler=sampler if samples[n] else None) for n in names if n in made]
-
-
-def interleaved(lab: Lab, plan: dict, rounds: list, asked: list) -> None:
-    """Warm-up of every subject at every length, then the rounds: in each all lengths, at each length all subjects, in
-    random order."""
-    plan, works = Plan(**plan), {(run, n): Workload.from_json(work) for run, n, work in asked}
-    loaded, engines = lab.load(), {}
-    wanted = {n for *_, lengths in rounds for n in lengths}
-    names = [name for name in plan.subjects if any(name in names for _, _, names, _ in rounds)]
-    subjects = build(lab, loaded, names, rounds[0][1], engines, plan.temperature)
-    warm_up(lab, subjects, {key: work for key, work in works.items() if key[1] in wanted}, plan)
-    references, probe = references_of(loaded, works, plan, engines), roofline.Probe()
-    for i, (run, block, names, lengths) in enumerate(rounds):
-        lab.progress(f"{run} requests, block {block + 1}", i, len(rounds))
-        if run != TAIL or not i % PROBED:
-            bandwidth = probe.bandwidth()
-        present = [who for who in subjects if who.name in names]
-        for who, n, order in drawn(present, lengths, run, block, plan):
-            work, where = works[run, n], dict(run=run, block=block, order=order, phase="warm")
-            shape = shaped(work, who.name, max(plan.all_lengths))
-            record, tokens = lab.trial(who, shape, block % len(work.prompts), **where)
-            judged = references[run, n].judge(record, tokens, who.sampler)
-            lab.keep(Start(**{**judged.model_dump(), "bandwidth_gbps": bandwidth}))
-    lab.notes["gflops"] = roofline.flops()
-
-
-def drawn(
-    subjects: Sequence[Subject], lengths: Sequence[int], run: str, block: int, plan: Plan
-) -> Iterator[tuple[Subject, int, int]]:
-    """(subject, length, place in the block): lengths in seeded random order, at each the subjects in one; in `warm` the
-    baseline twice."""
-    rng, order = random.Random(f"{plan.seed} {run} {block}"), 0
-    twins = [replace(who, name=who.name + AGAIN) for who in subjects if run == WARM and who.name == plan.placements[0]]
-    for n in rng.sample(lengths, len(lengths)):
-        for who in rng.sample([*subjects, *twins], len(subjects) + len(twins)):
-            yield who, n, order
-            order += 1
-
-
-def warm_up(lab: Lab, subjects: Sequence[Subject], works: dict[tuple[str, int], Workload], plan: Plan) -> None:
-    """Each subject at each length until its guard is silent; a placement's shape once, whichever policies share it."""
-    done = set()
-    for i, who in enumerate(subjects):
-        lab.progress(f"warm-up of {who.name}", i, len(subjects))
-        for n in (n for n in plan.all_lengths if (WARM_UP, n) in works):
-            work = shaped(works[WARM_UP, n], who.name, max(plan.all_lengths))
-            shape = (who.placement, work.length, work.slots) if who.backend == "jax" else (who.name, n)
-            if shape not in done:
-                protocol.warm_up(who, work)
-            done.add(shape)
-
-
-def references_of(
-    loaded: checkpoint.Checkpoint, works: dict, plan: Plan, engines: dict
-) -> dict[tuple[str, int], Reference]:
-    """A reference for each (run, length), at bucketed shapes; all on one engine, that of the subjects' `step` where
-    there is one."""
-    first = Reference(loaded, next(iter(works.values())))
-    if "step" in engines:
-        first.engines[engines["step"].params.embedding.weight.dtype.name, "none"] = engines["step"]
-    made = {key: Reference(loaded, shaped(work, "step bucketed", max(plan.all_lengths))) for key, work in works.items()}
-    for reference in made.values():
-        reference.engines = first.engines
-    return made
-
-
-def first_request(lab: Lab, subject: str, order: int, plan: dict, greedy: list) -> None:
-    """The first request of this process. `load_ns` is weights and building; the part of compiling before the first
-    token is its own."""
-    plan = Plan(**plan)
-    loaded = lab.load()
-    began = time.perf_counter_ns()
-    built = build(lab, loaded, [subject], lab.block, {}, plan.temperature)
-    if not built:
-        return
-    load_ns, first = lab.load_ns + time.perf_counter_ns() - began, {}
-    work = shaped(lab.workload, subject, max(plan.all_lengths))
-    # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
-    with Guard() as guard:
-        who = replace(built[0], run=noting(built[0].run, guard, first, time.time_ns()), guard=Guard)
-        record, tokens = lab.trial(who, work, lab.block, phase="cold", order=order)
-    peak = environment.peak_rss()
-    first.pop("to_first_ns", None)  # a start's, which is not asked for here
-    reference = Reference(loaded, work)
-    reference.expect(lab.block, greedy)
-    record = reference.judge(as_first(record), tokens, who.sampler)
-    lab.keep(Start(**{**record.model_dump(), "load_ns": load_ns, "peak_rss_bytes": peak, **first}))
+def floor(config: ModelConfig, lengths: Sequence[int]) -> dict:
+    """What the limit of a model is computed from, for a meta file: operations of prompts of these lengths, parameters,
+    those read."""
+    return dict(
+        prefill_flops={str(n): roofline.prefill_flops(config, n) for n in lengths},
+        parameters=config.num_parameters,
+        weights_read=config.weights_read_per_token,
+    )

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_jax.config import ModelConfig
-from llama_lab.bench import AGAIN, frames, roofline, summary
+from llama_lab.bench import AGAIN, frames, standings, summary
 from llama_lab.bench.cold import Start
-from llama_lab.bench.statistics import Ratio, Summary
-from llama_lab.experiments.time_to_first_token.plan import WARM
+from llama_lab.bench.statistics import Ratio
+from llama_lab.experiments.time_to_first_token.measure import WARM
 from llama_lab.peers import PEERS
 
 NAN = float("nan")
@@ -29,17 +28,12 @@ def everybodys(trials: Sequence[Start]) -> list[int]:
 
 def placements(trials: Sequence[Start]) -> list[str]:
     """Names of the JAX subjects, without the baseline's twin."""
-    return sorted({t.subject for t in trials if t.backend == "jax" and not t.subject.endswith(AGAIN)})
+    return sorted({t.subject for t in trials if t.backend == standings.JAX and not t.subject.endswith(AGAIN)})
 
 
 def rivals(trials: Sequence[Start]) -> list[str]:
     """Names of the peers that were measured."""
-    return sorted({t.subject for t in trials if t.backend != "jax"})
-
-
-def warm(trials: Sequence[Start], subject: str, n: int) -> list[Start]:
-    """A subject's valid warm trials at one length, those of the tail included."""
-    return summary.warm(at_length(trials, n), subject)
+    return sorted({t.subject for t in trials if t.backend != standings.JAX})
 
 
 def at_length(trials: Sequence[Start], n: int) -> list[Start]:
@@ -51,13 +45,14 @@ def first_ms(trial: Start) -> float:
     return 1e3 * trial.ttft
 
 
-def milliseconds(trials: Sequence[Start]) -> list[float]:
-    return [first_ms(t) for t in trials]
+def milliseconds(trials: Sequence[Start], subject: str, n: int) -> list[float]:
+    """Of a subject's valid warm trials at one length, those of the tail included."""
+    return [first_ms(t) for t in summary.warm(at_length(trials, n), subject)]
 
 
 def middle(trials: Sequence[Start], subject: str, n: int) -> float:
     """Median TTFT in ms, NaN where there is no valid trial."""
-    times = milliseconds(warm(trials, subject, n))
+    times = milliseconds(trials, subject, n)
     return float(np.median(times)) if times else NAN
 
 
@@ -73,20 +68,19 @@ def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
         seed=seed,
         order=[(n, name) for n in lengths(trials) for name in names],
     )
-    return [e | described(e["ms"], e["points"]["ms"]) for e in frame.to_dict("records") if e["n"] + e["void"]]
-
-
-def described(middle: Summary, values: Sequence[float]) -> dict:
-    """Mean, standard deviation and ends of a sample, and its median with its interval."""
-    return dict(
-        mean=float(np.mean(values)) if values else NAN,
-        sd=float(np.std(values, ddof=1)) if len(values) > 1 else NAN,
-        min=min(values, default=NAN),
-        max=max(values, default=NAN),
-        p50=middle.median,
-        low=middle.low,
-        high=middle.high,
-    )
+    entries = [e for e in frame.to_dict("records") if e["n"] + e["void"]]
+    for e in entries:
+        values, ms = e["points"]["ms"], e["ms"]
+        e |= dict(
+            mean=float(np.mean(values)) if values else NAN,
+            sd=float(np.std(values, ddof=1)) if len(values) > 1 else NAN,
+            min=min(values, default=NAN),
+            max=max(values, default=NAN),
+            p50=ms.median,
+            low=ms.low,
+            high=ms.high,
+        )
+    return entries
 
 
 COLUMNS = frames.Columns(
@@ -134,42 +128,32 @@ def sooner(trials: Sequence[Start], subject: str, other: str, n: int, seed: int 
     return summary.paired_ratio(at_length(trials, n), subject, other, seed, **FIRST)
 
 
-def best(trials: Sequence[Start], names: Sequence[str], n: int) -> str | None:
-    """The subject with the least median TTFT at one length; None where none has a valid trial."""
-    known = {name: m for name in names if np.isfinite(m := middle(trials, name, n))}
-    return min(known, key=known.get) if known else None
-
-
-def overall(trials: Sequence[Start], names: Sequence[str]) -> str | None:
-    """The subject that is best over everybody's lengths together: the least geometric mean of its medians, among those
-    measured at all of them."""
-    means = {name: np.mean(np.log([middle(trials, name, n) for n in everybodys(trials)])) for name in names}
-    known = {name: m for name, m in means.items() if np.isfinite(m)}
+def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> str | None:
+    """The subject with the least geometric mean of its median TTFTs, among those that have a valid trial at each of
+    these lengths; None where none has."""
+    means = {name: np.mean(np.log([middle(trials, name, n) for n in at])) for name in names}
+    known = {name: mean for name, mean in means.items() if np.isfinite(mean)}
     return min(known, key=known.get) if known else None
 
 
 def highlighted(trials: Sequence[Start]) -> list[str]:
-    """The best JAX subject, and the best peer of each other backend."""
-    by_backend: dict[str, set[str]] = {}
-    for t in trials:
-        if not t.subject.endswith(AGAIN):
-            by_backend.setdefault(t.backend, set()).add(t.subject)
-    chosen = [
-        overall(trials, sorted(by_backend[backend])) for backend in sorted(by_backend, key=lambda b: (b != "jax", b))
-    ]
-    return [name for name in chosen if name]
+    """The best JAX subject, and the best peer of each other backend, over everybody's lengths together."""
+    named = {(t.backend, t.subject) for t in trials if not t.subject.endswith(AGAIN)}
+    by_backend = summary.grouped(sorted(named), lambda pair: pair[0], lambda pair: pair[1])
+    at, backends = everybodys(trials), sorted(by_backend, key=lambda backend: (backend != standings.JAX, backend))
+    return [name for backend in backends if (name := best(trials, by_backend[backend], at))]
 
 
 def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """At each length every peer against the placement that is best there: {tokens, best, peer, ratio: TTFT of peer over
     best}."""
-    entries = []
-    for n in lengths(trials):
-        ours = best(trials, placements(trials), n)
-        for peer in rivals(trials) if ours else ():
-            if (ratio := sooner(trials, ours, peer, n, seed)).n:
-                entries.append(dict(tokens=n, best=ours, peer=peer, ratio=ratio))
-    return entries
+    ours, peers = {n: best(trials, placements(trials), [n]) for n in lengths(trials)}, rivals(trials)
+    entries = [
+        dict(tokens=n, best=name, peer=peer, ratio=sooner(trials, name, peer, n, seed))
+        for n, name in ours.items()
+        for peer in (peers if name else ())
+    ]
+    return [e for e in entries if e["ratio"].n]
 
 
 RATIOS = frames.Columns(
@@ -192,12 +176,12 @@ SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer,
 
 def scripting(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """What scripting gains at each length: {what, tokens, ratio: TTFT without over with, above 1 it helps}."""
-    entries = []
-    for what, (peer, plain) in SCRIPTED.items():
-        for n in lengths(trials):
-            if (ratio := sooner(trials, peer, plain, n, seed)).n:
-                entries.append(dict(what=what, tokens=n, ratio=ratio))
-    return entries
+    entries = [
+        dict(what=what, tokens=n, ratio=sooner(trials, *pair, n, seed))
+        for what, pair in SCRIPTED.items()
+        for n in lengths(trials)
+    ]
+    return [e for e in entries if e["ratio"].n]
 
 
 SCRIPTING = frames.Columns(
@@ -229,25 +213,12 @@ def shortened(names: Sequence[str], most: int = 3) -> str:
 # The limit ------------------------------------------------------------------------------------------------------------
 
 
-def floor(config: ModelConfig, asked: Sequence[int]) -> dict:
-    """What the limit of a model is computed from, for a meta file: operations of prompts of these lengths, parameters,
-    those read."""
-    return dict(
-        prefill_flops={str(n): roofline.prefill_flops(config, n) for n in asked},
-        parameters=config.num_parameters,
-        weights_read=config.weights_read_per_token,
-    )
-
-
 def reading_ms(trials: Sequence[Start], subject: str, about: dict) -> float:
     """ms to read the subject's weights once, in its own format, at the bandwidth that was probed beside its trials
-    (median)."""
+    (median). about: `measure.floor` of the model."""
     share = about["weights_read"] / about["parameters"]
-    times = [
-        t.weights_bytes * share / t.bandwidth_gbps / 1e6
-        for t in summary.warm(trials, subject, valid=False)
-        if t.bandwidth_gbps
-    ]
+    warm = summary.warm(trials, subject, valid=False)
+    times = [t.weights_bytes * share / t.bandwidth_gbps / 1e6 for t in warm if t.bandwidth_gbps]
     return float(np.median(times)) if times else NAN
 
 

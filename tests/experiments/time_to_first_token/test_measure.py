@@ -15,12 +15,12 @@ from llama_lab.bench.journal import Journal
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.time_to_first_token import first_requests, measure
-from llama_lab.experiments.time_to_first_token import plan as ttft_plan
 from tests.bench import labs
 from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
 
-PLAN = ttft_plan.Plan(
+PLAN = measure.FirstTokens(
+    model=SMALL,
     placements=("step exact", "step bucketed", "step fixed", "layer exact"),
     peers=("flax-linen+jit",),
     lengths=(5, 20),
@@ -31,39 +31,29 @@ PLAN = ttft_plan.Plan(
     tail=((5, 2),),
     tail_subjects=("step exact",),
 )
-
-
-def changed(**changes):
-    return ttft_plan.Plan(**{**{k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}, **changes})
+NOBODY = Lab(lambda *said: None, {}, "")
 
 
 def test_no_passage_is_asked_twice(tiny):
-    works = ttft_plan.workloads(without_tokenizer(tiny), PLAN)
+    works = PLAN.workloads(without_tokenizer(tiny))
     asked = [p for work in works.values() for p in work.prompts]
-    assert len(asked) == len(set(asked)) == 2 * (ttft_plan.SPARE + 2) + 2 + 2
+    assert len(asked) == len(set(asked))
     assert {key: len(work.prompts) for key, work in works.items()} == {
-        **{("warm-up", n): ttft_plan.SPARE for n in (5, 20)},
-        ("warm", 5): 2,
-        ("warm", 20): 2,
-        ("cold", 5): 1,
-        ("cold", 20): 1,
+        **{("warm-up", n): measure.SPARE for n in (5, 20)},
+        **{(run, n): count for run, count in (("warm", 2), ("cold", 1)) for n in (5, 20)},
         ("tail", 5): 2,
     }
     assert all(len(p) == n for (_, n), work in works.items() for p in work.prompts)
 
 
 def test_a_tail_may_have_a_length_of_its_own(tiny):
-    plan = changed(tail=((5, 2), (8, 3)))
-    ttft_plan.check_plan(plan, tiny[0])
+    plan = replace(PLAN, tail=((5, 2), (8, 3)))
+    plan.check()
     assert plan.all_lengths == (5, 8, 20)
-    works = ttft_plan.workloads(without_tokenizer(tiny), plan)
-    assert {run: len(work.prompts) for (run, n), work in works.items() if n == 8} == {
-        "warm-up": ttft_plan.SPARE,
-        "cold": 1,
-        "tail": 3,
-    }
+    counts = {run: len(work.prompts) for (run, n), work in plan.workloads(without_tokenizer(tiny)).items() if n == 8}
+    assert counts == {"warm-up": measure.SPARE, "cold": 1, "tail": 3}
     assert plan.starting(8) == ("step exact",)
-    everybody, *tails = ttft_plan.processes_of(plan)
+    everybody, *tails = plan.rounds()
     assert {lengths for *_, lengths in everybody} == {(5, 20)}
     assert [{(names, lengths) for _, _, names, lengths in rounds} for rounds in tails] == [
         {(("step exact",), (n,))} for n in (5, 8)
@@ -72,10 +62,9 @@ def test_a_tail_may_have_a_length_of_its_own(tiny):
 
 def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
     work = Workload(((1,) * 20,), 2, 20)
-    shapes = {
-        name: ttft_plan.shaped(work, name, 40)
-        for name in ("step exact", "step exact" + AGAIN, "eager bucketed", "step fixed", "torch")
-    }
+    plan = replace(PLAN, lengths=(20, 40))
+    names = ("step exact", "step exact" + AGAIN, "eager bucketed", "step fixed", "torch")
+    shapes = {name: plan.shaped(work, name) for name in names}
     assert {name: (s.length, s.slots) for name, s in shapes.items()} == {
         "step exact": (20, 21),
         "step exact" + AGAIN: (20, 21),
@@ -113,61 +102,60 @@ def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
         (dict(lengths=(5, 20, 255)), "257 tokens of prompt and answer exceed the model's context of 256"),
     ],
 )
-def test_a_plan_that_cannot_be_is_one_line(tiny, changes, match):
+def test_a_plan_that_cannot_be_is_one_line(tiny, monkeypatch, changes, match):
+    monkeypatch.setattr(checkpoint, "load_config", lambda model: tiny[0])
     with pytest.raises(UserError, match=match) as caught:
-        ttft_plan.check_plan(changed(**changes), tiny[0])
+        replace(PLAN, **changes).check()
     assert "\n" not in str(caught.value)
 
 
 def test_processes_cover_every_block_and_every_tail_request_once(monkeypatch):
-    monkeypatch.setattr(ttft_plan, "PART", 4)
-    processes = ttft_plan.processes_of(changed(blocks=5, processes=2, tail=((5, 7), (20, 3))))
+    monkeypatch.setattr(measure, "PART", 4)
+    processes = replace(PLAN, blocks=5, processes=2, tail=((5, 7), (20, 3))).rounds()
     kinds = [{(run, lengths) for run, _, _, lengths in rounds} for rounds in processes]
     assert kinds == 2 * [{("warm", (5, 20))}] + 2 * [{("tail", (5,))}] + [{("tail", (20,))}]
     assert sorted(b for rounds in processes[:2] for _, b, *_ in rounds) == list(range(5))
     assert sorted(b for rounds in processes[2:] for _, b, *_ in rounds) == list(range(10))
     assert all(1 <= len(rounds) <= 4 for rounds in processes[2:])
     assert {names for rounds in processes[2:] for _, _, names, _ in rounds} == {("step exact",)}
-    assert len(ttft_plan.processes_of(changed(tail=((5, 0),)))) == 1
+    assert len(replace(PLAN, tail=((5, 0),)).rounds()) == 1
 
 
 def test_who_can_sample_does_and_the_others_take_the_best_token(tiny):
-    loaded = without_tokenizer(tiny)
-    names = ("step exact", "torch", "flax-linen+jit")
-    samplers = {
-        who.name: who.sampler for who in measure.build(Lab(lambda *said: None, {}, ""), loaded, names, 0, {}, 0.7)
+    loaded, names = without_tokenizer(tiny), ("step exact", "torch", "flax-linen+jit")
+    made = replace(PLAN, temperature=0.7).build(NOBODY, loaded, names, 0, {})
+    assert {who.name: who.sampler for who in made} == {
+        "step exact": Sampler(0.7),
+        "torch": Sampler(0.7),
+        "flax-linen+jit": None,
     }
-    assert samplers == {"step exact": Sampler(0.7), "torch": Sampler(0.7), "flax-linen+jit": None}
-    assert {who.sampler for who in measure.build(Lab(lambda *said: None, {}, ""), loaded, names, 0, {})} == {None}
+    assert {who.sampler for who in PLAN.build(NOBODY, loaded, names, 0, {})} == {None}
 
 
-def test_the_order_is_random_and_the_baseline_runs_twice(tiny):
-    subjects = measure.build(None, without_tokenizer(tiny), PLAN.placements, 0, {})
-    orders = [
-        [(who.name, n) for who, n, _ in measure.drawn(subjects, PLAN.lengths, ttft_plan.WARM, b, PLAN)]
-        for b in range(9)
-    ]
-    expected = Counter((name, n) for n in PLAN.lengths for name in (*PLAN.placements, "step exact" + AGAIN))
-    assert all(Counter(order) == expected for order in orders)
-    assert len(set(map(tuple, orders))) == 9
-    assert orders[3] == [(who.name, n) for who, n, _ in measure.drawn(subjects, PLAN.lengths, ttft_plan.WARM, 3, PLAN)]
-    tail = list(measure.drawn(subjects[:1], (20,), ttft_plan.TAIL, 0, PLAN))
-    assert [(who.name, n, order) for who, n, order in tail] == [("step exact", 20, 0)]
-
-
-def test_policies_of_one_placement_share_its_programs(tiny):
+def test_policies_share_programs_the_order_is_random_and_the_baseline_runs_twice(tiny):
     engines = {}
-    subjects = measure.build(None, without_tokenizer(tiny), PLAN.placements, 0, engines)
+    subjects = PLAN.build(NOBODY, without_tokenizer(tiny), PLAN.placements, 0, engines)
     assert list(engines) == ["step", "layer"]
     assert subjects[0].run is subjects[1].run is subjects[2].run is not subjects[3].run
     assert [who.name for who in subjects] == list(PLAN.placements)
 
+    def names(block):
+        return [(who.name, n) for who, n, _ in PLAN.drawn(subjects, PLAN.lengths, measure.WARM, block)]
+
+    orders = [names(block) for block in range(9)]
+    expected = Counter((name, n) for n in PLAN.lengths for name in (*PLAN.placements, "step exact" + AGAIN))
+    assert all(Counter(order) == expected for order in orders)
+    assert len(set(map(tuple, orders))) == 9
+    assert orders[3] == names(3)
+    tail = list(PLAN.drawn(subjects[:1], (20,), measure.TAIL, 0))
+    assert [(who.name, n, order) for who, n, order in tail] == [("step exact", 20, 0)]
+
 
 def test_a_plan_without_some_peers_has_no_tail_for_nobody():
-    plan = changed(peers=("flax-nnx", "flax-nnx+jit"), tail_subjects=("flax-nnx",))
-    assert ttft_plan.without(plan, ["flax-nnx"]).subjects == (*PLAN.placements, "flax-nnx+jit")
-    assert ttft_plan.without(plan, ["flax-nnx"]).tail == ()
-    assert ttft_plan.without(plan, []) == plan
+    plan = replace(PLAN, peers=("flax-nnx", "flax-nnx+jit"), tail_subjects=("flax-nnx",))
+    fewer = plan.without([dict(name="flax-nnx")])
+    assert (fewer.subjects, fewer.tail) == ((*PLAN.placements, "flax-nnx+jit"), ())
+    assert plan.without([]) == plan
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +165,7 @@ def measured(tmp_path_factory):
         patch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(lock))
         said = []
         journal = Journal(kind=Start)
-        plan = changed(peers=("flax-linen+jit", "llamacpp"), temperature=0.7, tail=((5, 2), (8, 1)))
-        experiment = measure.FirstTokens(SMALL, plan)
+        experiment = replace(PLAN, peers=("flax-linen+jit", "llamacpp"), temperature=0.7, tail=((5, 2), (8, 1)))
         _, meta = experiment.record(journal, lambda *words: said.append(words))
         before = len(journal.trials)
         experiment.record(journal)
@@ -228,11 +215,9 @@ def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measur
 
 
 @pytest.mark.slow
-def test_a_cold_request_with_other_tokens_is_void(tiny):
-    plan = {k: getattr(PLAN, k) for k in PLAN.__dataclass_fields__}
-    work = Workload(([1] * 20,), 2, 20)
-    asked = dict(subject="step exact", order=0, plan=plan, greedy=[96, 96], workload=work)
-    (row,), _ = labs.run(measure.first_request, SMALL, "cold step exact", **asked)
+def test_a_cold_request_with_other_tokens_is_void():
+    asked = dict(subject="step exact", order=0, greedy=[96, 96], workload=Workload(([1] * 20,), 2, 20))
+    (row,), _ = labs.run(PLAN.first_request, SMALL, "cold step exact", **asked)
     assert not row["valid"]
     assert row["reason"].startswith("wrong: token 0 is")
 
@@ -240,16 +225,13 @@ def test_a_cold_request_with_other_tokens_is_void(tiny):
 @pytest.mark.slow
 def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tmp_path, monkeypatch):
     monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
-    loaded, plan = (
-        checkpoint.load(SMALL),
-        changed(placements=("step exact",), peers=("flax-nnx",), tail=(), tail_subjects=()),
-    )
-    experiment = measure.FirstTokens(SMALL, plan)
+    loaded = checkpoint.load(SMALL)
+    plan = replace(PLAN, placements=("step exact",), peers=("flax-nnx",), tail=(), tail_subjects=())
     # a child that is silent for so long is stopped
-    runner = Runner(experiment, Journal(kind=Start), limit=0.05)
-    work = ttft_plan.workloads(loaded, plan)[ttft_plan.COLD, plan.at]
-    experiment.cold_starts(runner, loaded, replace(plan, placements=()), plan.at, work)
+    runner = Runner(plan, Journal(kind=Start), limit=0.05)
+    work = plan.workloads(loaded)[measure.COLD, plan.at]
+    replace(plan, placements=()).cold_starts(runner, loaded, plan.at, work)
     assert [gap["name"] for gap in runner.missing] == ["flax-nnx"]
     assert "stopped after" in runner.missing[0]["reason"]
     with pytest.raises(UserError, match="measuring process .cold step exact. failed"):
-        experiment.cold_starts(runner, loaded, replace(plan, peers=()), plan.at, work)
+        replace(plan, peers=()).cold_starts(runner, loaded, plan.at, work)

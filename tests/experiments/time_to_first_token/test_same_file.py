@@ -12,8 +12,10 @@ from llama_lab.bench import AGAIN, protocol, roofline
 from llama_lab.bench.cold import Start
 from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
-from llama_lab.experiments.time_to_first_token import measure, same_file, table
+from llama_lab.experiments.time_to_first_token import chart, same_file, table
+from llama_lab.experiments.time_to_first_token.measure import FirstTokens, floor
 from tests.experiments.fewer_bits.race import LENGTHS, firsts
+from tests.figures.drawn import assert_drawn, words
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -48,7 +50,7 @@ def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, change
 def test_what_cannot_run_here_is_named_and_the_rest_is_asked(monkeypatch):
     asked = []
     monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
-    monkeypatch.setattr(measure, "answers", lambda plan, works: asked.append((plan, works)) or [])
+    monkeypatch.setattr(FirstTokens, "answers", lambda plan, works: asked.append((plan, works)) or [])
     rows, meta = race("step", "step+fused", "llamacpp", first_lengths=[5, 20], first_blocks=3).record()
     assert rows == []
     ((plan, works),) = asked
@@ -66,11 +68,11 @@ def test_each_length_is_raced_against_llama_cpps_fastest_mode_of_the_file():
         assert race["ratio"].n == 8
     swapped = same_file.races(firsts(slower={("llamacpp", 10): 2.0}))
     assert [r["rival"] for r in swapped] == ["llamacpp+generate", "llamacpp"]
-    assert same_file.over(firsts(), "step", 10).value == pytest.approx(40 / 20, rel=0.02)
+    assert same_file.over(firsts(), "step", 10)[1].value == pytest.approx(40 / 20, rel=0.02)
     other_file = [
         t.model_copy(update=dict(subject="llamacpp+q4_0")) if t.subject == "llamacpp" else t for t in firsts()
     ]
-    assert same_file.rival(other_file, 10) == "llamacpp+generate"
+    assert same_file.over(other_file, "step", 10)[0] == "llamacpp+generate"
 
 
 def test_a_race_is_with_every_peer_on_the_file_and_the_panel_with_llama_cpps():
@@ -85,16 +87,16 @@ def test_a_race_is_with_every_peer_on_the_file_and_the_panel_with_llama_cpps():
     assert {r["rival"] for r in found} == {"ik-llamacpp"}
     assert found[0]["others"] == ["llamacpp", "llamacpp+generate", "ik-llamacpp"]
     assert found[0]["ratio"].value == pytest.approx(2 * 18 / 20, rel=0.02)
-    assert same_file.over([*firsts(), *trials], "step+fused", 10).value == pytest.approx(18 / 20, rel=0.02)
+    assert same_file.over([*firsts(), *trials], "step+fused", 10)[1].value == pytest.approx(18 / 20, rel=0.02)
 
 
 def test_the_table_and_the_limits():
-    frame = show(same_file.over_llamacpp(firsts()), same_file.COLUMNS)
-    assert frame.loc[(100, "step+fused"), "over llama.cpp"] == pytest.approx(108 / 155, abs=0.02)
-    assert frame.loc[(10, "step"), "valid"] == 8
+    entries = {(e["tokens"], e["subject"]): e for e in same_file.over_llamacpp(firsts())}
+    assert entries[100, "step+fused"]["ratio"].value == pytest.approx(108 / 155, abs=0.02)
+    assert len(show(list(entries.values()), same_file.COLUMNS)) == len(entries) == 8
     assert {e["ratio"].n for e in same_file.over_llamacpp(firsts(("step", "step+fused")))} == {0}
     cfg = config.tiny()
-    about, share = table.floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
+    about, share = floor(cfg, LENGTHS), cfg.weights_read_per_token / cfg.num_parameters
     # the arithmetic of 100 tokens takes 100 ms times the share
     gflops = roofline.prefill_flops(cfg, 100) / (100 * share) / 1e6
     found = same_file.limits(firsts(), about, gflops)
@@ -103,6 +105,28 @@ def test_the_table_and_the_limits():
     assert same_file.reading(firsts(), about)["step+fused"] == pytest.approx(2 * share)  # 100 MB at 50 GB/s
     assert same_file.reading(firsts(("step", "llamacpp")), about) == {}
     assert math.isfinite(same_file.limits(firsts(("step",)), about, gflops)[10])
+
+
+def draw(trials):
+    about = floor(config.tiny(), LENGTHS)
+    return chart.first_tokens(trials, same_file.limits(trials, about, 1e-3), same_file.reading(trials, about))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trials", [firsts(), firsts(("step",), 1), firsts(("step", "step+fused"))])
+def test_the_chart_is_drawn_in_style(tmp_path, trials):
+    assert_drawn(draw(trials), tmp_path)
+
+
+def test_the_chart_names_who_is_first_and_what_is_not_measured():
+    void = [t.model_copy(update=dict(valid=False)) for t in firsts(("step",), 1)]
+    assert "No first token counts" in words(draw(void))
+    assert "llama.cpp was not measured here" in words(draw(firsts(("step", "step+fused"))))
+    figure = draw(firsts())
+    assert "before llamacpp and llamacpp+generate at 2 of 2 prompt lengths" in words(figure).replace("\n", " ")
+    left, right = ({text.get_text() for text in axes.texts} for axes in figure.axes)
+    assert {"step", "step+fused", "llamacpp", "llamacpp+generate", "its weights read once: step+fused"} < left
+    assert right == {"step", "step+fused"}
 
 
 @pytest.mark.slow

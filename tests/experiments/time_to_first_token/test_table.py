@@ -7,7 +7,8 @@ from llama_jax import config
 from llama_lab.bench import roofline
 from llama_lab.bench.cold import Start
 from llama_lab.bench.frames import show
-from llama_lab.experiments.time_to_first_token import finding, table
+from llama_lab.experiments.time_to_first_token import finding, first_requests, table
+from llama_lab.experiments.time_to_first_token.measure import floor
 from tests.bench.test_record import trial
 
 TIMES = {  # ms to the first token: subject → (fixed, per token)
@@ -80,9 +81,7 @@ def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cann
 def test_a_thousand_requests_have_a_p99():
     found = entry(everything(tail=1000), "torch", AT)
     assert found["n"] == 1006
-    assert found["p99"] == pytest.approx(
-        np.percentile([t.ttft * 1e3 for t in table.warm(everything(tail=1000), "torch", AT)], 99)
-    )
+    assert found["p99"] == pytest.approx(np.percentile(table.milliseconds(everything(tail=1000), "torch", AT), 99))
     assert show([found], table.COLUMNS).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
 
 
@@ -111,8 +110,8 @@ def test_ratios_pair_the_same_passage_and_have_the_best_placement_of_each_length
         *(request("step fixed", 400, b) for b in range(6)),
         *(request("step exact", 400, b) for b in range(6)),
     ]
-    assert table.best(long, table.placements(long), 400) == "step fixed"
-    assert table.best(everything(), ["torch", "torch-script"], 10) == "torch"
+    assert table.best(long, table.placements(long), [400]) == "step fixed"
+    assert table.best(everything(), ["torch", "torch-script"], [10]) == "torch"
 
 
 def test_a_block_without_its_pair_is_in_no_ratio():
@@ -162,7 +161,7 @@ def test_tails_are_of_those_with_a_p95_somewhere_at_all_their_lengths():
 
 def test_the_limit_is_the_bytes_of_a_short_prompt_and_the_arithmetic_of_a_long_one():
     cfg = config.tiny()
-    about = table.floor(cfg, LENGTHS)
+    about = floor(cfg, LENGTHS)
     share = cfg.weights_read_per_token / cfg.num_parameters
     assert table.reading_ms(everything(), "torch", about) == pytest.approx(4 * share)  # 4 MB at 1 GB/s
     gflops = roofline.prefill_flops(cfg, 50) / (8 * share) / 1e6  # at 50 tokens the arithmetic takes twice the reading
@@ -199,3 +198,48 @@ def test_scripting_is_judged_against_the_same_loop_without():
         (what, n) for what in ("the dynamic operations scripted", "everything compiled") for n in LENGTHS
     ]
     assert [round(e["ratio"].value, 2) for e in found] == [0.8] * 3 + [2.0] * 3
+
+
+# First requests of fresh processes ------------------------------------------------------------------------------------
+
+
+def test_a_cold_request_comes_apart_into_its_parts():
+    step, torch = first_requests.cold(everything(), AT)
+    assert (step["subject"], step["n"], step["tokens"]) == ("step exact", 3, AT)
+    assert step["compile_ms"] == pytest.approx(1000)
+    assert (
+        step["compile_ms"] + step["once_ms"] + step["usual_ms"] == pytest.approx(step["median"]) == pytest.approx(1501)
+    )
+    assert step["usual_ms"] == step["warm_ms"]
+    assert (step["load_s"], step["peak_rss_bytes"]) == (2, 10**9)
+    assert torch["compile_ms"] == 0
+    assert torch["once_ms"] == pytest.approx(140 - torch["warm_ms"])
+
+
+def test_the_parts_of_a_cold_request_that_was_quicker_than_warm_ones_still_add_up():
+    slow = [t for t in changed(everything(), "torch", AT, token_times_ns=[10**9, 2 * 10**9]) if t.subject == "torch"]
+    (found,) = first_requests.cold(slow, AT)
+    assert (found["warm_ms"], found["median"], found["usual_ms"], found["once_ms"]) == (1000, 140, 140, 0)
+
+
+def test_one_cold_request_lifts_a_mean_above_every_warm_one():
+    step, torch = first_requests.mixing(everything(), AT)
+    # process by process
+    assert step["mixed"] == pytest.approx(np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))]))
+    assert step["mixed"] > step["largest"] > step["warm"]
+    assert (step["n"], torch["n"]) == (6, 6)
+    frame = first_requests.beside_the_original(everything(), AT)
+    assert frame.loc["published: JIT-only", "mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
+    assert frame.loc["published: JIT-only", "mean without the cold row"] == 20.2
+    assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
+    assert frame.loc["published: JIT-only", "mean over that"] == pytest.approx(76.04 / 20.2, abs=0.01)
+    assert frame.loc["here: step exact", "mean over that"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
+    assert first_requests.mixing(everything(blocks=3), AT) == []
+    assert first_requests.mixing(everything(tail=50), AT)[1] == torch  # a loop of five has none of a tail's hundreds
+
+
+def test_first_requests_are_shown_by_length():
+    more = [request("torch", 10, 0, "cold torch at 10", 90, phase="cold", load_ns=10**9)]
+    frame = first_requests.cold_table(everything() + more)
+    assert frame.index.tolist() == [(10, "torch"), (AT, "step exact"), (AT, "torch")]
+    assert frame["cold s"].tolist() == [0.09, 1.501, 0.14]

@@ -1,0 +1,207 @@
+"""Charts of single requests: warm ones and their percentiles, the first of a process, and the two mixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from llama_lab.bench import statistics, summary
+from llama_lab.bench.record import Trial
+from llama_lab.experiments.time_to_first_token import table
+from llama_lab.experiments.time_to_first_token.chart import thinned
+from llama_lab.figures import labels, notes, rows
+from llama_lab.figures.style import STAGES, colour, headline, new, styled
+
+TICKS_APART = 1.3  # as a factor, on a log axis of lengths
+
+
+@styled
+def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
+    """Every warm first token at one length, a row a subject, with median and, where the sample can hold it, P99."""
+    entries = sorted((e for e in table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
+    if not entries:
+        return notes.nothing(f"There is no valid warm request at {n} tokens.")
+    figure, axes = new(10, 0.4 * len(entries) + 2)
+    heights, spread = rows.heights(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
+    for e in entries:
+        height, span = heights[e["subject"]], (e["low"], e["p50"], e["high"])
+        rows.points(axes, e["points"]["ms"], height, colour(e["subject"]), spread, 0.2, s=14, zorder=1)
+        rows.interval(axes, span, height, mark=20, edge=2, alpha=0.3, zorder=(2, 2))
+        words = f"P50 {milli(e['p50'])}, n = {e['n']}"
+        if e["p99"] is not None:
+            hollow = dict(color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
+            axes.plot(e["p99"], height, "D", **hollow)
+            words += f", P99 {milli(e['p99'])}"
+        rows.beside(axes, height, words)
+    of_time(axes)
+    diamond = "diamond: P99" if any(e["p99"] is not None for e in entries) else ""
+    short = f"no P99 below n = {statistics.enough(99):,}" if any(e["p99"] is None for e in entries) else ""
+    last = "; ".join(filter(None, (diamond, short)))
+    axes.set_xlabel(f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval;\n{last})")
+    best = entries[0]
+    mine = next((e for e in entries if e["subject"] in table.placements(trials)), best)
+    words = f"At {n} prompt tokens {best['subject']} is soonest, {milli(best['p50'])}"
+    if mine is not best:
+        words += f"; of the placements {mine['subject']}, {milli(mine['p50'])}"
+    headline(figure, words)
+    return figure
+
+
+@styled
+def ttft_tails(entries: Sequence[dict]) -> Figure:
+    """Mean, P50 and, where the sample can hold them, P95 and P99 against prompt length, a panel a subject; below each
+    length stands how many requests there were. entries: `table.tails`."""
+    by_subject = summary.grouped(sorted(entries, key=itemgetter("tokens")), itemgetter("subject"))
+    names = list(dict.fromkeys(e["subject"] for e in entries))
+    if not names:
+        return notes.nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
+    figure, panels = new(max(7.0, 3.5 * len(names) + 0.4), 5.4, columns=len(names), sharey=True, squeeze=False)
+    for axes, name in zip(panels[0], names, strict=True):
+        here, shade = by_subject[name], colour(name)
+        x = [e["tokens"] for e in here]
+        p50, p95, p99 = ([np.nan if e[key] is None else e[key] for e in here] for key in ("p50", "p95", "p99"))
+        axes.fill_between(x, p50, p95, color=shade, alpha=0.15, linewidth=0)
+        for label, values, line in (("P50", p50, "-"), ("P95", p95, "--_"), ("P99", p99, ":D")):
+            if not np.isnan(values).all():
+                axes.plot(x, values, line, color=shade, linewidth=2, markersize=6, label=label)
+        axes.plot(x, [e["mean"] for e in here], "x", color="black", markersize=6, label="mean")
+        axes.set_title(name, fontsize=10.5)
+        axes.set(xscale="log", yscale="log")
+        axes.minorticks_off()
+        written = thinned(x, TICKS_APART)
+        counts = [f"{e['tokens']}  (n = {e['n']:,})" if e["tokens"] in written else "" for e in here]
+        axes.set_xticks(x, counts, rotation=90, fontsize=8.5)
+        notes.one_two_five(axes.yaxis, minor=False)
+    few = min(e["n"] for e in entries)
+    short = "; ".join(f"no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p)))
+    figure.supxlabel(f"tokens of the prompt (log scale), and requests there (n)\n{short}".strip(), fontsize=9.5)
+    panels[0][0].set_ylabel("time to first token, ms (log scale)")
+    panels[0][0].legend(loc="upper left", fontsize=9.5)
+    over = [e["p95"] / e["p50"] for e in entries if e["p95"] is not None]
+    ends = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(over), max(over))))
+    headline(figure, f"One first token in twenty takes {ends} times the median or longer")
+    return figure
+
+
+@styled
+def ttft_cold(entries: Sequence[dict]) -> Figure:
+    """The first request of a fresh process beside a warm one, by parts (left), and the process's peak memory (right).
+
+    entries: `first_requests.cold`, one length.
+    """
+    if not entries:
+        return notes.nothing("There is no valid cold start.")
+    figure, (axes, memory) = new(10.5, 0.4 * len(entries) + 2.2, columns=2, sharey=True, width_ratios=(3.4, 1))
+    ordered = sorted(entries, key=itemgetter("median"))
+    heights = rows.heights(axes, [e["subject"] for e in ordered])
+    memory.grid(axis="y", visible=False)
+    for e in ordered:
+        cold_row(axes, e, heights[e["subject"]])
+        if e["peak_rss_bytes"]:
+            gigabytes = e["peak_rss_bytes"] / 1e9
+            memory.barh(heights[e["subject"]], gigabytes, color=colour(e["subject"]), alpha=0.6, height=0.5)
+            memory.text(gigabytes, heights[e["subject"]], f" {gigabytes:.2f}", va="center", fontsize=9)
+    axes.plot([], [], "o", color="black", markerfacecolor="white", label="a warm request (median)")
+    axes.plot([], [], color=STAGES["compile"], linewidth=6, label="trace, lower, compile (as JAX reports them)")
+    axes.plot([], [], color=STAGES["run"], linewidth=6, label="other first-time work (PyTorch's compiling too)")
+    figure.legend(loc="outside lower center", ncols=3, fontsize=9)
+    axes.set_xscale("log")
+    axes.set_xlim(right=30 * axes.get_xlim()[1])
+    labels.readable(axes.xaxis)
+    memory.margins(x=0.35)
+    n = min(e["n"] for e in entries)
+    axes.set_xlabel(f"seconds to the first token, weights loaded\n(log scale; point: one process, n = {n} each)")
+    memory.set_xlabel("peak resident\nmemory, GB")
+    headline(figure, worst_start(entries))
+    return figure
+
+
+def cold_row(axes, e: dict, height: float) -> None:
+    """One subject's first request, from a warm one over compiling to the whole, and every process."""
+    warm = e["warm_ms"] if np.isfinite(e["warm_ms"]) else e["usual_ms"]
+    at = max(1e-3, min(warm, e["median"]) / 1e3)
+    for key, part in (("compile_ms", "compile"), ("once_ms", "run")):
+        end = min(at + e[key] / 1e3, e["median"] / 1e3)
+        axes.plot([at, end], [height] * 2, color=STAGES[part], linewidth=6, alpha=0.8, solid_capstyle="butt")
+        at = end
+    axes.plot(max(1e-3, warm / 1e3), height, "o", color="black", markerfacecolor="white", markersize=6, zorder=4)
+    axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=5)
+    of = f"{times(e['median'] / e['warm_ms'])} of warm" if np.isfinite(e["warm_ms"]) else "never warm"
+    last = max(*e["cold"], warm) / 1e3
+    axes.text(last * 1.25, height, f"{e['median'] / 1e3:.2f} s, {of}", va="center", fontsize=9)
+
+
+def worst_start(entries: Sequence[dict]) -> str:
+    """Whose first request takes the most of a warm one, and what it takes the quickest placement."""
+    over = {e["subject"]: e["median"] / e["warm_ms"] for e in entries if np.isfinite(e["warm_ms"])}
+    if not over:
+        return "No subject has a cold and a warm request"
+    worst = max(over, key=over.get)
+    mine = next((name for name in over if name.startswith("step") and name != worst), None)
+    words = f"A first request takes {times(over[worst])[:-1]} times a warm one under {worst}"
+    return words + (f", {times(over[mine])[:-1]} times under {mine}" if mine else "")
+
+
+@styled
+def ttft_mixed(entries: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
+    """What one cold request in a loop of `loop` does to a mean: published means and P99 (above), the same made from our
+    trials (below).
+
+    entries: `first_requests.mixing`. published: case → (mean, P99), ms.
+    """
+    ordered = sorted(entries, key=lambda e: e["mixed"] / e["largest"], reverse=True)
+    names = [*(f"published: {case}" for case in published), *(e["subject"] for e in ordered)]
+    figure, axes = new(10, 0.38 * len(names) + 2.2)
+    heights = rows.heights(axes, names)
+    for case, (mean, p99) in published.items():
+        pair(axes, heights[f"published: {case}"], p99, mean, f"mean {mean / p99:.2f}x of P99")
+    for e in ordered:
+        words = f"mean {times(e['mixed'] / e['largest'])} of the largest"
+        pair(axes, heights[e["subject"]], e["largest"], e["mixed"], words, marker="|")
+        axes.plot(e["warm"], heights[e["subject"]], "o", color=colour(e["subject"]), markersize=7, zorder=4)
+    if not entries:
+        notes.empty(axes, f"no subject has a cold and {loop - 1} warm requests", 0.3)
+    axes.axhline(len(ordered) - 0.5, color="black", linewidth=0.8)
+    axes.set_xscale("log")
+    axes.set_xlim(right=8 * axes.get_xlim()[1])
+    of_time(axes)
+    axes.set_xlabel(f"time to first token, ms (log scale; here {loop} requests, the first of them cold)")
+    key = dict(linestyle="", color="black")
+    axes.plot([], [], "X", **key, markersize=9, label="mean of a loop with a cold request")
+    axes.plot([], [], "D", **key, markerfacecolor="none", label="P99 of the published warm loop")
+    axes.plot([], [], "o", **key, label="mean of the warm requests")
+    axes.plot([], [], "|", **key, markersize=12, markeredgewidth=2, label="largest of them: no percentile is above it")
+    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
+    above = sum(e["mixed"] > e["largest"] for e in entries)
+    words = f"One cold request in {loop} lifts the mean above every warm one for {above} of {len(entries)} subjects"
+    headline(figure, words)
+    return figure
+
+
+def pair(axes, height: float, below: float, mean: float, words: str, marker: str = "D") -> None:
+    """A warm loop's upper end and a mixed loop's mean, joined, with what one is of the other."""
+    axes.plot([below, mean], [height] * 2, color="#999999", linewidth=1.3, zorder=1)
+    hollow = dict(color="black", markerfacecolor="none", markeredgewidth=1.8)
+    axes.plot(below, height, marker, markersize=7 if marker == "D" else 16, **hollow)
+    axes.plot(mean, height, "X", color="black", markersize=8)
+    axes.annotate(words, (max(mean, below), height), (9, 0), textcoords="offset points", va="center", fontsize=9)
+
+
+def times(ratio: float) -> str:
+    """`0.8x`, `9.7x`, `1,670x`."""
+    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+
+
+def of_time(axes) -> None:
+    """A logarithmic time axis below, with as many ticks as can be read."""
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    notes.one_two_five(axes.xaxis, minor=False, subs=(1, 2, 5) if high / low < 300 else (1,))
+
+
+def milli(value: float) -> str:
+    """`9.53 ms`, `151 ms`, `1,170 ms`."""
+    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"
