@@ -28,13 +28,13 @@ def mark(name: str) -> dict:
 
 
 @styled
-def latency_by_context(found: dict[str, dict]) -> Figure:
+def latency_by_context(panels_of: dict[str, dict]) -> Figure:
     """Milliseconds a token against context, with and without cache, jitted and not; a panel a model.
 
-    found: title → `measure.latencies`. The line goes through the medians; every answer is a point.
+    panels_of: title → `measure.latencies`. The line goes through the medians; every answer is a point.
     """
-    figure, panels = new(9.5, 4.9, columns=len(found), sharey=True, squeeze=False)
-    for axes, (title, series) in zip(panels[0], found.items(), strict=True):
+    figure, panels = new(9.5, 4.9, columns=len(panels_of), sharey=True, squeeze=False)
+    for axes, (title, series) in zip(panels[0], panels_of.items(), strict=True):
         for name, label in COMBINATIONS.items():
             points = sorted(series[name].items())
             if not points:
@@ -42,66 +42,58 @@ def latency_by_context(found: dict[str, dict]) -> Figure:
             axes.plot([c for c, _ in points], [np.median(v) for _, v in points], linewidth=2, label=label, **mark(name))
             every = [(c, x) for c, v in points for x in v]
             axes.plot(*zip(*every, strict=True), markersize=4, alpha=0.7, **mark(name) | dict(linestyle=""))
-        limit = sorted(series["limit"].items())
-        allowed = float(np.median([ms for _, v in limit for ms in v])) if limit else np.nan
+        allowed = dict(sorted(series["limit"].items()))
+        limit = float(np.median([ms for answers in allowed.values() for ms in answers])) if allowed else np.nan
         dotted = dict(color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
-        axes.axhline(allowed, label="memory-bandwidth limit with a cache", **dotted)
+        axes.axhline(limit, label="memory-bandwidth limit with a cache", **dotted)
         axes.set(xscale="log", yscale="log", xlabel="tokens before the one that is made (log)")
-        axes.set_xticks([c for c, _ in limit], [str(c) for c, _ in limit], fontsize=9)
+        axes.set_xticks(list(allowed), [str(c) for c in allowed], fontsize=9)
         axes.minorticks_off()
         notes.plain(axes.yaxis)
         n = min((len(v) for name in COMBINATIONS for v in series[name].values()), default=0)
         axes.set_title(f"{title}\n(line: median; n ≥ {n} answers a point)", fontsize=10)
     panels[0][0].set_ylabel("ms a token after the first (log scale)")
-    handles, labels = panels[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=10)
-    headline(figure, after_most(found))
+    handles = panels[0][0].get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=10)
+    if shared := series["step"].keys() & series["step+nocache"].keys():
+        most = max(shared)
+        cached, without = (float(np.median(series[name][most])) for name in ("step", "step+nocache"))
+        words = f"takes {cached:.3g} ms with a KV cache and {without:,.0f} ms without"
+        headline(figure, f"After {most:,} tokens a jitted token {words}")
+    else:
+        headline(figure, "No context was measured with and without a cache")
     return figure
 
 
-def after_most(found: dict[str, dict]) -> str:
-    """What a jitted token of the last model takes at the most context, with a cache and without."""
-    series = list(found.values())[-1]
-    shared = series["step"].keys() & series["step+nocache"].keys()
-    if not shared:
-        return "No context was measured with and without a cache"
-    n = max(shared)
-    with_cache, without = (float(np.median(series[name][n])) for name in ("step", "step+nocache"))
-    return f"After {n:,} tokens a jitted token takes {with_cache:.3g} ms with a KV cache and {without:,.0f} ms without"
-
-
 @styled
-def published_case(found: dict) -> Figure:
-    """The published 15-token case beside ours, all four combinations warm. found: `measure.published_case`."""
-    labels = ["published: no cache, cold", "published: cache + jit, warm", *COMBINATIONS.values()]
+def published_case(case: dict) -> Figure:
+    """The published 15-token case beside ours, all four combinations warm. case: `measure.published_case`."""
+    published, over = case["published"], "the first over this:\n"
+    slow, fast = "published: no cache, cold", "published: cache + jit, warm"
     figure, axes = new(9.5, 4.2)
-    heights, published = rows.heights(axes, labels), found["published"]
-    for label, rate in zip(labels, (published["slow"], published["fast"]), strict=False):
+    heights = rows.heights(axes, [slow, fast, *COMBINATIONS.values()])
+    for label, rate in ((slow, published["slow"]), (fast, published["fast"])):
         axes.plot(rate, heights[label], "X", color=GREY, markersize=10)
         axes.text(rate * 1.12, heights[label], f"{rate:g}", va="center", fontsize=9.5, color=GREY)
     for name, label in COMBINATIONS.items():
-        rates, height = found["rates"][name], heights[label]
+        rates, height = case["rates"][name], heights[label]
         look = dict(edgecolors=colour(name), facecolors="none" if "nocache" in name else colour(name))
         axes.scatter(rates, [height] * len(rates), marker=MARKERS[name], s=30, alpha=0.6, **look)
         if rates:
-            middle, over = np.median(rates), dict(textcoords="offset points", ha="center", fontsize=9)
+            middle, place = np.median(rates), dict(textcoords="offset points", ha="center", fontsize=9)
             rows.median(axes, middle, height, 20)
-            axes.annotate(f"{middle:.1f}", (middle, height), (0, 12), **over)
-    words = {"published: cache + jit, warm": f"published {published['ratio']:.2f}x:\none side cold",
-             COMBINATIONS["eager"]: "the first over this:\n" + interval_words(found["jit_alone"]),
-             COMBINATIONS["step+nocache"]: "the first over this:\n" + interval_words(found["cache_alone"]),
-             COMBINATIONS["eager+nocache"]: "the first over this:\n" + interval_words(found["both"])}  # fmt: skip
-    for label, text in words.items():
-        rows.beside(axes, heights[label], text, 9.5)
-    if found["limit"]:
-        notes.bandwidth_limit(axes, found["limit"])
+            axes.annotate(f"{middle:.1f}", (middle, height), (0, 12), **place)
+    rows.beside(axes, heights[fast], f"published {published['ratio']:.2f}x:\none side cold", 9.5)
+    for name, ratio in {"eager": "jit_alone", "step+nocache": "cache_alone", "eager+nocache": "both"}.items():
+        rows.beside(axes, heights[COMBINATIONS[name]], over + interval_words(case[ratio]), 9.5)
+    if case["limit"]:
+        notes.bandwidth_limit(axes, case["limit"])
     axes.set_xscale("log")
     notes.one_two_five(axes.xaxis)
-    axes.set_xlabel(
-        "tokens/s over an answer of 15 tokens after a prompt of 4\n(log scale; point: one answer; bar: median)"
-    )
-    said = f"Cache and jit together are {found['both'].value:.1f} times as fast when both sides are warm"
-    headline(figure, f"{said}; {published['ratio']:.2f} times was published with one side cold")
+    what = "tokens/s over an answer of 15 tokens after a prompt of 4"
+    axes.set_xlabel(f"{what}\n(log scale; point: one answer; bar: median)")
+    words = f"Cache and jit together are {case['both'].value:.1f} times as fast when both sides are warm"
+    headline(figure, f"{words}; {published['ratio']:.2f} times was published with one side cold")
     return figure
 
 
@@ -127,9 +119,11 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     left.set_xlim(right=lengths[-1] * 2.2)
     left.legend(fontsize=9)
     left.minorticks_off()
-    powers = [power_of(lengths, [w[key] for w in work]) for key in ("uncached", "cached")]
-    said = f"Attention's work grows with the length to the power {powers[0]:.1f} without a cache"
-    headline(figure, f"{said}, {powers[1]:.1f} with one")
+    # with which power of the length a count grows in the end
+    steps = [lengths[-1] / lengths[-2], *(work[-1][key] / work[-2][key] for key in ("uncached", "cached"))]
+    length, uncached, cached = np.log(steps)
+    words = f"Attention's work grows with the length to the power {uncached / length:.1f} without a cache"
+    headline(figure, f"{words}, {cached / length:.1f} with one")
     for (model, entries), line, marker in zip(sizes.items(), ("-", "--"), ("o", "s"), strict=False):
         for kind in ("f32", "bf16", "int8"):  # one a width: f16 has bf16's
             these, shade = [e for e in entries if e["kv"] == kind], TYPE_SHADES[kind]
@@ -144,13 +138,6 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     right.set_ylim(low, 8 * high)  # room for the legend
     right.legend(fontsize=8.5, title="line: predicted; mark: arrays made", title_fontsize=8.5, alignment="left")
     return figure
-
-
-def power_of(lengths: Sequence[int], counts: Sequence[float]) -> float:
-    """With which power of the length a count grows in the end."""
-    if len(lengths) < 2:
-        return float("nan")
-    return float(np.log(counts[-1] / counts[-2]) / np.log(lengths[-1] / lengths[-2]))
 
 
 @styled
@@ -180,9 +167,8 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     right.set_xlabel(f"KL divergence from float32,\nnats a token ({quality[0]['tokens'] if quality else 0} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
     right.xaxis.set_major_formatter("{x:.0e}")
-    faster = [timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == Verdict.FASTER]
-    said = f"{listed(faster)} caches decode faster" if faster else "No smaller cache is shown to decode faster"
+    faster = listed([timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == Verdict.FASTER])
+    words = f"{faster} caches decode faster" if faster else "No smaller cache is shown to decode faster"
     small = min((e for e in quality if e["kv"] != "f32"), key=lambda e: e["top1"], default=None)
-    kept = f"; {small['kv']} keeps {small['top1']:.1%} of the best tokens" if small else ""
-    headline(figure, said + kept)
+    headline(figure, words + (f"; {small['kv']} keeps {small['top1']:.1%} of the best tokens" if small else ""))
     return figure

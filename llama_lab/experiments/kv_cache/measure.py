@@ -71,17 +71,14 @@ class KvCache(Experiment):
     @property
     def plans(self) -> list[Plan]:
         """What is measured, one run a plan."""
-        grown = [
-            self.plan(after(model, n), model, COMBINATIONS, n, self.new_tokens, self.blocks)
-            for model in (self.shapes, self.model)
-            for n in self.contexts
+        asked = [
+            (FIFTEEN, self.shapes, COMBINATIONS, PROMPT, NEW, self.case_blocks),
+            (IN_TYPES, self.shapes, WEIGHTS, 64, 9, self.type_blocks),
+            ("types", self.model, TYPES, self.type_context, 9, self.type_blocks),
         ]
-        return [
-            self.plan(FIFTEEN, self.shapes, COMBINATIONS, PROMPT, NEW, self.case_blocks),
-            self.plan(IN_TYPES, self.shapes, WEIGHTS, 64, 9, self.type_blocks),
-            self.plan("types", self.model, TYPES, self.type_context, 9, self.type_blocks),
-            *grown,
-        ]
+        for model in (self.shapes, self.model):
+            asked += [(after(model, n), model, COMBINATIONS, n, self.new_tokens, self.blocks) for n in self.contexts]
+        return [self.plan(*each) for each in asked]
 
     def check(self) -> None:
         if len(self.contexts) < 2 or not all(type(n) is int and n >= 1 for n in self.contexts):
@@ -108,49 +105,30 @@ def after(model: str, context: int) -> str:
 # What the trials say --------------------------------------------------------------------------------------------------
 
 
-def answer_rate(trial: Trial) -> float:
-    """Tokens over seconds of a whole answer, first token included, as the original counted."""
-    return trial.new_tokens / trial.seconds
-
-
-def answer_rates(trials: Sequence[Trial], run: str, subject: str) -> dict[tuple[int, int], float]:
-    """A subject's `answer_rate` by (process, block)."""
-    return summary.both_rates([t for t in trials if t.run == run], subject, answer_rate)
-
-
-def gain(trials: Sequence[Trial], run: str, above: str, below: str, seed: int = 0) -> statistics.Ratio:
-    """How many times as many tokens/s one subject makes as another over whole answers, paired by block."""
-    return summary.over(answer_rates(trials, run, above), answer_rates(trials, run, below), seed)
-
-
 def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
     """The 15-token case: {rates: subject → list of tokens/s, both: cache + jit over no cache + eager, cache_alone: over
-    no cache + jit,
-    published: {slow, fast, ratio}, limit}."""
-    rates = {name: sorted(answer_rates(trials, FIFTEEN, name).values()) for name in COMBINATIONS}
+    no cache + jit, jit_alone: over cache + eager, published: {slow, fast, ratio}, limit}. Rates are those of whole
+    answers, first token included, as the original counted."""
+    here = [t for t in trials if t.run == FIFTEEN]
+    rates = {name: summary.both_rates(here, name, lambda t: t.new_tokens / t.seconds) for name in COMBINATIONS}
+    others = dict(both="eager+nocache", cache_alone="step+nocache", jit_alone="eager")
     quantities = {"slow": "tokens/s, no cache", "fast": "tokens/s, cache and jit", "ratio": "speed-up, long warm-up"}
-    limits = [t.limit for t in trials if t.run == FIFTEEN and t.subject == "step" and t.bandwidth_gbps]
+    limits = [t.limit for t in here if t.subject == "step" and t.bandwidth_gbps]
     return dict(
-        rates=rates,
-        both=gain(trials, FIFTEEN, "step", "eager+nocache", seed),
-        cache_alone=gain(trials, FIFTEEN, "step", "step+nocache", seed),
-        jit_alone=gain(trials, FIFTEEN, "step", "eager", seed),
+        rates={name: sorted(by_block.values()) for name, by_block in rates.items()},
+        **{name: summary.over(rates["step"], rates[other], seed) for name, other in others.items()},
         published={k: figure_of("kv-cache", q) for k, q in quantities.items()},
-        limit=float(np.median(limits)) if limits else None,
+        limit=summary.median(limits),
     )
 
 
 def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[float]]]:
     """Subject → context → ms a token after the first, one a valid answer; and `limit`, what the bandwidth allows with a
     cache."""
-    found: dict[str, dict[int, list[float]]] = {name: {} for name in (*COMBINATIONS, "limit")}
-    for t in trials:
-        if t.run == after(model, t.prompt_tokens) and t.phase == "warm" and t.valid:
-            context, name = t.prompt_tokens, t.subject.removesuffix(AGAIN)
-            found[name].setdefault(context, []).append(t.tpot * 1e3)
-            if name == "step":
-                found["limit"].setdefault(context, []).append(1e3 / t.limit)
-    return found
+    warm = [t for t in trials if t.run == after(model, t.prompt_tokens) and t.phase == "warm" and t.valid]
+    mine = {name: [t for t in warm if t.subject in (name, name + AGAIN)] for name in COMBINATIONS}
+    series = {name: summary.grouped(rows, "prompt_tokens", lambda t: t.tpot * 1e3) for name, rows in mine.items()}
+    return series | dict(limit=summary.grouped(mine["step"], "prompt_tokens", lambda t: 1e3 / t.limit))
 
 
 def by_weights(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
@@ -192,17 +170,10 @@ def attention_flops(config: ModelConfig, queries: int, keys: int) -> int:
 
 def counted_attention_flops(config: ModelConfig, queries: int, keys: int) -> float:
     """The same as XLA counts it in the lowered program of the model's own attention, softmax included."""
-    q, k = (
-        jax.ShapeDtypeStruct(shape, jnp.float32)
-        for shape in (
-            (1, config.num_attention_heads, queries, config.head_dim),
-            (config.num_key_value_heads, keys, config.head_dim),
-        )
-    )
-    mask = jax.ShapeDtypeStruct((1, queries, keys), bool)
-    program = transforms.compiled(
-        "scaled_dot_product", attention.scaled_dot_product, Placement("counted", jit=("attend",))
-    )
+    q = jax.ShapeDtypeStruct((1, config.num_attention_heads, queries, config.head_dim), jnp.float32)
+    k = jax.ShapeDtypeStruct((config.num_key_value_heads, keys, config.head_dim), jnp.float32)
+    mask, placement = jax.ShapeDtypeStruct((1, queries, keys), bool), Placement("counted", jit=("attend",))
+    program = transforms.compiled("scaled_dot_product", attention.scaled_dot_product, placement)
     return config.num_hidden_layers * program.lower(q, k, k, mask).cost_analysis()["flops"]
 
 
@@ -227,21 +198,14 @@ def attention_work(config: ModelConfig, longest: int, points: int = 12) -> list[
 
 def cache_bytes(config: ModelConfig, slots: Sequence[int], batch: int = 1) -> list[dict]:
     """Bytes of keys and values, predicted from the configuration and counted in arrays that were really made."""
-    found = []
+    entries = []
     for kind, dtype in kvc.DTYPES.items():
+        position = batch * config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
         for n in slots:
-            made = kvc.create(config, "fixed", jnp.zeros(batch, jnp.int32), n, dtype)
-            predicted = batch * n * config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
-            found.append(
-                dict(
-                    kv=kind,
-                    slots=n,
-                    batch=batch,
-                    predicted=round(predicted),
-                    measured=sum(a.nbytes for a in jax.tree.leaves(made.entries)),
-                )
-            )
-    return found
+            made = kvc.create(config, "fixed", jnp.zeros(batch, jnp.int32), n, dtype).entries
+            measured = sum(a.nbytes for a in jax.tree.leaves(made))
+            entries.append(dict(kv=kind, slots=n, batch=batch, predicted=round(n * position), measured=measured))
+    return entries
 
 
 def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
@@ -256,29 +220,21 @@ def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
         raise UserError(
             f"The text has {len(ids)} whole tokens; at least {2 * PIECE} are needed to measure a cache's quality."
         )
-    logits = {kind: cached_logits(loaded, ids, kind) for kind in kvc.DTYPES}
-    found = []
-    for kind, values in logits.items():
-        seen = against(logits["f32"], values)
-        error = np.linalg.norm(values - logits["f32"]) / np.linalg.norm(logits["f32"])
-        found.append(
-            dict(
-                kv=kind,
-                tokens=len(values),
-                kl=float(seen["kl"].mean()),
-                top1=float(seen["agree"].mean()),
-                error=float(error),
-            )
-        )
-    return found
+    exact, entries = cached_logits(loaded, ids, "f32"), []
+    for kind in kvc.DTYPES:
+        logits = cached_logits(loaded, ids, kind)
+        seen, error = against(exact, logits), np.linalg.norm(logits - exact) / np.linalg.norm(exact)
+        means = dict(kl=float(seen["kl"].mean()), top1=float(seen["agree"].mean()), error=float(error))
+        entries.append(dict(kv=kind, tokens=len(logits), **means))
+    return entries
 
 
 def cached_logits(loaded: Checkpoint, ids: Sequence[int], kv: str) -> np.ndarray:
     """Logits [T-PIECE V] of a text that went through a cache of one type, piece by piece."""
     engine = generate.build(loaded, Placement("quality", jit=("embed", "layer", "head"), kv=kv))
     cache = transforms.new_cache(engine.params, jnp.zeros(1, jnp.int32), len(ids), engine.config, engine.placement)
-    found = []
+    pieces = []
     for at in range(0, len(ids), PIECE):
         values, cache = engine.programs.logits(engine.params, jnp.asarray([ids[at : at + PIECE]]), cache)
-        found.append(np.asarray(values[0]))
-    return np.concatenate(found[1:])
+        pieces.append(np.asarray(values[0]))
+    return np.concatenate(pieces[1:])
