@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -39,66 +40,43 @@ class Peer:
     samples: bool = False
 
 
-def described(module: str, backend: str, descriptions: dict[str, str], **traits: bool) -> dict[str, Peer]:
-    """Peers of one module by their names."""
-    return {name: Peer(module, backend, words, **traits) for name, words in descriptions.items()}
-
-
-EAGER = {
-    "transformers": "transformers' `generate`, its dynamic cache",
-    "transformers+static": "transformers' `generate`, its static cache",
-    "torch": "PyTorch eager, a loop around transformers' module, dynamic cache",
-    "torch+static": "as torch, static cache",
-    "torch+nocache": "as torch, the whole text again for every token",
-    "torch-int8": "as torch, the linear layers in int8 by dynamic quantisation",
-    "torch-script": "TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)",
-    "torch-script+nocache": "as torch-script, no KV cache: the published case",
-}
-COMPILED = {
-    "torch-compile": "`torch.compile`, static cache",
-    "torch-compile+nocache": "`torch.compile`, the whole text again for every token",
-    "torch-compile+reduce-overhead": "`torch.compile(mode='reduce-overhead')`: CUDA graphs by Inductor",
-    "torch-compile+max-autotune": "`torch.compile(mode='max-autotune')`",
-    "torch-cudagraph": "CUDA graphs, one a prompt-length bucket, static cache",
-    "torch-cudagraph+nocache": "CUDA graphs over the whole text again: the published case",
-}
-HYBRID = {
-    "torch-hybrid": "a CUDA graph for the static part, TorchScript for both ends, static cache",
-    "torch-hybrid+nocache": "as torch-hybrid, no KV cache: the published case",
-}
-LLAMA_CPP = {
-    "llamacpp": "llama.cpp, bare `llama_decode` as llama-bench measures it",
-    "llamacpp+generate": "llama.cpp through llama-cpp-python's own generator",
-    "llamacpp+q8_0": "as llamacpp, the same model in Q8_0, by llama.cpp's own quantiser",
-    "llamacpp+q4_0": "as llamacpp, the same model in Q4_0: its fastest products",
-}
-IK_LLAMA_CPP = {
-    "ik-llamacpp": "ik_llama.cpp, bare `llama_decode` as llamacpp",
-    "ik-llamacpp+q8_0": "as ik-llamacpp, the same model in Q8_0",
-    "ik-llamacpp+q4_0": "as ik-llamacpp, the same model in Q4_0",
-}
-OPENVINO = {
-    "openvino": "OpenVINO GenAI's `LLMPipeline` on the same GGUF file",
-    "openvino+q8_0": "as openvino, the same model in Q8_0",
-    "openvino+q4_0": "as openvino, the same model in Q4_0",
-}
-FLAX = {
-    "flax-linen": "Flax Linen, `apply` not jitted: op by op",
-    "flax-linen+jit": "Flax Linen, `jax.jit` around `apply` and the greedy choice",
-    "flax-nnx": "Flax NNX, the module called un-jitted: op by op",
-    "flax-nnx+jit": "Flax NNX, `nnx.jit`",
-    "flax-nnx+split": "Flax NNX, split once, then plain `jax.jit`",
-}
+GREEDY_TORCH, LLAMA_CPP = partial(Peer, "torch", "torch"), partial(Peer, "llamacpp", "llama.cpp")
+TORCH, FLAX = partial(GREEDY_TORCH, samples=True), partial(Peer, "flax", "flax", jax=True)
+IK_LLAMA_CPP, OPENVINO = partial(Peer, "ik_llamacpp", "ik_llama.cpp"), partial(Peer, "openvino", "openvino")
 PEERS: dict[str, Peer] = {
-    **described("torch", "torch", EAGER, samples=True),
-    **described("torch", "torch", COMPILED),
-    **described("torch", "torch", HYBRID, samples=True),
-    **described("llamacpp", "llama.cpp", LLAMA_CPP),
+    "transformers": TORCH("transformers' `generate`, its dynamic cache"),
+    "transformers+static": TORCH("transformers' `generate`, its static cache"),
+    "torch": TORCH("PyTorch eager, a loop around transformers' module, dynamic cache"),
+    "torch+static": TORCH("as torch, static cache"),
+    "torch+nocache": TORCH("as torch, the whole text again for every token"),
+    "torch-int8": TORCH("as torch, the linear layers in int8 by dynamic quantisation"),
+    "torch-script": TORCH("TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)"),
+    "torch-script+nocache": TORCH("as torch-script, no KV cache: the published case"),
+    "torch-compile": GREEDY_TORCH("`torch.compile`, static cache"),
+    "torch-compile+nocache": GREEDY_TORCH("`torch.compile`, the whole text again for every token"),
+    "torch-compile+reduce-overhead": GREEDY_TORCH("`torch.compile(mode='reduce-overhead')`: CUDA graphs by Inductor"),
+    "torch-compile+max-autotune": GREEDY_TORCH("`torch.compile(mode='max-autotune')`"),
+    "torch-cudagraph": GREEDY_TORCH("CUDA graphs, one a prompt-length bucket, static cache"),
+    "torch-cudagraph+nocache": GREEDY_TORCH("CUDA graphs over the whole text again: the published case"),
+    "torch-hybrid": TORCH("a CUDA graph for the static part, TorchScript for both ends, static cache"),
+    "torch-hybrid+nocache": TORCH("as torch-hybrid, no KV cache: the published case"),
+    "llamacpp": LLAMA_CPP("llama.cpp, bare `llama_decode` as llama-bench measures it"),
+    "llamacpp+generate": LLAMA_CPP("llama.cpp through llama-cpp-python's own generator"),
+    "llamacpp+q8_0": LLAMA_CPP("as llamacpp, the same model in Q8_0, by llama.cpp's own quantiser"),
+    "llamacpp+q4_0": LLAMA_CPP("as llamacpp, the same model in Q4_0: its fastest products"),
     "llamacpp+lookup": Peer("llamacpp_lookup", "llama.cpp", "as llamacpp, with drafts by prompt lookup"),
-    **described("ik_llamacpp", "ik_llama.cpp", IK_LLAMA_CPP),
-    **described("openvino", "openvino", OPENVINO),
+    "ik-llamacpp": IK_LLAMA_CPP("ik_llama.cpp, bare `llama_decode` as llamacpp"),
+    "ik-llamacpp+q8_0": IK_LLAMA_CPP("as ik-llamacpp, the same model in Q8_0"),
+    "ik-llamacpp+q4_0": IK_LLAMA_CPP("as ik-llamacpp, the same model in Q4_0"),
+    "openvino": OPENVINO("OpenVINO GenAI's `LLMPipeline` on the same GGUF file"),
+    "openvino+q8_0": OPENVINO("as openvino, the same model in Q8_0"),
+    "openvino+q4_0": OPENVINO("as openvino, the same model in Q4_0"),
     "ollama": Peer("ollama", "ollama", "an Ollama server, through its official client"),
-    **described("flax", "flax", FLAX, jax=True),
+    "flax-linen": FLAX("Flax Linen, `apply` not jitted: op by op"),
+    "flax-linen+jit": FLAX("Flax Linen, `jax.jit` around `apply` and the greedy choice"),
+    "flax-nnx": FLAX("Flax NNX, the module called un-jitted: op by op"),
+    "flax-nnx+jit": FLAX("Flax NNX, `nnx.jit`"),
+    "flax-nnx+split": FLAX("Flax NNX, split once, then plain `jax.jit`"),
 }
 
 
@@ -166,15 +144,8 @@ def subject(loaded: Checkpoint, name: str) -> Subject:
 
 def identity(loaded: Checkpoint, cache: str) -> dict:
     """What a trial says of a peer that runs on the checkpoint's own weights. cache: the kind of its KV cache."""
-    dtype = loaded.params.embedding.weight.dtype
-    return dict(
-        model=loaded.name,
-        weights_hash=loaded.weights_hash,
-        dtype=dtype.name,
-        weight_bytes=dtype.itemsize,
-        config=loaded.config,
-        cache=cache,
-    )
+    dtype, known = loaded.params.embedding.weight.dtype, dict(model=loaded.name, weights_hash=loaded.weights_hash)
+    return known | dict(dtype=dtype.name, weight_bytes=dtype.itemsize, config=loaded.config, cache=cache)
 
 
 def check_one_row(work: Workload, maker: str) -> None:

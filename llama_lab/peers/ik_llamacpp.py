@@ -52,6 +52,7 @@ def logits(loaded: checkpoint.Checkpoint, name: str = "ik-llamacpp") -> Callable
     return lambda ids: llamacpp.teacher_forced(Context(model, generate.bucket(len(ids)), every=True), ids)
 
 
+@functools.cache
 def library():
     """Its C interface, with its log going nowhere but to `llamacpp.heard`."""
     try:
@@ -60,17 +61,11 @@ def library():
         from ik_llama_cpp import _ctypes_api as ik
     except (ImportError, OSError, AttributeError) as error:  # no such instructions, no such library, another version
         raise UnavailableError(f"{PACKAGE} cannot be loaded: {error}", "Run `make peers` again.") from error
-    listener(ik)
-    return ik
-
-
-@functools.cache
-def listener(ik):
-    """`llamacpp.listen` as a C function, which must live as long as the library may call it."""
     callback = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(llamacpp.listen)
+    llamacpp.CALLBACKS.append(callback)
     ik._lib.llama_log_set(callback, None)
     ik.llama_backend_init()
-    return callback
+    return ik
 
 
 def opened(path: Path) -> Model:

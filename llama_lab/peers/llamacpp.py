@@ -38,6 +38,7 @@ BATCH, MICRO_BATCH = 2048, 512  # tokens a call, and at a time within it: llama-
 CACHE_BYTES = 2  # a cached value's: f16
 ERROR_LEVEL = 4  # a level of ggml's log
 heard: list[str] = []  # llama.cpp's last complaints; it says them nowhere else
+CALLBACKS: list = []  # C functions, which must live as long as a library may call them
 MODEL = peers.Latest()  # the one opened last
 
 
@@ -57,9 +58,8 @@ def no_file(model: str, reader: str = "llama.cpp") -> tuple[str, str] | None:
         path = checkpoint.gguf_file(model)
     except UserError as error:
         return str(error), "Run `make setup`."
-    return (
-        None if path else (f"{reader} reads GGUF files, and {model} is none.", "Give --model a path to a .gguf file.")
-    )
+    remedy = "Give --model a path to a .gguf file."
+    return None if path else (f"{reader} reads GGUF files, and {model} is none.", remedy)
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
@@ -116,21 +116,13 @@ def listen(level: int, text: bytes, _) -> None:
 
 
 @functools.cache
-def listener():
-    """`listen` as a C function, which must live as long as llama.cpp may call it; the library is set up with it."""
-    import llama_cpp
-
-    callback = llama_cpp.llama_log_callback(listen)
-    llama_cpp.llama_log_set(callback, ctypes.c_void_p(0))
-    llama_cpp.llama_backend_init()
-    return callback
-
-
 def library():
     """`llama_cpp` with its log going nowhere but to `heard`."""
     import llama_cpp
 
-    listener()
+    CALLBACKS.append(llama_cpp.llama_log_callback(listen))
+    llama_cpp.llama_log_set(CALLBACKS[-1], ctypes.c_void_p(0))
+    llama_cpp.llama_backend_init()
     return llama_cpp
 
 

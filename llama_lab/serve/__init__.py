@@ -10,7 +10,6 @@ wire      bodies, errors and streams, in either API's shape
 ollama    Ollama's API: https://github.com/ollama/ollama/blob/main/docs/api.md
 openai    OpenAI's: https://platform.openai.com/docs/api-reference
 gate      access to the server: keys, hosts, pages
-openapi   a route, and the description of all of them
-app       the routes
+app       the routes, and the description of all of them
 process   the server's life: socket, start, signals, end
 """

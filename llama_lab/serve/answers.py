@@ -111,16 +111,14 @@ class Answer:
                 sent += len(part)
                 tokens = before(waiting, None if ended and not met else sent)
                 if ended:
-                    yield Piece(part, tokens, self.ended("stop" if met else news.reason, ids, news))
+                    job, began, first = self.job, news.began_ns, news.first_ns
+                    times = began - job.asked_ns, first - began, news.last_ns - first
+                    yield Piece(part, tokens, End("stop" if met else news.reason, tuple(ids), len(job.ids), *times))
                     return
                 if part:
                     yield Piece(part, tokens)
         finally:
             self.job.cancel()
-
-    def ended(self, reason: str, ids: Sequence[int], news: News) -> End:
-        job, began, first = self.job, news.began_ns, news.first_ns
-        return End(reason, tuple(ids), len(job.ids), began - job.asked_ns, first - began, news.last_ns - first)
 
 
 def before(tokens: deque[Token], end: int | None) -> tuple[Token, ...]:

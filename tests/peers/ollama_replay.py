@@ -12,6 +12,12 @@ import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+BROKEN = {  # chunks that are none
+    "malformed": '{"model": "m", "resp',
+    "not an object": "[]",
+    "wrong types": '{"response": [1, 2], "done": "perhaps"}',
+    "error chunk": dict(error="an error was encountered while running the model: CUDA error"),
+}
 LOADS_NS, PROMPT_NS, DECODE_NS = 3_000_000, 40_000_000, 160_000_000
 
 
@@ -49,9 +55,8 @@ class Replay:
         prompt = len(self.tokenizer.encode(body["prompt"], allow_special_tokens=True))
         counts = dict(eval_count=made + ended + self.extra, eval_duration=DECODE_NS, prompt_eval_count=prompt)
         times = dict(prompt_eval_duration=PROMPT_NS, load_duration=LOADS_NS)
-        return dict(
-            model=body["model"], response="", done=True, done_reason="stop" if ended else "length", **counts, **times
-        )
+        reason = "stop" if ended else "length"
+        return dict(model=body["model"], response="", done=True, done_reason=reason, **counts, **times)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -71,11 +76,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.replay.fault == "not ollama":
             return self.reply(200, "<html>It works!</html>", kind="text/html")
         if self.path == "/api/version":
-            return (
-                self.reply(200, dict(version=self.replay.version))
-                if self.replay.version
-                else self.reply(404, "404 page not found")
-            )
+            if not self.replay.version:
+                return self.reply(404, "404 page not found")
+            return self.reply(200, dict(version=self.replay.version))
         return self.reply(200, dict(models=[dict(model=name) for name in self.replay.models]))
 
     def do_POST(self):
@@ -129,26 +132,14 @@ class Handler(BaseHTTPRequestHandler):
     def failed(self) -> bool:
         """Carry the fault out, in the middle of an answer; whether the answer is over."""
         fault = self.replay.fault
-        if fault == "dropped":
-            self.drop()
+        if fault in BROKEN:
+            self.chunk(BROKEN[fault])
+            self.end()
         elif fault == "hang":
             self.replay.released.wait(30)
+        if fault in ("hang", "dropped"):
             self.drop()
-        elif fault == "malformed":
-            self.chunk('{"model": "m", "resp')
-            self.end()
-        elif fault == "not an object":
-            self.chunk("[]")
-            self.end()
-        elif fault == "wrong types":
-            self.chunk('{"response": [1, 2], "done": "perhaps"}')
-            self.end()
-        elif fault == "error chunk":
-            self.chunk(dict(error="an error was encountered while running the model: CUDA error"))
-            self.end()
-        else:
-            return False
-        return True
+        return fault in (*BROKEN, "hang", "dropped")
 
     def body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":

@@ -78,4 +78,4 @@ def test_a_file_that_it_refuses_is_a_gap_with_its_own_words(plain, tmp_path):
 def test_a_library_that_cannot_be_loaded_is_a_gap(monkeypatch):
     monkeypatch.setitem(sys.modules, "ik_llama_cpp", None)
     with pytest.raises(peers.UnavailableError, match="cannot be loaded"):
-        ik_llamacpp.library()
+        ik_llamacpp.library.__wrapped__()

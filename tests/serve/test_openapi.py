@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from llama_lab.serve import openapi, wire
+from llama_lab.serve import app as routes
+from llama_lab.serve import wire
 from llama_lab.serve.app import ROUTES, application
 from tests.serve import bodies
 from tests.serve.conftest import NAME, Client
 
-DESCRIBED = json.loads(json.dumps(openapi.document(ROUTES, "0")))
+DESCRIBED = json.loads(json.dumps(routes.document(ROUTES, "0")))
 SCHEMAS = DESCRIBED["components"]["schemas"]
 ASKED = {
     path: methods["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -42,7 +43,7 @@ def test_the_description_is_served_and_has_every_route(service):
     assert {(method, path) for path, methods in found["paths"].items() for method in methods} == {
         (served.method.lower(), served.path.replace(":path}", "}")) for served in ROUTES
     }
-    for schema in [*found["components"]["schemas"].values(), *openapi.ERRORS.values()]:
+    for schema in [*found["components"]["schemas"].values(), *routes.ERRORS.values()]:
         jsonschema.Draft202012Validator.check_schema(schema)
     references = {line.rpartition("/")[2] for line in json.dumps(found).split('"') if line.startswith("#/")}
     assert references == set(found["components"]["schemas"])
@@ -68,7 +69,7 @@ def check(path, answer):
     assert answer.status_code < 500, answer.text
     if answer.status_code != 200:
         assert answer.headers["content-type"].startswith("application/json")
-        jsonschema.validate(answer.json(), openapi.error_of(path))
+        jsonschema.validate(answer.json(), routes.error_of(path))
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +101,11 @@ def test_any_method_on_any_path_is_answered_or_refused(app, path, method, conten
     answer = asyncio.run(asked(app, method, path, content))
     assert answer.status_code < 500
     if path.startswith("/v1/") and answer.status_code != 200:
-        jsonschema.validate(answer.json(), openapi.error_of(path))
+        jsonschema.validate(answer.json(), routes.error_of(path))
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/completions"])
 def test_an_error_of_another_shape_is_found(path):
     for document in (dict(error="a\nb"), dict(error=dict(message="x")), dict(detail="x"), dict(error="", more=1)):
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(document, openapi.error_of(path))
+            jsonschema.validate(document, routes.error_of(path))

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from llama_lab.serve import ollama, openai, openapi
+from llama_lab.serve import app, ollama, openai
 from llama_lab.serve.app import ROUTES
 from tests.serve import small
 
@@ -51,6 +51,6 @@ def test_dozens_of_requests_are_answered_or_refused_as_described(described, serv
         elif kind == "text/plain":  # a path or a method that is not there
             assert answer.status_code in (400, 404, 405)
         else:
-            jsonschema.validate(json.loads(answer.text), openapi.error_of(path))
+            jsonschema.validate(json.loads(answer.text), app.error_of(path))
 
     thrown()
