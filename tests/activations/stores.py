@@ -1,7 +1,12 @@
-"""Small stores for the tests: units of random rows, written as a run writes them."""
+"""Small stores for the tests: units of random rows, written as a run writes them. And what many tests look at."""
+
+import re
+from pathlib import Path
 
 import numpy as np
+import pytest
 
+from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import moments, shards, store
 from llama_lab.activations.folder import open_folder
 from llama_lab.activations.shards import LABELS, kept_as
@@ -63,3 +68,14 @@ def read_all(folder, name):
     return {
         column: shards.read(folder, name, t, 0, t.shape[0]) for column, t in shards.read_header(folder, name).items()
     }
+
+
+def content(folder):
+    """Every file of a folder; what a killed process was about to write has a name of its own, and is none of them."""
+    files = (p for p in Path(folder).rglob("*") if p.is_file() and not (p.name.startswith(".") and p.suffix == ".tmp"))
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
+
+
+def says(*words):
+    """pytest.raises for a UserError of one line with these words in this order."""
+    return pytest.raises(UserError, match="^" + ".*".join(r"[^\n]*" + re.escape(w) for w in words) + r"[^\n]*$")

@@ -15,7 +15,8 @@ from llama_jax.config import PRESETS
 from llama_jax.plumbing import paths
 from llama_lab import cli
 from llama_lab.activations import shards
-from llama_lab.activations.spec import OF_A_LAYER, OF_THE_MODEL, ActivationSpec, Site, row_bytes
+from llama_lab.activations.spec import OF_A_LAYER, OF_THE_MODEL, ActivationSpec, row_bytes
+from tests.activations.stores import content
 from tests.conftest import build
 
 TEXT = (paths.ROOT / "docs" / "extraction.md").read_text()
@@ -38,13 +39,6 @@ def test_bytes_per_token():
     assert len(rows) == 3
     for model, *numbers in rows:
         assert numbers == [f"{size(model, site):,}" for site in sites], model
-    shape = PRESETS["qwen2.5-7b"]
-    as_large = {
-        name: row_bytes([Site(name)], shape, 256, 2)
-        for name in ("resid_pre", "resid_mid", "attn_out", "mlp_out", "ln_final", "v")
-    }
-    assert set(as_large.values()) == {size("qwen2.5-7b", "resid_post:0"), size("qwen2.5-7b", "k:0")}
-    assert as_large["v"] == size("qwen2.5-7b", "k:0")
 
 
 def test_terabytes():
@@ -84,12 +78,6 @@ def commands():
     return [shlex.split(line[line.index("llama-jax") :])[1:] for line in lines]
 
 
-def test_there_are_commands_for_each_way_to_run():
-    options = {word for words in commands() for word in words}
-    assert {"--pending", "--processes", "--shard", "--distributed", "--mesh", "verify"} <= options
-    assert len(commands()) >= 7
-
-
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_the_command_line_takes_each_command(words):
     verb = typer.main.get_command(cli.program()).commands[words[0]]
@@ -104,12 +92,12 @@ def test_the_command_line_takes_each_command(words):
 
 def test_options_in_the_text_are_there():
     verbs = typer.main.get_command(cli.program()).commands
-    known = {
-        option for verb in ("extract", "verify") for p in verbs[verb].params for option in (*p.opts, *p.secondary_opts)
-    }
+    parameters = [p for verb in ("extract", "verify") for p in verbs[verb].params]
+    known = {option for p in parameters for option in (*p.opts, *p.secondary_opts)}
     named = set(re.findall(r"`(--[a-z-]+)", TEXT))
-    assert {"--no-resume", "--shard", "--mesh", "--unit"} <= named
-    assert named - {"--sites"} <= known
+    assert {"--no-resume", "--shard", "--mesh", "--unit"} <= named <= known | {"--sites"}
+    used = {word for words in commands() for word in words}
+    assert {"--pending", "--processes", "--shard", "--distributed", "--mesh", "verify"} <= used
 
 
 def test_the_python_runs_as_it_stands(tmp_path, monkeypatch):
@@ -123,15 +111,7 @@ def test_the_python_runs_as_it_stands(tmp_path, monkeypatch):
     assert found["rows"].shape == (100, shape.hidden_size)
     assert found["first"].shape == (9, shape.hidden_size)
     assert len(found["values"]) == len(found["tokens"]) == 139
-    assert len(re.search(r"spec = .*?```", TEXT, re.S)[0].splitlines()) <= 10
-
-
-def test_the_folder_is_as_drawn(tmp_path, monkeypatch):
-    test_the_python_runs_as_it_stands(tmp_path, monkeypatch)
     drawn = {line.split()[0].removeprefix("OUT/") for line in re.findall(r"^OUT/.*$", TEXT, re.M)}
-    written = {
-        p.relative_to(tmp_path / "activations").as_posix() for p in (tmp_path / "activations").rglob("*") if p.is_file()
-    }
-    assert written == {name.replace("000012", "000000") for name in drawn}
+    assert content(tmp_path / "activations").keys() == {name.replace("000012", "000000") for name in drawn}
     fields = json.loads((tmp_path / "activations" / "run.json").read_text())
     assert {"model", "tokenizer", "spec", "source", "unit", "batch", "mesh", "versions", "device"} <= fields.keys()

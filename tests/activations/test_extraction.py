@@ -2,19 +2,16 @@
 wrong."""
 
 import copy
-import hashlib
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
 from queue import SimpleQueue
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -32,6 +29,8 @@ from llama_lab.activations import (
 )
 from llama_lab.activations.folder import LocalFolder, open_folder
 from llama_lab.cli.extract import line
+from tests.activations import runs
+from tests.activations.stores import content, says
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -44,12 +43,8 @@ SHAPE = (2, 16)
 UNIT = 3
 
 
-def some_examples(count, seed=0):
-    rng = random.Random(seed)
-    return [[rng.randrange(97) for _ in range(rng.randrange(0, 40))] for _ in range(count)]
-
-
-EXAMPLES = some_examples(20)
+DRAW = random.Random(0)
+EXAMPLES = [[DRAW.randrange(97) for _ in range(DRAW.randrange(0, 40))] for _ in range(20)]
 
 
 @pytest.fixture(scope="module")
@@ -64,16 +59,10 @@ def extractor(loaded):
 
 @pytest.fixture(scope="module")
 def unbroken(extractor, tmp_path_factory):
-    """A store made in one go, as {path: sha256}."""
+    """A store made in one go."""
     out = tmp_path_factory.mktemp("unbroken")
     extract(extractor, Stream(), out, unit=UNIT)
-    return contents(out)
-
-
-def contents(folder):
-    """Every file of a folder with its SHA-256."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return content(out)
 
 
 class Stream:
@@ -109,10 +98,11 @@ def test_the_store_holds_what_the_extractor_gives(extractor, tmp_path):
     assert not found.verify()
 
 
-@pytest.mark.parametrize(("depth", "writers"), [(0, 0), (1, 0), (3, 1), (2, 4)])
+@pytest.mark.parametrize(("depth", "writers"), [(0, 0), (np.int64(1), 0), (3, np.uint8(1)), (2, 4)])
 def test_depth_and_writers_change_nothing(depth, writers, extractor, unbroken, tmp_path):
-    extract(extractor, Stream(), tmp_path, depth=depth, writers=writers, unit=UNIT)
-    assert contents(tmp_path) == unbroken
+    shard = (np.int64(0), np.int32(1))
+    extract(extractor, Stream(), tmp_path, depth=depth, writers=writers, unit=np.int64(UNIT), shard=shard)
+    assert content(tmp_path) == unbroken
 
 
 def test_in_flight_is_bounded(extractor, tmp_path, monkeypatch):
@@ -149,11 +139,11 @@ def test_a_trace_says_how_long_the_device_was_idle(extractor, unbroken, tmp_path
     report = extract(extractor, Stream(), tmp_path / "out", unit=UNIT, trace=tmp_path / "trace.json.gz")
     assert 0 < report.device_idle < 1
     assert report.compilations == 1
-    assert contents(tmp_path / "out") == unbroken
+    assert content(tmp_path / "out") == unbroken
 
 
 def test_progress_ends_with_the_report(extractor, tmp_path):
-    with pytest.raises(UserError, match="broke off"):
+    with says("broke off"):
         extract(extractor, Stream(2 * UNIT), tmp_path, unit=UNIT)
     told = []
     report = extract(extractor, Stream(), tmp_path, unit=UNIT, progress=told.append)
@@ -174,34 +164,28 @@ def test_progress_ends_with_the_report(extractor, tmp_path):
 
 @pytest.mark.parametrize("count", [1, 4, 11])
 def test_a_source_that_breaks_off_is_gone_on_with(count, extractor, unbroken, tmp_path):
-    with pytest.raises(UserError, match="broke off"):
+    with says("broke off"):
         extract(extractor, Stream(count), tmp_path, unit=UNIT)
     assert not ActivationStore.open(tmp_path).complete
     written = extract(extractor, Stream(), tmp_path, unit=UNIT)
     assert written.written == 7 - len([n for n in range(7) if (n + 1) * UNIT <= count])
-    assert contents(tmp_path) == unbroken
+    assert content(tmp_path) == unbroken
 
 
 def test_a_finished_run_is_left_as_it_is(extractor, unbroken, tmp_path):
+    extract(extractor, Stream(), tmp_path, unit=UNIT, shard=(1, 4))  # by a worker that died
     extract(extractor, Stream(), tmp_path, unit=UNIT)
     again = extract(extractor, Stream(), tmp_path, unit=UNIT)
     assert (again.written, again.tokens, again.units) == (0, 0, 7)
-    assert contents(tmp_path) == unbroken
+    assert content(tmp_path) == unbroken
 
 
-def test_shares_of_any_number_of_processes_make_one_store(extractor, unbroken, tmp_path):
-    for count in (2, 4):
-        out = tmp_path / str(count)
-        reports = [extract(extractor, Stream(), out, unit=UNIT, shard=(i, count)) for i in range(count)]
-        assert [r.complete for r in reports] == [False] * (count - 1) + [True]
-        assert sum(r.written for r in reports) == 7
-        assert contents(out) == unbroken
-
-
-def test_what_a_dead_worker_left_is_picked_up(extractor, unbroken, tmp_path):
-    extract(extractor, Stream(), tmp_path, unit=UNIT, shard=(1, 4))
-    extract(extractor, Stream(), tmp_path, unit=UNIT)
-    assert contents(tmp_path) == unbroken
+@pytest.mark.parametrize("count", [2, 4])
+def test_shares_of_any_number_of_processes_make_one_store(count, extractor, unbroken, tmp_path):
+    reports = [extract(extractor, Stream(), tmp_path, unit=UNIT, shard=(i, count)) for i in range(count)]
+    assert [r.complete for r in reports] == [False] * (count - 1) + [True]
+    assert sum(r.written for r in reports) == 7
+    assert content(tmp_path) == unbroken
 
 
 # Units that an engine hands out ---------------------------------------------------------------------------------------
@@ -212,7 +196,7 @@ def listed(extractor, tmp_path_factory):
     """A store of the examples as a list, made in one go: its units can be done alone."""
     out = tmp_path_factory.mktemp("listed")
     extract(extractor, EXAMPLES, out, unit=UNIT)
-    return contents(out)
+    return content(out)
 
 
 def test_units_in_any_order_one_by_one_or_several_are_one_store(extractor, listed, tmp_path):
@@ -227,14 +211,11 @@ def test_units_in_any_order_one_by_one_or_several_are_one_store(extractor, liste
     assert pending(tmp_path) == [3, 4]
     assert extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=iter([3, 4])).compilations == 1
     assert finish(tmp_path)
-    assert contents(tmp_path) == listed
-
-
-def test_shards_of_what_can_be_read_from_anywhere_are_one_store(extractor, listed, tmp_path):
-    for index in (2, 0, 1):
-        report = extract(extractor, EXAMPLES, tmp_path, unit=UNIT, shard=(index, 3))
+    assert content(tmp_path) == listed
+    for index in (2, 0, 1):  # and so are shards
+        report = extract(extractor, EXAMPLES, tmp_path / "shards", unit=UNIT, shard=(index, 3))
         assert report.complete == (index == 1)
-    assert contents(tmp_path) == listed
+    assert content(tmp_path / "shards") == listed
 
 
 def test_what_is_handed_out_is_committed_while_the_next_is_waited_for(extractor, listed, tmp_path):
@@ -256,7 +237,7 @@ def test_what_is_handed_out_is_committed_while_the_next_is_waited_for(extractor,
     extract(extractor, EXAMPLES, tmp_path, depth=4, unit=UNIT, units=one_at_a_time(), progress=progress)
     assert [done.unit for done in told] == [None, *range(7)]
     assert finish(tmp_path)
-    assert contents(tmp_path) == listed
+    assert content(tmp_path) == listed
     told.clear()
     extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=[4, 4], progress=told.append)
     assert [(done.unit, done.units) for done in told] == [(None, 0), (4, 0), (4, 0)]  # said all the same
@@ -273,24 +254,10 @@ def test_an_error_does_not_wait_for_an_engine_that_hands_out_no_more(extractor, 
         over.wait()
 
     monkeypatch.setattr(store, "write_unit", write_unit)
-    for writers in (0, 2):
-        with pytest.raises(UserError, match="No space left"):
-            extract(extractor, EXAMPLES, tmp_path, writers=writers, unit=UNIT, units=[0, *range(1, 7)])
-    with pytest.raises(UserError, match="No space left"):
-        extract(extractor, EXAMPLES, tmp_path, writers=0, unit=UNIT, units=waits())
+    for writers, units in ((0, range(7)), (2, range(7)), (0, waits())):
+        with says("No space left"):
+            extract(extractor, EXAMPLES, tmp_path, writers=writers, unit=UNIT, units=units)
     over.set()
-
-
-@pytest.mark.parametrize("wrong", [[7], [-1], ["1"], [1.0], [True], [None, 99]])
-def test_a_unit_that_there_is_not_is_one_line(wrong, extractor, tmp_path):
-    with pytest.raises(UserError, match=r"There is no unit|A unit is"):
-        extract(extractor, EXAMPLES, tmp_path, unit=UNIT, units=wrong)
-
-
-def test_units_of_what_is_read_in_order_are_refused_before_anything_is_written(extractor, tmp_path):
-    with pytest.raises(UserError, match="can be read in order only"):
-        extract(extractor, Stream(), tmp_path / "out", unit=UNIT, units=[0])
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_call_for_one_unit_reads_no_other_commit(extractor, tmp_path, monkeypatch):
@@ -318,7 +285,7 @@ def test_what_somebody_else_commits_meanwhile_is_passed_over(extractor, listed, 
 
     report = extract(extractor, EXAMPLES, tmp_path, unit=UNIT, progress=progress)
     assert (report.units, report.written, other[0].written, report.complete) == (7, 5, 2, True)
-    assert contents(tmp_path) == listed
+    assert content(tmp_path) == listed
 
 
 @pytest.mark.parametrize(
@@ -334,27 +301,23 @@ def test_what_somebody_else_commits_meanwhile_is_passed_over(extractor, listed, 
 )
 def test_another_run_in_the_folder_is_refused(change, field, extractor, loaded, tmp_path):
     extract(extractor, Stream(), tmp_path, unit=UNIT)
-    before = contents(tmp_path)
+    before = content(tmp_path)
     other = checkpoint.load(change["model"]) if "model" in change else loaded
     different = Extractor(
         other, change.get("spec", ActivationSpec(SITES)), change.get("batch", SHAPE), change.get("pack", True)
     )
     with pytest.raises(UserError, match=field):
         extract(different, Stream(), tmp_path, unit=change.get("unit", UNIT))
-    assert contents(tmp_path) == before
+    assert content(tmp_path) == before
 
 
-def test_without_resume_any_run_is_refused(extractor, tmp_path):
-    extract(extractor, Stream(), tmp_path, unit=UNIT)
-    with pytest.raises(UserError, match="resume"):
-        extract(extractor, Stream(), tmp_path, unit=UNIT, resume=False)
-
-
-def test_a_changed_source_is_noticed(extractor, tmp_path):
-    with pytest.raises(UserError, match="broke off"):
+def test_without_resume_any_run_is_refused_and_a_changed_source_always(extractor, tmp_path):
+    with says("broke off"):
         extract(extractor, Stream(8), tmp_path, unit=UNIT)
+    with says("resume"):
+        extract(extractor, Stream(), tmp_path, unit=UNIT, resume=False)
     changed = [EXAMPLES[0], [1, 2, 3], *EXAMPLES[2:]]
-    with pytest.raises(UserError, match=r"source has changed: examples 0 to 2"):
+    with says("source has changed: examples 0 to 2"):
         extract(extractor, Stream(examples=changed), tmp_path, unit=UNIT)
 
 
@@ -372,14 +335,14 @@ def test_an_error_of_a_writer_reaches_the_caller_and_spares_what_is_committed(
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "write_unit", write_unit)
-        with pytest.raises(UserError, match="No space left"):
+        with says("No space left"):
             extract(extractor, Stream(), tmp_path, writers=writers, unit=UNIT)
     left = store.commits(open_folder(tmp_path))
     assert 3 not in left
     assert left
     assert [p.reason for p in ActivationStore.open(tmp_path).verify() if "damaged" in p.reason] == []
     extract(extractor, Stream(), tmp_path, unit=UNIT)
-    assert contents(tmp_path) == unbroken
+    assert content(tmp_path) == unbroken
 
 
 def test_values_that_the_dtype_cannot_hold_are_refused(loaded, tmp_path):
@@ -391,58 +354,46 @@ def test_values_that_the_dtype_cannot_hold_are_refused(loaded, tmp_path):
 
 
 def test_out_of_memory_is_one_line(extractor, tmp_path, monkeypatch):
-    import jax
-
     def dispatch(batch):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
 
-    monkeypatch.setattr(extractor, "dispatch", dispatch)
-    with pytest.raises(UserError, match="Out of memory at a batch of 2 x 16"):
-        extract(extractor, Stream(), tmp_path)
+    with monkeypatch.context() as patched, says("Out of memory at a batch of 2 x 16"):
+        patched.setattr(extractor, "dispatch", dispatch)
+        extract(extractor, Stream(), tmp_path / "device")
+    monkeypatch.setattr(extraction.psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
+    with says("3 batches of 2 x 16 in flight take"):
+        extract(extractor, Stream(), tmp_path / "out", depth=2)
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(extraction, "check_room", lambda *_: None)
+    with says("Not enough memory for the", "rows of unit 0"):
+        extract(extractor, Stream(), tmp_path / "out")
+    assert not (tmp_path / "out" / "units").exists()
 
 
 WRONG = [
     *({name: value} for name in ("depth", "writers", "unit", "shard") for value in (-1, 2**62, 1.0, "1", True)),
     *({name: None} for name in ("depth", "writers", "unit", "resume")),
     *(dict(shard=shard) for shard in ((0, 0), (2, 2), (-1, 2), (0, 1, 2), (0.0, 1), ("0", "1"), (0, None), [])),
-    dict(unit=0),
-    dict(resume="yes"),
+    *(dict(unit=0), dict(resume="yes")),
 ]
 
 
-@pytest.mark.parametrize("wrong", WRONG)
-def test_wrong_numbers_are_refused(wrong, extractor, tmp_path):
-    with pytest.raises(UserError, match=next(iter(wrong))):
-        extract(extractor, Stream(), tmp_path / "out", **wrong)
+def test_what_cannot_be_asked_for_is_one_line_and_writes_nothing(extractor, tmp_path):
+    for wrong in WRONG:
+        with says(next(iter(wrong))):
+            extract(extractor, Stream(), tmp_path / "out", **wrong)
+    with says("can be read in order only"):
+        extract(extractor, Stream(), tmp_path / "out", unit=UNIT, units=[0])
     assert not (tmp_path / "out").exists()
-
-
-def test_numpy_s_numbers_are_numbers(extractor, unbroken, tmp_path):
-    n = np.int64
-    extract(extractor, Stream(), tmp_path, depth=n(1), writers=np.uint8(1), unit=n(UNIT), shard=(n(0), np.int32(1)))
-    assert contents(tmp_path) == unbroken
-
-
-def test_what_would_not_fit_is_refused_before_it_is_allocated(extractor, tmp_path, monkeypatch):
-    monkeypatch.setattr(extraction.psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
-    with pytest.raises(UserError, match="3 batches of 2 x 16 in flight take"):
-        extract(extractor, Stream(), tmp_path / "out", depth=2)
-    assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(extraction, "check_room", lambda *_: None)
-    with pytest.raises(UserError, match="Not enough memory for the .* rows of unit 0"):
-        extract(extractor, Stream(), tmp_path / "out")
-    assert not (tmp_path / "out" / "units").exists()
-
-
-@pytest.mark.parametrize("out", ["", "a\0b", "\ud800", 5, None, b"out"])
-def test_what_names_no_folder_is_one_line(out, extractor):
-    with pytest.raises(UserError, match="names no folder"):
-        extract(extractor, Stream(), out)
+    for out in ("", "a\0b", "\ud800", 5, None, b"out"):
+        with says("names no folder"):
+            extract(extractor, Stream(), out)
+    for unit in (7, -1, "1", 1.0, True):
+        with pytest.raises(UserError, match=r"There is no unit|A unit is"):
+            extract(extractor, EXAMPLES, tmp_path / "units", unit=UNIT, units=[unit])
 
 
 def test_a_program_compiled_in_the_run_is_counted(extractor, tmp_path, monkeypatch):
-    import jax
-
     def dispatch(batch, original=extractor.dispatch):
         jax.jit(lambda x: x + 1)(np.float32(1))  # a new function each time: compiled anew
         return original(batch)
@@ -480,9 +431,7 @@ print(calls, time.perf_counter() - start, flush=True)
 
 
 def child(out, at=0):
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(out), str(at)], stdout=subprocess.PIPE, text=True, env={**os.environ}
-    )
+    return runs.spawn("-c", CHILD, out, at)
 
 
 @pytest.mark.slow
@@ -498,9 +447,9 @@ def test_killed_at_each_stage_of_writing_it_goes_on_byte_for_byte(unbroken, extr
         # two writers may both make a new folder sure, so runs differ by a call, and the last kills may find all done
         late = at > calls - 4
         assert late or process.returncode == -signal.SIGKILL
-        assert late or contents(out) != unbroken
+        assert late or content(out) != unbroken
         assert extract(extractor, Stream(), out, unit=UNIT).complete
-        assert contents(out) == unbroken, f"killed at call {at} of {calls}"
+        assert content(out) == unbroken, f"killed at call {at} of {calls}"
 
 
 @pytest.mark.slow
@@ -519,7 +468,7 @@ def test_killed_at_random_moments_it_goes_on_byte_for_byte(unbroken, tmp_path):
     last.communicate()
     assert last.returncode == 0
     assert killed >= 3  # the later ones may have found nothing left to do
-    assert contents(out) == unbroken
+    assert content(out) == unbroken
 
 
 MEMORY = """
@@ -541,8 +490,7 @@ print(json.dumps([before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, re
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_source(tmp_path):
-    done = subprocess.run([sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, check=True)
-    before, after, size = json.loads(done.stdout.splitlines()[-1])
+    before, after, size = json.loads(runs.finished(runs.spawn("-c", MEMORY, tmp_path)).out.splitlines()[-1])
     assert size > 300e6  # what would have to be held
     assert (after - before) * 1024 < 0.1 * size
 

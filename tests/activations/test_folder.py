@@ -12,6 +12,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations.folder import LocalFolder, RemoteFolder, is_temporary, open_folder, temporary
+from tests.activations.stores import says
 
 KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store")
 
@@ -61,17 +62,10 @@ def test_leftovers_are_no_files_and_are_swept(folder):
     assert folder.leftovers() == sorted(half)
     folder.write("units/000/b.json", [memoryview(b"who"), memoryview(b""), memoryview(b"le")])
     assert folder.read("units/000/b.json") == b"whole"
+    folder.write(".mine.tmp", b"precious")  # files of others
     assert folder.sweep() == sorted(half)
     assert folder.leftovers() == []
-    assert folder.names() == ["units/000/a.json", "units/000/b.json"]
-
-
-def test_the_files_of_others_are_not_swept(folder):
-    folder.write(".mine.tmp", b"precious")
-    folder.write("a.tmp", b"precious")
-    folder.write(temporary("b"), b"half")
-    assert len(folder.sweep()) == 1
-    assert folder.names() == [".mine.tmp", "a.tmp"]
+    assert folder.names() == [".mine.tmp", "units/000/a.json", "units/000/b.json"]
 
 
 def test_a_missing_file_has_no_part(folder):
@@ -89,11 +83,6 @@ def test_each_protocol_fails_in_one_line(url):
         open_folder(url).write("run.json", b"{}")
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 400
-
-
-def test_an_unknown_protocol_is_one_line():
-    with pytest.raises(UserError, match="nowhere"):
-        open_folder("nowhere://x/y")
 
 
 @pytest.mark.parametrize(
@@ -123,7 +112,7 @@ def test_a_disk_that_is_really_full(tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
     monkeypatch.setattr("llama_lab.activations.folder.temporary", lambda name: ".a.tmp")
     (tmp_path / ".a.tmp").symlink_to("/dev/full")
-    with pytest.raises(UserError, match="No space left on device"):
+    with says("No space left on device"):
         folder.write("a.json", b"x" * 100_000)
     assert list(tmp_path.iterdir()) == []
 
@@ -146,7 +135,7 @@ def test_a_remote_failure_is_one_line(tmp_path):
             raise ConnectionError("bucket\nis gone")
 
     folder = RemoteFolder("memory://broken", Broken(), "/broken")
-    with pytest.raises(UserError, match=r"Cannot write memory://broken/a: bucket is gone") as caught:
+    with says("Cannot write memory://broken/a: bucket is gone") as caught:
         folder.write("a", b"x")
     assert "\n" not in str(caught.value)
 

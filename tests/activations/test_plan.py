@@ -1,18 +1,16 @@
 """Plans and claims: made once or by many at once, of the same bytes; and what is pending."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import pytest
 
-from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import finish, pending, plan, units
 from llama_lab.activations.folder import open_folder
 from llama_lab.activations.sources import open_source
 from tests.activations import stores
+from tests.activations.runs import finished, spawn
+from tests.activations.stores import content, says
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ def test_units_are_known_without_a_model(source):
     assert [part[:3] for part in found] == [(0, 0, 4), (1, 4, 4), (2, 8, 4), (3, 12, 2)]
     assert units(open_source(source, limit=5), 4)[1].examples == 1
     assert len(units(source)) == 1
-    with pytest.raises(UserError, match="in order only"):
+    with says("in order only"):
         units(iter(["a"]))
 
 
@@ -43,14 +41,14 @@ def test_a_plan_is_made_once_and_found_again(source, tmp_path, monkeypatch):
     out = tmp_path / "out"
     made = begin(out, source)
     assert [made.part(number) for number in range(5)] == units(source, stores.EXAMPLES)
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    before = content(out)
     assert set(before) == {"run.json", "plan.json"}
     monkeypatch.setattr(plan, "made", None)
     monkeypatch.setattr("llama_lab.activations.readers.digest", None)  # nobody reads the whole source again
     assert begin(out, source) == made
-    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    assert content(out) == before
     for number in (-1, 5):
-        with pytest.raises(UserError, match=f"There is no unit {number}: this source has 5"):
+        with says(f"There is no unit {number}: this source has 5"):
             made.part(number)
 
 
@@ -78,48 +76,42 @@ def test_a_plan_that_somebody_else_has_made_is_taken(source, tmp_path, monkeypat
     assert asked == [1]
 
 
-@pytest.mark.parametrize("damage", [b"", b"{}", b"[1]", b"\xff", b'{"unit": 0}'])
-def test_a_damaged_plan_is_one_line(damage, source, tmp_path):
-    begin(tmp_path / "out", source)
-    (tmp_path / "out" / "plan.json").write_bytes(damage)
-    for act in (lambda: begin(tmp_path / "out", source), lambda: pending(tmp_path / "out")):
-        with pytest.raises(UserError, match="plan.json.*Remove it, and the next run makes it anew"):
-            act()
-    (tmp_path / "out" / "plan.json").unlink()
-    assert begin(tmp_path / "out", source)
-
-
-def test_a_plan_that_was_changed_is_noticed(source, tmp_path):
+def test_a_damaged_or_changed_plan_is_one_line(source, tmp_path):
     begin(tmp_path / "out", source)
     path = tmp_path / "out" / "plan.json"
-    path.write_bytes(path.read_bytes().replace(b'"examples": 14', b'"examples": 13'))
-    with pytest.raises(UserError, match="has been changed since it was written"):
-        begin(tmp_path / "out", source)
+    sound = path.read_bytes()
+    changed = sound.replace(b'"examples": 14', b'"examples": 13')
+    for damage in (b"", b"{}", b"[1]", b"\xff", b'{"unit": 0}', changed):
+        path.write_bytes(damage)
+        for act in (lambda: begin(tmp_path / "out", source), lambda: pending(tmp_path / "out")):
+            with says("plan.json", "changed since it was written" if damage == changed else "Remove it, and the next"):
+                act()
+    path.unlink()
+    assert begin(tmp_path / "out", source)
 
 
 def test_another_source_or_unit_is_refused_and_changes_nothing(source, tmp_path):
     out = tmp_path / "out"
     begin(out, source)
-    before = {p.name: p.read_bytes() for p in out.iterdir()}
+    before = content(out)
     for options, words in ((dict(limit=3), "source.limit"), (dict(field="body"), "source.field")):
-        with pytest.raises(UserError, match=words):
+        with says(words):
             begin(out, source, **options)
     source.write_text(source.read_text().replace("text 13", "text 31"))
-    with pytest.raises(UserError, match="source.sha256"):
-        begin(out, source)
-    with pytest.raises(UserError, match="holds this run already|source.sha256"):
-        begin(out, source, resume=False)
-    assert {p.name: p.read_bytes() for p in out.iterdir()} == before
+    for resume in (True, False):
+        with says("source.sha256"):
+            begin(out, source, resume=resume)
+    assert content(out) == before
 
 
 def test_more_units_than_a_plan_holds_are_one_line(source, tmp_path, monkeypatch):
     monkeypatch.setattr(plan.boundary, "LIMIT", 4096 + 300)
-    with pytest.raises(UserError, match="14 units are more than a plan holds; make units larger"):
+    with says("14 units are more than a plan holds; make units larger"):
         begin(tmp_path / "out", source, unit=1)
 
 
 def test_pending_is_what_has_no_commit(source, tmp_path):
-    with pytest.raises(UserError, match="holds no run yet"):
+    with says("holds no run yet"):
         pending(tmp_path / "out")
     out = tmp_path / "out"
     begin(out, source)
@@ -133,27 +125,22 @@ def test_pending_is_what_has_no_commit(source, tmp_path):
     shard = out / "units" / "000" / "000002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
     assert pending(out) == [1, 2, 3]
-    for wrong in ((2, 2), (-1, 2), (0,), "01", (0.0, 1), 3):
-        with pytest.raises(UserError, match="shard"):
-            pending(out, wrong)
-
-
-def test_the_last_one_completes_the_store_and_twice_is_once(source, tmp_path):
-    out = tmp_path / "out"
-    begin(out, source)
     stores.write(out, stores.ROWS, finish=False, claim=False)
     assert finish(out)
-    before = {p.name: p.read_bytes() for p in out.rglob("*") if p.is_file()}
-    assert finish(out)
+    before = content(out)
+    assert finish(out)  # twice is once
     assert pending(out) == []
-    assert {p.name: p.read_bytes() for p in out.rglob("*") if p.is_file()} == before
+    assert content(out) == before
+    for wrong in ((2, 2), (-1, 2), (0,), "01", (0.0, 1), 3):
+        with says("shard"):
+            pending(out, wrong)
 
 
 def test_what_is_read_in_order_has_no_plan(tmp_path):
     out = tmp_path / "out"
     assert begin(out, (x for x in ["a", "b"])) is None
     assert [p.name for p in out.iterdir()] == ["run.json"]
-    with pytest.raises(UserError, match="source is read in order, and has not been read to its end"):
+    with says("source is read in order, and has not been read to its end"):
         pending(out)
     stores.write(out, stores.ROWS, claim=False)
     assert pending(out) == []
@@ -161,7 +148,6 @@ def test_what_is_read_in_order_has_no_plan(tmp_path):
 
 CLAIM = """
 import sys, time
-from llama_jax.plumbing.errors import UserError
 from tests.activations.test_plan import fingerprint, plan, open_folder, open_source
 out, source, start, different = sys.argv[1:]
 source = open_source(source)
@@ -181,18 +167,10 @@ def test_many_that_begin_at_once(different, source, tmp_path):
     begin(tmp_path / "alone", source)
     for attempt in range(1 + different):
         out, start = tmp_path / str(attempt), str(time.time() + 4)
-        others = [
-            subprocess.Popen(
-                [sys.executable, "-c", CLAIM, str(out), str(source), start, str(i % 2 if different else 0)],
-                stderr=subprocess.PIPE,
-                text=True,
-                env={**os.environ, "JAX_PLATFORMS": "cpu"},
-            )
-            for i in range(4)
-        ]
-        errors = [other.communicate()[1] for other in others]
+        others = [spawn("-c", CLAIM, out, source, start, i % 2 if different else 0) for i in range(4)]
+        errors = [finished(other).err for other in others]
         assert [other.returncode for other in others].count(0) == (2 if different else 4), errors
         refused = [error for error in errors if error]
         assert all("holds another run: other is" in error and error.count("\n") == 1 for error in refused)
-        assert {p.name for p in out.iterdir()} == {"run.json", "plan.json"}
+        assert content(out).keys() == {"run.json", "plan.json"}
         assert (out / "plan.json").read_bytes() == (tmp_path / "alone" / "plan.json").read_bytes()

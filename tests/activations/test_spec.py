@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from llama_jax import config
-from llama_jax.plumbing.errors import UserError
 from llama_lab.activations.spec import (
+    MOST,
     OF_A_LAYER,
     OF_THE_MODEL,
     ROW_LIMIT,
@@ -23,6 +23,7 @@ from llama_lab.activations.spec import (
     row_bytes,
     row_shape,
 )
+from tests.activations.stores import says
 
 CFG = config.tiny(num_hidden_layers=8)
 LENGTH = 16
@@ -111,62 +112,55 @@ def test_kept_is_plain_indexing(length, positions):
     assert ActivationSpec("q:0", "last").kept(length).tolist() == tokens[-1:]
 
 
-@pytest.mark.parametrize(
-    ("sites", "words"),
-    [
-        ("", "No sites are asked for"),
-        ((), "No sites are asked for"),
-        (5, "sites is 5"),
-        (None, "sites is None"),
-        ("resid_pst:3", "No such site: 'resid_pst'. Did you mean 'resid_post'"),
-        (("resid_post", 3), "resid_post needs layers, such as resid_post:3,7"),
-        ("3,7", "No such site: '3'. Known: attn_out"),
-        ("ln_final 3", "No such site: '3'"),
-        ("q", "q needs layers"),
-        ("ln_final:3", "ln_final belongs to no layer"),
-        ((("logits", "all"),), "logits belongs to no layer"),
-        ("q:", "Layers of q: '' is neither"),
-        ("q:x", "Layers of q: 'x' is neither"),
-        ("q:5-2", "Layers of q: '5-2' is neither"),
-        ("q:0-", "Layers of q: '0-' is neither"),
-        ("q:1:2", "Layers of q: '1:2' is neither"),
-        ("q:all,3", "'all' by itself"),
-        ("q:0-99999999999", "is neither"),
-        ((("q", "3"),), "Layers of q are '3'"),
-        ((("q", ()),), "Layers of q are ()"),
-        ((("q", (1, "2")),), "Layers of q are (1, '2')"),
-        ((("q", 1.0),), "Layers of q are 1.0"),
-        ((("q", True),), "Layers of q are True"),
-        ((("q", (True,)),), "Layers of q are (True,)"),
-        ((("q", itertools.count()),), "Layers of q are count("),
-        ((("q", np.array([[1]])),), "Layers of q are array([[1]])"),
-        ((np.array([1, 2]),), "No such site"),
-        ("x" * 10_000, "No such site: 'xxx"),
-    ],
-)
-def test_what_is_no_site_is_one_line(sites, words):
-    with pytest.raises(UserError) as error:
-        ActivationSpec(sites)
-    assert words in str(error.value)
-    assert len(str(error.value)) < 400
+SITES_WRONG = [
+    ("", "No sites are asked for"),
+    ((), "No sites are asked for"),
+    (5, "sites is 5"),
+    (None, "sites is None"),
+    ("resid_pst:3", "No such site: 'resid_pst'. Did you mean 'resid_post'"),
+    (("resid_post", 3), "resid_post needs layers, such as resid_post:3,7"),
+    ("3,7", "No such site: '3'. Known: attn_out"),
+    ("ln_final 3", "No such site: '3'"),
+    ("q", "q needs layers"),
+    ("ln_final:3", "ln_final belongs to no layer"),
+    ((("logits", "all"),), "logits belongs to no layer"),
+    ("q:", "Layers of q: '' is neither"),
+    ("q:x", "Layers of q: 'x' is neither"),
+    ("q:5-2", "Layers of q: '5-2' is neither"),
+    ("q:0-", "Layers of q: '0-' is neither"),
+    ("q:1:2", "Layers of q: '1:2' is neither"),
+    ("q:all,3", "'all' by itself"),
+    ("q:0-99999999999", "is neither"),
+    ((("q", "3"),), "Layers of q are '3'"),
+    ((("q", ()),), "Layers of q are ()"),
+    ((("q", (1, "2")),), "Layers of q are (1, '2')"),
+    ((("q", 1.0),), "Layers of q are 1.0"),
+    ((("q", True),), "Layers of q are True"),
+    ((("q", (True,)),), "Layers of q are (True,)"),
+    ((("q", itertools.count()),), "Layers of q are count("),
+    ((("q", range(MOST + 1)),), "Layers of q are range("),
+    ((("q", np.array([[1]])),), "Layers of q are array([[1]])"),
+    ((np.array([1, 2]),), "No such site"),
+    ("x" * 10_000, "No such site: 'xxx"),
+]
+POSITIONS_WRONG = ("first", "0", (), None, 1.5, (0, 1.5), ("0",), (True,), itertools.count())
+DTYPES_WRONG = ("float64", "int8", "f32", None, np.float32, np.array(["float32"] * 2), [])
+WRONG = [
+    *((dict(sites=sites), words) for sites, words in SITES_WRONG),
+    *((dict(sites="q:0", positions=p), "must be 'all', 'last' or whole numbers") for p in POSITIONS_WRONG),
+    *((dict(sites="q:0", dtype=dtype), "kept as bfloat16, float16, float32") for dtype in DTYPES_WRONG),
+]
 
 
-@pytest.mark.parametrize("positions", ["first", "0", (), None, 1.5, (0, 1.5), ("0",), (True,), itertools.count()])
-def test_what_is_no_position_is_one_line(positions):
-    with pytest.raises(UserError, match="positions is .*must be 'all', 'last' or whole numbers"):
-        ActivationSpec("q:0", positions)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "int8", "f32", None, np.float32, np.array(["float32"] * 2), []])
-def test_what_is_no_dtype_is_one_line(dtype):
-    with pytest.raises(UserError, match="dtype is .*kept as bfloat16, float16, float32"):
-        ActivationSpec("q:0", dtype=dtype)
-
-
-@pytest.mark.parametrize("layer", [8, -9])
-def test_a_layer_that_the_model_has_not_is_one_line(layer):
-    with pytest.raises(UserError, match=f"mlp_out:{layer} is asked for; the model has layers 0 to 7"):
-        ActivationSpec((("mlp_out", (0, layer)),)).resolve(CFG)
+def test_what_cannot_be_asked_for_is_one_line():
+    for asked, words in WRONG:
+        with says(words) as caught:
+            ActivationSpec(**asked)
+        assert len(str(caught.value)) < 400
+    for layer in (8, -9):
+        with says(f"mlp_out:{layer} is asked for; the model has layers 0 to 7"):
+            ActivationSpec((("mlp_out", (0, layer)),)).resolve(CFG)
+    assert len(ActivationSpec((("q", range(MOST)),)).sites[0][1]) == MOST
 
 
 def test_shapes_and_bytes_of_a_row():
@@ -185,9 +179,9 @@ def test_shapes_and_bytes_of_a_row():
 def test_what_grows_with_the_vocabulary_or_the_context_is_stopped(sites, largest):
     big = config.tiny(num_hidden_layers=8, vocab_size=70_000, num_attention_heads=32)
     spec = ActivationSpec(sites, dtype="float32")
-    with pytest.raises(UserError, match=f"more than {ROW_LIMIT:,}; the largest is {largest}.*--row-limit"):
+    with says(f"more than {ROW_LIMIT:,}; the largest is {largest}", "--row-limit"):
         check_size(spec, big, 2048)
     size = sum(prod(row_shape(site, big, 2048)) for site in spec.resolve(big)) * 4
     check_size(spec, big, 2048, size)
-    with pytest.raises(UserError, match=f"takes {size:,} bytes"):
+    with says(f"takes {size:,} bytes"):
         check_size(spec, big, 2048, size - 1)

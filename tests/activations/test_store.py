@@ -24,7 +24,7 @@ from llama_lab.activations.moments import Moments
 from llama_lab.activations.spec import ActivationSpec
 from llama_lab.activations.verification import verify
 from tests.activations import stores
-from tests.activations.stores import read_all, same_bits
+from tests.activations.stores import content, read_all, same_bits, says
 
 
 @pytest.fixture
@@ -71,54 +71,44 @@ def test_tensors_and_moments_that_do_not_belong_together_are_refused(folder):
 
 def test_a_spec_is_known_from_the_fingerprint():
     spec = ActivationSpec("q:1 resid_post:0,3 logits", (0, -1), "float16")
-    run = {
-        "spec": json.loads(
-            json.dumps(
-                store.describe(spec, {"resid_post:0": (4,), "q:1": (2, 3), "resid_post:3": (4,), "logits": (5,)})
-            )
-        )
-    }
-    back = store.spec_of(run)
+    shapes = {"resid_post:0": (4,), "q:1": (2, 3), "resid_post:3": (4,), "logits": (5,)}
+    back = store.spec_of({"spec": json.loads(json.dumps(store.describe(spec, shapes)))})
     assert back == ActivationSpec((("resid_post", 0), ("q", 1), ("resid_post", 3), "logits"), (0, -1), "float16")
 
 
 def test_a_folder_is_claimed_once_and_resumed_by_the_same_run_only(folder):
-    mine = stores.fingerprint()
+    mine = stores.fingerprint() | {"config": dict.fromkeys("abc", 1)}
     store.claim(folder, mine, resume=False)
     assert store.read_run(folder) == mine
     store.claim(folder, mine, resume=True)
-    with pytest.raises(UserError, match="holds this run already. Leave --no-resume"):
+    with says("holds this run already. Leave --no-resume"):
         store.claim(folder, mine, resume=False)
     before = folder.read("run.json")
     other = stores.fingerprint("float32") | {"model": {"name": "tiny", "weights_hash": "cd" * 32}, "new": 1}
     del other["unit"]
     with pytest.raises(UserError) as caught:
-        store.claim(folder, other, resume=True)
+        store.claim(folder, other | {"config": mine["config"]}, resume=True)
     line = str(caught.value)
     for difference in (
         'spec.dtype is "bfloat16" there, "float32" here',
         "new is absent there, 1 here",
         "unit is 3 there, absent here",
+        "model.weights_hash",
     ):
         assert difference in line
-    assert "model.weights_hash" in line
     assert "model.name" not in line
     assert "ab" * 32 not in line  # shortened
+    with says("and 3 more"):
+        store.claim(folder, other | {"config": dict.fromkeys("abc", 2)}, resume=True)
     assert folder.read("run.json") == before
-
-
-def test_many_differences_are_counted(folder):
-    store.claim(folder, stores.fingerprint() | {"config": dict.fromkeys("abcdefg", 1)}, resume=False)
-    with pytest.raises(UserError, match="and 3 more"):
-        store.claim(folder, stores.fingerprint() | {"config": dict.fromkeys("abcdefg", 2)}, resume=True)
 
 
 def test_units_of_an_unknown_run_are_left_alone(folder):
     store.write_unit(folder, 0, *stores.unit(0, 2))
-    with pytest.raises(UserError, match=r"no run\.json"):
+    with says("no run.json"):
         store.claim(folder, stores.fingerprint(), resume=True)
     folder.write("run.json", b"{half")
-    with pytest.raises(UserError, match=r"run\.json is not JSON"):
+    with says("run.json is not JSON"):
         store.claim(folder, stores.fingerprint(), resume=True)
 
 
@@ -140,37 +130,30 @@ def test_the_whole_is_what_its_units_are(tmp_path):
     assert index["first_row"] == [0, 7, 7, 19, 24]
 
 
-def test_finishing_again_and_rebuilding_the_index_change_no_byte(tmp_path):
-    stores.write(tmp_path)
-    folder = open_folder(tmp_path)
-    before = {name: folder.read(name) for name in folder.names()}
-    store.finish(folder, 5)
-    folder.remove("index.parquet")
-    store.rebuild_index(folder)
-    assert {name: folder.read(name) for name in folder.names()} == before
-
-
-def test_two_runs_are_equal_in_every_byte_whatever_the_order_of_their_units(tmp_path):
+def test_two_runs_are_equal_in_every_byte_whatever_the_order_and_how_often_they_are_finished(tmp_path):
     stores.write(tmp_path / "a")
     stores.write(tmp_path / "b", finish=False, skip=(0, 2))
     stores.write(tmp_path / "b", skip=(1, 3))
-    a, b = open_folder(tmp_path / "a"), open_folder(tmp_path / "b")
-    assert {name: a.read(name) for name in a.names()} == {name: b.read(name) for name in b.names()}
+    before, folder = content(tmp_path / "a"), open_folder(tmp_path / "a")
+    assert content(tmp_path / "b") == before
+    store.finish(folder, 5)
+    folder.remove("index.parquet")
+    store.rebuild_index(folder)
+    assert content(tmp_path / "a") == before
 
 
 def test_what_is_not_whole_cannot_be_finished(tmp_path):
     stores.write(tmp_path, finish=False, skip=(2,))
     folder = open_folder(tmp_path)
-    with pytest.raises(UserError, match="unit 2 is not committed"):
-        store.finish(folder, 5)
-    with pytest.raises(UserError, match="unit 2 is not committed"):
-        store.finish(folder)
+    for units in (5, None):
+        with says("unit 2 is not committed"):
+            store.finish(folder, units)
     store.write_unit(folder, 2, *stores.unit(2, stores.ROWS[2]))
-    with pytest.raises(UserError, match="source ends after 3 units"):
+    with says("source ends after 3 units"):
         store.finish(folder, 3)
     tensors, about, found = stores.unit(2, stores.ROWS[2])
     store.write_unit(folder, 2, tensors, about | {"first": 7}, found)
-    with pytest.raises(UserError, match=r"000002\.json begins at example 7; 6 should follow"):
+    with says("000002.json begins at example 7; 6 should follow"):
         store.finish(folder)
     assert not (tmp_path / "complete.json").exists()
 
@@ -183,33 +166,33 @@ def test_a_commit_without_its_whole_shard_does_not_count(tmp_path):
     assert list(store.commits(folder)) == [0, 1, 4]
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda c: c.pop("sha256"), "has no sha256"),
-        (lambda c: c.update(rows="7"), "rows is '7'"),
-        (lambda c: c.update(rows=-1), "rows is -1"),
-        (lambda c: c.update(rows=True), "rows is True"),
-        (lambda c: c.update(unit=1), "commit of unit 1"),
-        (lambda c: c.update(rows=1 << 62), "rows is 4611686018427387904; input should be less than"),
-        (lambda c: c.update(rows=10**9), "1,000,000,000 rows do not fit in"),
-        (lambda c: c.update(moments=[]), "moments is []"),
-        (lambda c: c["moments"]["q:1"].update(mean=[1]), "mean and m2 do not belong together"),
-        (lambda c: c["moments"]["q:1"].update(mean=["x"]), "['x']; input should be a valid number"),
-        (lambda c: c["moments"]["q:1"].update(mean=None), "moments.q:1.mean"),
-        (lambda c: c["moments"]["q:1"].update(mean=10**400), "moments.q:1.mean"),
-    ],
-)
-def test_a_damaged_commit_is_one_line(change, words, tmp_path):
+WRONG = [  # what is done to a commit's fields, and what is said
+    (lambda c: c.pop("sha256"), "has no sha256"),
+    (lambda c: c.update(rows="7"), "rows is '7'"),
+    (lambda c: c.update(rows=-1), "rows is -1"),
+    (lambda c: c.update(rows=True), "rows is True"),
+    (lambda c: c.update(unit=1), "commit of unit 1"),
+    (lambda c: c.update(rows=1 << 62), "rows is 4611686018427387904; input should be less than"),
+    (lambda c: c.update(rows=10**9), "1,000,000,000 rows do not fit in"),
+    (lambda c: c.update(moments=[]), "moments is []"),
+    (lambda c: c["moments"]["q:1"].update(mean=[1]), "mean and m2 do not belong together"),
+    (lambda c: c["moments"]["q:1"].update(mean=["x"]), "['x']; input should be a valid number"),
+    (lambda c: c["moments"]["q:1"].update(mean=None), "moments.q:1.mean"),
+    (lambda c: c["moments"]["q:1"].update(mean=10**400), "moments.q:1.mean"),
+]
+
+
+def test_a_damaged_commit_is_one_line(tmp_path):
     stores.write(tmp_path, finish=False)
     path = tmp_path / "units/000/000000.json"
-    values = json.loads(path.read_bytes())
-    values.pop("record_sha256")
-    change(values)
-    path.write_bytes(records.sealed(values))
-    with pytest.raises(UserError, match=re.escape(words)) as caught:
-        store.read_commit(open_folder(tmp_path), 0)
-    assert str(path) in str(caught.value)
+    sound = path.read_bytes()
+    for change, words in WRONG:
+        values = json.loads(sound)
+        values.pop("record_sha256")
+        change(values)
+        path.write_bytes(records.sealed(values))
+        with says(str(path), words):
+            store.read_commit(open_folder(tmp_path), 0)
 
 
 def test_a_full_disk_is_one_line_and_leaves_what_is_committed_valid(tmp_path, monkeypatch):

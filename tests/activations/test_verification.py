@@ -15,6 +15,7 @@ from llama_lab.activations.folder import open_folder, temporary
 from llama_lab.activations.sources import open_source
 from llama_lab.activations.verification import Problem
 from tests.activations import stores
+from tests.activations.stores import says
 
 SHARD, COMMIT = "units/000/000002.safetensors", "units/000/000002.json"
 
@@ -111,14 +112,6 @@ def test_a_file_that_is_another_thing_is_named(kind, sound, tmp_path):
             ActivationStore.open(out)["q:1"][:]
 
 
-@pytest.mark.parametrize("units", [6, 10**18])
-def test_units_that_are_counted_and_not_there_are_one_line(units, out):
-    edit(out, "complete.json", units=units)
-    assert verify(out)[0].file == "units/000/000005.json"
-    assert len(verify(out)) == 2
-    assert not ActivationStore.open(out).complete
-
-
 def test_a_unit_that_is_far_from_the_others_is_one_line(tmp_path):
     stores.write(tmp_path, finish=False)
     store.write_unit(open_folder(tmp_path), 10**12, *stores.unit(10**12, 1))
@@ -159,141 +152,121 @@ def remove(*names):
     return lambda out: [(out / name).unlink() for name in names]
 
 
-LEFT, LAST = temporary("units/000/000005.safetensors"), "units/000/000004.json"
+def changed(change):
+    """Damage: a shard that is whole, with a commit that fits its bytes, but not the run's."""
+    return lambda out: recommit(out, b"".join(shards.serialise(change(tensors()))))
+
+
+def summed(change):
+    """Damage: other moments in a commit."""
+    return lambda out: edit(out, COMMIT, moments=change(json.loads((out / COMMIT).read_bytes())["moments"]))
+
+
+def scaled(site, field):
+    def change(found):
+        value = np.array(found[site][field]) * 1.01 + (field == "count")
+        return found | {site: found[site] | {field: int(value) if field == "count" else value.tolist()}}
+
+    return summed(change)
+
+
+def totals(**fields):
+    return lambda out: edit(out, "complete.json", **fields)
+
+
+LEFT, LAST, WHOLE = temporary("units/000/000005.safetensors"), "units/000/000004.json", "complete.json"
 ODD = ("units/000/notes.txt", "units/001/000002.json", "units/2.safetensors", "units/000/2.json")
-DAMAGES = {  # what is done to a store, and what is said of which file; where that is one file, of no other
-    "truncated shard": (lambda out: os.truncate(out / SHARD, 200), {SHARD: "truncated: 200 bytes"}),
-    "longer shard": (lambda out: put(SHARD, (out / SHARD).read_bytes() + b"x")(out), {SHARD: "too long"}),
-    "no shard": (remove(SHARD), {SHARD: "missing, although its unit is committed"}),
-    "no commit": (
-        remove(COMMIT),
-        {
-            SHARD: f"has no commit: {COMMIT} is missing",
-            COMMIT: "missing, although later units",
-            "complete.json": "units",
-        },
+SHARDS = {  # what is done to a unit's tensors, and what is said of its shard
+    "q:1 is float32 [12, 2, 3], where the run and the commit say bfloat16": (
+        lambda t: t | {"q:1": t["q:1"].astype(np.float32)}
     ),
-    "no last unit": (
-        remove(LAST, "units/000/000004.safetensors"),
-        {LAST: "missing, although complete.json counts 5 units", "complete.json": "units"},
-    ),
-    "another's commit": (
-        lambda out: shutil.copy(out / "units/000/000003.json", out / COMMIT),
-        {COMMIT: "commit of unit 3", "complete.json": "units"},
-    ),
-    "a shard that is none": (lambda out: recommit(out, b"\x10" + b"\0" * 1000), {SHARD: "header", "complete.json": ""}),
-    "other values": (
-        lambda out: recommit(out, b"".join(shards.serialise(tensors(**{"q:1": tensors()["q:1"] + 1})))),
-        {COMMIT: "its moments of q:1 are not those of the values", "complete.json": ""},
-    ),
-    "other examples": (
-        lambda out: edit(out, COMMIT, first=5),
-        {COMMIT: "begins at example 5; 6 should follow", "complete.json": ""},
-    ),
-    "another fingerprint": (
-        lambda out: edit(out, "run.json", model={"name": "other"}),
-        {"run.json": "changed since the run finished"},
-    ),
-    "unreadable totals": (put("complete.json", b"{"), {"complete.json": "not JSON"}),
-    "half a file": (put(LEFT, b"half"), {LEFT: "a temporary file"}),
-    **{name: (put(name, b"{}"), {name: "not a file of a store"}) for name in ODD},
+    "q:1 is bfloat16 [12, 6]": lambda t: t | {"q:1": t["q:1"].reshape(12, 6)},
+    "[11]": lambda t: {name: value[:-1] for name, value in t.items()},
+    "q:1 is absent": lambda t: {name: value for name, value in t.items() if name != "q:1"},
+    "k:0 is bfloat16 [12, 2, 3], where the run and the commit say absent": lambda t: t | {"k:0": t["q:1"]},
+    "token is int64": lambda t: t | {"token": t["token"].astype(np.int64)},
+    "row 1 does not come after": lambda t: {name: value[::-1] for name, value in t.items()},
+    "row 11 does not come after": lambda t: {name: value[[*range(11), 10]] for name, value in t.items()},
+    "the commit has 3 from 6 on": lambda t: t | {"example": t["example"] + 3},
+    "negative token": lambda t: t | {"token": t["token"] - 200},
 }
+RECORDS = {  # what is put in the place of a commit, and what is said of it
+    b"{": "not JSON",
+    b"[]": "it holds []",
+    b'{"unit": 2}': "has no record_sha256",
+    b'{"unit": 2, "record_sha256": "' + b"0" * 64 + b'"}': "its seal does not fit",
+    records.sealed({"unit": 2}): "has no first (7 more such)",
+    b"": "JSON",
+}
+DAMAGES = [  # what is done to a store, and what is said of which file; where that is one file, of no other
+    (lambda out: os.truncate(out / SHARD, 200), {SHARD: "truncated: 200 bytes"}),
+    (lambda out: put(SHARD, (out / SHARD).read_bytes() + b"x")(out), {SHARD: "too long"}),
+    (remove(SHARD), {SHARD: "missing, although its unit is committed"}),
+    (
+        remove(COMMIT),
+        {SHARD: f"has no commit: {COMMIT} is missing", COMMIT: "missing, although later units", WHOLE: "units"},
+    ),
+    (
+        remove(LAST, "units/000/000004.safetensors"),
+        {LAST: "missing, although complete.json counts 5 units", WHOLE: "units"},
+    ),
+    (
+        lambda out: shutil.copy(out / "units/000/000003.json", out / COMMIT),
+        {COMMIT: "commit of unit 3", WHOLE: "units"},
+    ),
+    (lambda out: recommit(out, b"\x10" + b"\0" * 1000), {SHARD: "header", WHOLE: ""}),
+    (
+        changed(lambda t: t | {"q:1": t["q:1"] + 1}),
+        {COMMIT: "its moments of q:1 are not those of the values", WHOLE: ""},
+    ),
+    (lambda out: edit(out, COMMIT, first=5), {COMMIT: "begins at example 5; 6 should follow", WHOLE: ""}),
+    (lambda out: edit(out, "run.json", model={"name": "other"}), {"run.json": "changed since the run finished"}),
+    (put("run.json", b"{}"), {"run.json": "has no spec", WHOLE: ""}),
+    (put("run.json", b"x"), {"run.json": "not JSON", WHOLE: ""}),
+    (remove("run.json"), {"run.json": "missing", WHOLE: ""}),
+    (put(WHOLE, b"{"), {WHOLE: "not JSON"}),
+    (put(LEFT, b"half"), {LEFT: "a temporary file"}),
+    *((put(name, b"{}"), {name: "not a file of a store"}) for name in ODD),
+    *((put(COMMIT, content), {COMMIT: words, WHOLE: ""}) for content, words in RECORDS.items()),
+    *((changed(change), {SHARD: words, WHOLE: ""}) for words, change in SHARDS.items()),
+    *(
+        (scaled(site, field), {COMMIT: f"its moments of {site} are not those of the values", WHOLE: ""})
+        for site in stores.SHAPES
+        for field in ("mean", "m2", "count")
+    ),
+    (summed(lambda m: {"q:1": m["q:1"]}), {COMMIT: "it has moments of q:1, not of the run's sites", WHOLE: ""}),
+    (
+        summed(lambda m: m | {"q:1": m["resid_post:0"]}),
+        {COMMIT: "its moments of q:1 are [4], its values [2, 3]", WHOLE: ""},
+    ),
+    *((totals(**{name: 1}), {WHOLE: f"contradicts the commits: {name}"}) for name in ("examples", "rows", "bytes")),
+    (totals(tokens=1), {WHOLE: "contradicts the commits: tokens"}),
+    (totals(commits_sha256="0" * 64), {WHOLE: "contradicts the commits: commits_sha256"}),
+    (totals(moments={}), {WHOLE: "contradicts the commits: moments"}),
+    *((totals(units=n), {"units/000/000005.json": "complete.json counts", WHOLE: "units"}) for n in (6, 10**18)),
+]
 
 
-@pytest.mark.parametrize("name", DAMAGES)
-def test_damage_is_named_by_its_file(name, out):
-    damage, expected = DAMAGES[name]
+@pytest.mark.parametrize("number", range(len(DAMAGES)))
+def test_damage_is_named_by_its_file(number, out):
+    damage, expected = DAMAGES[number]
     damage(out)
     problems = verify(out)
-    assert len(expected) > 1 or [problem.file for problem in problems] == [*expected]
+    assert len(problems) <= 10  # however many units are counted
+    assert len(expected) > 1 or [problem.file for problem in problems] == [*expected], problems
     for file, words in expected.items():
-        assert any(problem.file == file and words in problem.reason for problem in problems), problems
-
-
-def test_what_a_killed_writer_left_is_swept(out):
-    put(LEFT, b"half")(out)
+        assert any(p.file == file and words in p.reason for p in problems) or not words, problems
+    assert not any(str(out) in problem.reason for problem in problems)
     open_folder(out).sweep()
-    assert verify(out) == []
+    assert expected.keys() != {LEFT} or verify(out) == []
 
 
 def test_a_gap_in_an_unfinished_run(tmp_path):
     stores.write(tmp_path, finish=False, skip=(1,))
     assert [p.file for p in verify(tmp_path)] == ["units/000/000001.json", "complete.json"]
     assert "has not finished" in verify(tmp_path)[1].reason
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"{", "not JSON"),
-        (b"[]", "it holds []"),
-        (b'{"unit": 2}', "has no record_sha256"),
-        (b'{"unit": 2, "record_sha256": "' + b"0" * 64 + b'"}', "its seal does not fit"),
-        (records.sealed({"unit": 2}), "has no first (7 more such)"),
-        (b"", "JSON"),
-    ],
-)
-def test_a_commit_that_is_none(content, words, out):
-    (out / COMMIT).write_bytes(content)
-    [reason] = [p.reason for p in verify(out) if p.file == COMMIT and "although" not in p.reason]
-    assert words in reason
-    assert str(out) not in reason
-
-
-@pytest.mark.parametrize(("content", "words"), [(b"{}", "has no spec"), (b"x", "not JSON"), (None, "missing")])
-def test_a_damaged_or_missing_fingerprint(content, words, out):
-    (out / "run.json").write_bytes(content) if content else (out / "run.json").unlink()
-    problems = [p for p in verify(out) if p.file == "run.json"]
-    assert words in problems[0].reason
-    assert str(out) not in problems[0].reason
-
-
-CHANGED = {
-    "dtype": (
-        lambda t: t | {"q:1": t["q:1"].astype(np.float32)},
-        "q:1 is float32 [12, 2, 3], where the run and the commit say bfloat16",
-    ),
-    "shape": (lambda t: t | {"q:1": t["q:1"].reshape(12, 6)}, "q:1 is bfloat16 [12, 6]"),
-    "rows": (lambda t: {name: value[:-1] for name, value in t.items()}, "[11]"),
-    "site missing": (lambda t: {name: value for name, value in t.items() if name != "q:1"}, "q:1 is absent"),
-    "site more": (
-        lambda t: t | {"k:0": t["q:1"]},
-        "k:0 is bfloat16 [12, 2, 3], where the run and the commit say absent",
-    ),
-    "label's dtype": (lambda t: t | {"token": t["token"].astype(np.int64)}, "token is int64"),
-    "rows swapped": (lambda t: {name: value[::-1] for name, value in t.items()}, "row 1 does not come after"),
-    "row twice": (lambda t: {name: value[[*range(11), 10]] for name, value in t.items()}, "row 11 does not come after"),
-    "example": (lambda t: t | {"example": t["example"] + 3}, "the commit has 3 from 6 on"),
-    "negative": (lambda t: t | {"token": t["token"] - 200}, "negative token"),
-}
-
-
-@pytest.mark.parametrize("name", CHANGED)
-def test_a_shard_that_is_whole_but_not_the_run_s(name, out):
-    change, words = CHANGED[name]
-    recommit(out, b"".join(shards.serialise(change(tensors()))))
-    reasons = [p.reason for p in verify(out) if p.file == SHARD]
-    assert any(words in reason for reason in reasons), reasons
-
-
-@pytest.mark.parametrize("site", stores.SHAPES)
-@pytest.mark.parametrize("field", ["mean", "m2", "count"])
-def test_moments_that_are_not_those_of_the_values(site, field, out):
-    found = json.loads((out / COMMIT).read_bytes())["moments"]
-    value = np.array(found[site][field]) * 1.01 + (field == "count")
-    found[site][field] = value.tolist() if field != "count" else int(value)
-    edit(out, COMMIT, moments=found)
-    assert Problem(COMMIT, f"its moments of {site} are not those of the values") in verify(out)
-
-
-def test_moments_of_other_sites_or_shapes(out):
-    found = json.loads((out / COMMIT).read_bytes())["moments"]
-    edit(out, COMMIT, moments={"q:1": found["q:1"]})
-    assert Problem(COMMIT, "it has moments of q:1, not of the run's sites") in verify(out)
-    edit(out, COMMIT, moments=found | {"q:1": found["resid_post:0"]})
-    assert Problem(COMMIT, "its moments of q:1 are [4], its values [2, 3]") in verify(out)
-    (out / "run.json").unlink()  # nothing says what they should be
-    assert {p.file for p in verify(out)} >= {"run.json", "complete.json"}
+    stores.write(tmp_path, finish=False)
+    assert verify(tmp_path) == [Problem("complete.json", "missing: the run has not finished; resume it")]
 
 
 @pytest.mark.parametrize("offset", [0, 1e4])
@@ -312,12 +285,6 @@ def test_moments_summed_in_float32_are_near_enough(scale, offset):
 def test_large_shards_are_read_in_pieces(out, monkeypatch):
     monkeypatch.setattr(verification, "PIECE", 100)
     assert verify(out) == []
-
-
-@pytest.mark.parametrize("field", ["units", "examples", "rows", "tokens", "bytes", "commits_sha256", "moments"])
-def test_totals_that_are_wrong(field, out):
-    edit(out, "complete.json", **{field: {"commits_sha256": "0" * 64, "moments": {}}.get(field, 1)})
-    assert Problem("complete.json", f"contradicts the commits: {field}") in verify(out)
 
 
 def vouched(out):
@@ -342,14 +309,9 @@ def test_an_index_that_contradicts_the_commits(out, tmp_path):
     assert verify(out) == []
 
 
-def test_an_unfinished_store_has_one_problem(tmp_path):
-    stores.write(tmp_path, finish=False)
-    assert verify(tmp_path) == [Problem("complete.json", "missing: the run has not finished; resume it")]
-
-
 def test_no_store_is_one_line(tmp_path):
     for where in (tmp_path, tmp_path / "none"):
-        with pytest.raises(UserError, match="no activations in"):
+        with says("no activations in"):
             verify(where)
 
 

@@ -4,12 +4,9 @@ for a slow one, and nobody is left behind."""
 import contextlib
 import io
 import json
-import os
 import random
 import re
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -21,67 +18,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import supervisor
 from llama_lab.activations.run import Progress, RunReport
 from llama_lab.cli.extract import ranges
 from tests.activations import stores
-from tests.activations.test_multihost import free_port
+from tests.activations.runs import COMMAND, MODEL, UNITS, commits, done, finished, free_port, spawn, start
+from tests.activations.stores import content, says
 
-MODEL = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
-COMMAND = ["extract", "--model", MODEL, "--sites", "resid_post:all q:0", "--batch", "4", "--length", "32", "--json"]
-UNITS = 300
 REPORT = RunReport(out="out", units=10, rows=100, bytes=1000, written=5, tokens=60, padding=0.25, compilations=1,
                    seconds=2.0, tokens_per_second=30.0, complete=False)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory):
-    """Examples of token ids, enough for a run of some seconds."""
-    draw = random.Random(0)
-    rows = [{"text": [draw.randrange(97) for _ in range(draw.randrange(1, 60))]} for _ in range(1200)]
-    path = tmp_path_factory.mktemp("source") / "ids.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
-def unbroken(source, tmp_path_factory):
-    out = tmp_path_factory.mktemp("unbroken") / "out"
-    assert finished(start(source, out)).returncode == 0
-    return out
-
-
-def start(source, out, *options, **environment):
-    """`llama-jax extract` in a process and a session of its own."""
-    command = [sys.executable, "-m", "llama_jax", *COMMAND, "--source", str(source), "--unit", "4", "--out", str(out)]
-    return subprocess.Popen(
-        [*command, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env={**os.environ, "JAX_PLATFORMS": "cpu", **environment},
-    )
-
-
-def finished(process):
-    out, err = process.communicate(timeout=120)
-    return SimpleNamespace(returncode=process.returncode, out=out, err=err)
-
-
-def content(folder):
-    """A store's files; what a killed process was about to write has a name of its own, and is none of them."""
-    files = (p for p in Path(folder).rglob("*") if p.is_file())
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files
-            if not (p.name.startswith(".") and p.suffix == ".tmp")}  # fmt: skip
-
-
-def commits(out):
-    return {int(p.stem) for p in Path(out).rglob("units/*/*.json") if not p.name.startswith(".")}
 
 
 def when_running(process, out, least=8):
@@ -142,9 +87,7 @@ def test_shards_in_any_order_are_one_store_and_what_is_pending_is_said(source, u
     """Some together, some later, one twice, one by a scheduler's variables; none needs another."""
     out = tmp_path / "out"
     together = [start(source, out, "--shard", f"{i}/5") for i in (3, 1)]
-    ended = [finished(process) for process in together]
-    assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
-    assert [json.loads(e.out)["units"] for e in ended] == [60, 60]
+    assert [done(process)["units"] for process in together] == [60, 60]
     assert pending(call, out) == [n for n in range(UNITS) if n % 5 not in (1, 3)]
     assert pending(call, out, "--shard", "4/5") == list(range(4, UNITS, 5))
     code, said, _ = call("extract", "--pending", "--out", out, "--shard", "0/5")
@@ -156,13 +99,11 @@ def test_shards_in_any_order_are_one_store_and_what_is_pending_is_said(source, u
         (["0/10"], {}, 30),
         (["1/4", "--processes", "2"], {}, 30),
     ):
-        done = finished(start(source, out, "--shard", *options, **environment))
-        assert done.returncode == 0, done.err
-        assert json.loads(done.out)["written"] == written
-        assert not json.loads(done.out)["complete"]
+        report = done(start(source, out, "--shard", *options, **environment))
+        assert (report["written"], report["complete"]) == (written, False)
     assert "shard 4/5, from SLURM_ARRAY_TASK_ID" in finished(start(source, out, "--shard", "auto", **by_scheduler)).err
     left = pending(call, out)
-    last = json.loads(finished(start(source, out)).out)  # the same command does just what is missing
+    last = done(start(source, out))  # the same command does just what is missing
     assert (last["written"], last["units"], last["complete"]) == (len(left), UNITS, True)
     assert pending(call, out) == []
     assert content(out) == content(unbroken)
@@ -172,9 +113,7 @@ def test_shards_in_any_order_are_one_store_and_what_is_pending_is_said(source, u
 def test_two_that_start_at_once_do_the_same_units(source, unbroken, tmp_path):
     """The very same command, on an empty folder: both claim it, both do what they find, and the bytes are the same."""
     out = tmp_path / "out"
-    ended = [finished(process) for process in [start(source, out) for _ in range(2)]]
-    assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
-    reports = [json.loads(e.out) for e in ended]
+    reports = [done(process) for process in [start(source, out) for _ in range(2)]]
     assert [r["units"] for r in reports] == [UNITS, UNITS]
     assert sum(r["written"] for r in reports) >= UNITS
     assert all(r["complete"] for r in reports)
@@ -207,8 +146,7 @@ def test_killed_at_random_moments_shards_go_on(source, unbroken, tmp_path):
         if (out / "complete.json").exists():
             break
     assert killed
-    again = finished(start(source, out))
-    assert again.returncode == 0, again.err
+    done(start(source, out))
     assert content(out) == content(unbroken)
 
 
@@ -222,10 +160,9 @@ def test_a_process_reads_its_own_part_of_the_source_only(source, unbroken, tmp_p
     out, spy = tmp_path / "out", tmp_path / "spy.py"
     spy.write_text(SPY)
     for shard, most in (("0/100", 2.3), ("1/100", 0.05)):
-        command = [sys.executable, str(spy), *COMMAND, "--unit", "4", "--source", str(wide), "--out", str(out)]
-        done = subprocess.run([*command, "--shard", shard], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert 0 < int(done.stderr.split()[-1]) < most * wide.stat().st_size
+        ended = finished(spawn(spy, *COMMAND, "--unit", 4, "--source", wide, "--out", out, "--shard", shard))
+        assert ended.returncode == 0, ended.err
+        assert 0 < int(ended.err.split()[-1]) < most * wide.stat().st_size
     ours = {n: b for n, b in content(out).items() if n.endswith("safetensors")}
     assert len(ours) == 6
     assert ours.items() <= content(unbroken).items()
@@ -262,10 +199,7 @@ finally:
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 4])
 def test_any_number_of_processes_writes_the_same_bytes(source, unbroken, tmp_path, processes):
-    done = finished(start(source, tmp_path / "out", "--processes", str(processes)))
-    assert done.returncode == 0, done.err
-    report, *others = [json.loads(line) for line in done.out.splitlines()]
-    assert not others
+    report = done(start(source, tmp_path / "out", "--processes", str(processes)))
     assert (report["units"], report["written"], report["complete"]) == (UNITS, UNITS, True)
     assert report["compilations"] <= processes  # none is known of workers that were overtaken at their last unit
     assert content(tmp_path / "out") == content(unbroken)
@@ -293,10 +227,8 @@ def test_a_slow_worker_is_overtaken(source, unbroken, tmp_path):
     process = start(source, out, "--processes", "2")
     children = when_running(process, out)
     children[0].suspend()
-    ended = finished(process)
+    assert done(process)["written"] == UNITS
     assert gone(children)
-    assert ended.returncode == 0, ended.err
-    assert json.loads(ended.out)["written"] == UNITS
     assert content(out) == content(unbroken)
 
 
@@ -315,9 +247,7 @@ def test_when_all_workers_die_it_is_one_line_and_can_be_gone_on_with(source, unb
     assert ended.err == line
     assert not (out / "complete.json").exists()
     found = len(commits(out))
-    again = finished(start(source, out, "--processes", "3"))
-    assert again.returncode == 0, again.err
-    assert json.loads(again.out)["written"] == UNITS - found
+    assert done(start(source, out, "--processes", "3"))["written"] == UNITS - found
     assert content(out) == content(unbroken)
 
 
@@ -339,8 +269,7 @@ def test_nobody_is_left_behind(source, unbroken, tmp_path, sign):
     if sign != signal.SIGKILL:
         assert (ended.returncode, ended.err) == (130, f"interrupted. {supervisor.AGAIN}\n")
     assert 0 < len(commits(out)) < UNITS
-    again = finished(start(source, out))
-    assert again.returncode == 0, again.err
+    done(start(source, out))
     assert content(out) == content(unbroken)
 
 
@@ -375,16 +304,8 @@ def test_a_program_with_a_runtime_of_its_own_keeps_it(source, tmp_path):
             assert written == 6, written
         assert multihost_utils.process_allgather(numpy.int32(index)).tolist() == [0, 1]
         """
-    given = (str(free_port()), MODEL, str(source), str(tmp_path))
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(i), *given],
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        )
-        for i in range(2)
-    ]
+    port = free_port()
+    both = [spawn("-c", code, i, port, MODEL, source, tmp_path) for i in range(2)]
     ended = [finished(process) for process in both]
     assert [e.returncode for e in ended] == [0, 0], [e.err for e in ended]
     assert content(tmp_path / "a") == content(tmp_path / "b")
@@ -403,13 +324,6 @@ def test_a_mistake_is_one_line_whoever_makes_it(source, unbroken, tmp_path):
         assert (ended.returncode, ended.out) == (2, "")
         assert re.fullmatch(f"error: .*{words}.*\n", ended.err), ended.err
     assert content(unbroken) == before
-
-
-def test_a_mesh_of_several_processes_needs_a_launcher(tmp_path):
-    ended = finished(start("manual", tmp_path / "out", "--distributed", "--mesh", "1x1"))
-    assert ended.returncode == 2
-    assert re.fullmatch("error: .*No launcher is detected.*\n", ended.err), ended.err
-    assert not (tmp_path / "out").exists()
 
 
 def test_ranges_of_numbers():
@@ -438,7 +352,7 @@ def test_a_place_is_in_the_environment(monkeypatch):
     assert supervisor.place() == supervisor.Place(3, 8)
     for text in ("3", "3/", "a/b", "3/8/1", "-1/8"):
         monkeypatch.setenv(supervisor.VARIABLE, text)
-        with pytest.raises(UserError, match="LLAMA_JAX_WORKER is"):
+        with says("LLAMA_JAX_WORKER is"):
             supervisor.place()
 
 
@@ -461,11 +375,11 @@ def test_the_line_names_the_worker_that_was_the_cause(capsys):
         ),
         ([worker(0, 0), worker(1, 0, report=None)], "Worker 1 of 2 ended with exit code 0. What"),
     ):
-        with pytest.raises(UserError, match=re.escape(line)):
+        with says(line):
             supervisor.check(given_workers, done=False)
     for each in (early := [worker(0, 2, "No such model."), worker(1, 2, "No such model.")]):
         each.progress = None
-    with pytest.raises(UserError, match="^No such model.$"):
+    with says("No such model."):
         supervisor.check(early, done=False)
 
 
@@ -509,7 +423,7 @@ def test_reports_are_summed(tmp_path, monkeypatch):
     assert (half.units, half.rows) == (2, stores.ROWS[1] + stores.ROWS[3])
 
 
-def test_what_a_worker_says_is_heard(capsys):
+def test_what_a_worker_writes_is_read(capsys):
     heard, one = [], worker(0, None)
     said = {"units": 2, "examples": 8, "tokens": 90, "bytes": 7, "seconds": 1.5, "before": 4, "total": None, "unit": 3}
     one.hear(json.dumps({"progress": said}) + "\n", lambda who: heard.append(who.progress))
