@@ -59,34 +59,29 @@ def test_a_file_torn_in_its_first_line_starts_anew(path):
     assert len(record.read(path)[0]) == 1
 
 
-def test_another_plan_is_refused_by_what_differs(path):
-    filled(path)
-    before = path.read_bytes()
-    with pytest.raises(UserError, match=r"another blocks \(2, now 9\); name another file"):
-        Journal(path, {"blocks": 9})
-    assert path.read_bytes() == before
-
-
-def test_corrupted_lines_are_reported_by_number_and_skipped_only_when_asked(path):
-    filled(path, 5)
-    lines = path.read_text().splitlines()
+def cut(text):
+    lines = text.splitlines()
     lines[2], lines[4] = lines[2][:30], '{"a": 1}'
-    path.write_text("\n".join(lines) + "\n")
-    for attempt in (lambda: record.read(path), lambda: Journal(path, PLAN)):
-        with pytest.raises(UserError, match="lines 3, 5 cannot be read"):
-            attempt()
-    trials, _ = record.read(path, skip_corrupt=True)
-    assert [t.block for t in trials] == [0, 2, 4]
-    assert [t.block for t in Journal(path, PLAN, skip_corrupt=True).trials] == [0, 2, 4]
+    return "\n".join(lines) + "\n"
 
 
-def test_an_edited_line_is_one_that_is_left_out_when_asked(path):
-    filled(path)
-    path.write_text(path.read_text().replace('"block": 1', '"block": 7'))
+@pytest.mark.parametrize(
+    ("damage", "words", "left"),
+    [
+        (cut, "lines 3, 5 cannot be read", [0, 2, 4]),
+        (lambda text: text.replace('"block": 1', '"block": 7'),
+         r"line 3 changed since it was written; skip_corrupt \(--skip-corrupt\)", [0, 2, 3, 4]),
+    ],
+    ids=["cut", "edited"],
+)  # fmt: skip
+def test_damaged_lines_are_reported_by_number_and_skipped_only_when_asked(path, damage, words, left):
+    filled(path, 5)
+    path.write_text(damage(path.read_text()))
     for attempt in (lambda: record.read(path), lambda: Journal(path, PLAN)):
-        with pytest.raises(UserError, match=r"line 3 changed since it was written; skip_corrupt \(--skip-corrupt\)"):
+        with pytest.raises(UserError, match=words):
             attempt()
-    assert [t.block for t in Journal(path, PLAN, skip_corrupt=True).trials] == [0, 2]
+    assert [t.block for t in record.read(path, skip_corrupt=True)[0]] == left
+    assert [t.block for t in Journal(path, PLAN, skip_corrupt=True).trials] == left
 
 
 def test_a_journal_of_an_earlier_version_goes_on(path):
@@ -100,23 +95,30 @@ def test_a_journal_of_an_earlier_version_goes_on(path):
     assert [t.block for t in record.read(path)[0]] == [0, 1, 2, 3]
 
 
-def test_a_finished_table_is_no_journal(path):
+def table(path):
     record.write(path, [trial()], parameters={})
-    with pytest.raises(UserError, match="finished table"):
-        Journal(path, PLAN)
 
 
-def test_a_plan_within_a_plan_is_named_by_its_own_key(path):
-    Journal(path, {"parameters": {"seed": 1, "batch": 2}})
-    with pytest.raises(UserError, match=r"another seed \(1, now 5\)"):
-        Journal(path, {"parameters": {"seed": 5, "batch": 2}})
-
-
-def test_a_foreign_file_is_named(path):
+@pytest.mark.parametrize(
+    ("make", "plan", "words"),
+    [
+        (filled, {"blocks": 9}, r"another blocks \(2, now 9\); name another file"),
+        (lambda path: Journal(path, {"parameters": {"seed": 1, "batch": 2}}), {"parameters": {"seed": 5, "batch": 2}},
+         r"another seed \(1, now 5\)"),
+        (table, PLAN, "finished table"),
+        (lambda path: path.write_text("hello\n"), PLAN, "line 1 does not say"),
+        (os.mkfifo, PLAN, "no regular file"),
+        (lambda path: path.parent.rmdir() or path.parent.write_text(""), PLAN, "Cannot write"),
+    ],
+    ids=["other plan", "other part of a plan", "finished table", "foreign file", "pipe", "no folder"],
+)  # fmt: skip
+def test_what_cannot_be_continued_is_refused_and_left_as_it_is(path, make, plan, words):
     path.parent.mkdir()
-    path.write_text("hello\n")
-    with pytest.raises(UserError, match="line 1 does not say"):
-        Journal(path, PLAN)
+    make(path)
+    before = path.read_bytes() if path.is_file() else b""
+    with pytest.raises(UserError, match=words):
+        Journal(path, plan)
+    assert (path.read_bytes() if path.is_file() else b"") == before
 
 
 def test_a_full_disk_is_one_line_and_loses_nothing(path, monkeypatch):
@@ -130,12 +132,6 @@ def test_a_full_disk_is_one_line_and_loses_nothing(path, monkeypatch):
         journal.append(trial(block=2))
     monkeypatch.undo()
     assert [t.block for t in Journal(path, PLAN).trials][:2] == [0, 1]
-
-
-def test_an_unwritable_folder_is_named(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="Cannot write"):
-        Journal(tmp_path / "file" / "run.jsonl", PLAN)
 
 
 def test_without_a_path_it_is_memory(tmp_path):
@@ -155,9 +151,3 @@ def test_a_note_that_is_none_is_a_line_that_cannot_be_read(tmp_path, note):
     with pytest.raises(UserError, match="line 3 cannot be read"):
         Journal(path, {"plan": 1})
     assert len(Journal(path, {"plan": 1}, skip_corrupt=True).trials) == 1
-
-
-def test_a_pipe_is_no_journal(tmp_path):
-    os.mkfifo(tmp_path / "run.jsonl")
-    with pytest.raises(UserError, match="no regular file"):
-        Journal(tmp_path / "run.jsonl", {})

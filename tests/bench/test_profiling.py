@@ -9,20 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import memory, profiling, protocol, tracing
+from llama_lab.bench import profiling, protocol, tracing
 from llama_lab.bench.workload import Subject, Workload
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
 WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=5, length=4)
-
-
-@pytest.fixture(scope="module")
-def loaded(tiny):
-    return checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
 
 
 @pytest.fixture(scope="module")
@@ -39,43 +33,28 @@ def test_the_trace_opens_and_holds_the_request(profiled):
     path = Path(found["trace"])
     assert path == out / "scan-it" / "trace.json.gz"
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    assert len(events) > 100
     assert {"jit_step", "jit_prefill"} <= {e["args"]["hlo_module"] for e in events if "hlo_module" in e.get("args", {})}
     assert any(e.get("name") == "request to scan / it" and e["dur"] > 0 for e in events)
     assert not [e for e in events if str(e.get("name")).startswith("$")]  # no calls of Python's own
 
 
 def test_the_programs_are_the_subjects_own_alone(profiled):
-    programs = profiled[1]["programs"]
-    assert {p["name"] for p in programs if p["instructions"] > 20} == {"step", "prefill"}
-    (step,) = [p for p in programs if p["name"] == "step"]  # the other subject's is alive too
-    assert step["own"] is True
-    assert step["while_loops"] == 1  # the scan over layers
+    out, found = profiled
+    assert {p["name"] for p in found["programs"] if p["instructions"] > 20} == {"step", "prefill"}
+    assert found["compiled"] == ""
+    (step,) = [p for p in found["programs"] if p["name"] == "step"]  # the other subject's is alive too
+    assert (step["own"], step["while_loops"]) == (True, 1)  # the scan over layers
     assert step["fusions"] > 0
     assert step["temp_bytes"] > 0
     assert step["argument_bytes"] > step["output_bytes"] > 0
-    assert profiled[1]["compiled"] == ""
-
-
-def test_the_largest_temporaries_come_first(profiled):
-    for p in profiled[1]["programs"]:
-        sizes = [t["bytes"] for t in p["temporaries"]]
-        assert sizes == sorted(sizes, reverse=True)
-        assert len(sizes) <= 10
-    step = next(p for p in profiled[1]["programs"] if p["name"] == "step")
-    assert len(step["temporaries"]) == 10
-    assert step["temporaries"][0]["bytes"] == 4 * 128 * 32  # a layer's gate and up, sliced from the stack
+    sizes = [t["bytes"] for t in step["temporaries"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (len(sizes), sizes[0]) == (10, 4 * 128 * 32)  # a layer's gate and up, sliced from the stack
     assert not any(t["name"].startswith(("param", "carry", "token")) for t in step["temporaries"])
-
-
-def test_the_summary_says_the_same_to_people_and_machines(profiled):
-    out, found = profiled
     assert json.loads((out / "scan-it" / "hlo.json").read_text())["programs"] == found["programs"]
     text = Path(found["summary"]).read_text()
-    step = next(p for p in found["programs"] if p["name"] == "step")
     assert f"| step | {step['instructions']} | {step['fusions']} | 0 | 1 |" in text
-    assert f"| {step['temporaries'][0]['bytes']} |" in text
-    assert sorted(p.name for p in (out / "scan-it").iterdir()) == ["hlo.json", "hlo.md", "trace.json.gz"]
+    assert f"| {sizes[0]} |" in text
 
 
 def test_a_subject_that_had_run_says_what_is_not_certain(loaded, tmp_path):
@@ -96,7 +75,6 @@ def test_a_subject_without_programs_and_one_that_compiles(tmp_path, monkeypatch)
     monkeypatch.setattr(protocol, "warm_up", lambda who, work: False)  # a bare subject has no configuration to record
     silent = profiling.profile(strange(lambda ids, work: iter([np.zeros((2, 1), np.int32)])), tmp_path, WORK)
     assert silent["programs"] == []
-    assert Path(silent["trace"]).stat().st_size > 0
 
     def compiles(ids, work):
         yield np.asarray(jax.jit(lambda x: x * 3 - 1)(jnp.ones(777)))
@@ -181,9 +159,3 @@ ENTRY %main.3 (x.1: f32[8]) -> (f32[], /*index=1*/f32[8]) {
     assert kept["lib"] == ("custom-call", "(f32[8]{0}, u8[64]{0})")
     assert kept["call.1"] == ("call", "f32[8]{0:T(8)}")
     assert {i.name for i in found if i.fused} == {"p.0", "twice", "a", "b", "plus"}
-
-
-def test_sizes_that_a_backend_does_not_tell_are_unknown(monkeypatch):
-    monkeypatch.setattr(memory, "analyse", lambda executable: None)
-    program = jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().runtime_executable()
-    assert profiling.describe(program)["temp_bytes"] == "unknown"

@@ -90,6 +90,36 @@ def test_a_ratio_of_times_is_faster_below_one():
     assert f"{ratio.verdict}" == "slower"  # as tables, JSON and sentences have it
 
 
+def test_the_table_pairs_by_block_and_leaves_void_blocks_out():
+    trials = [trial("step", b, (10, 20, 30 + b)) for b in range(6)] + [
+        trial("fast", b, (10, 15, 20 + b / 2), valid=b != 2) for b in range(6)
+    ]
+    rows = {r["name"]: r for r in summary.table(trials, "step")}
+    assert rows["fast"]["ratio_to_baseline"]["n"] == 5
+    assert rows["fast"]["ratio_to_baseline"]["value"] == pytest.approx(2.0)
+    assert rows["fast"]["ratio_to_baseline"]["verdict"] == "faster"
+    assert (rows["fast"]["valid_trials"], rows["fast"]["voided_trials"]) == (5, 1)
+    assert rows["step"]["ratio_to_baseline"]["verdict"] == "baseline"
+
+
+def line(name, rate, seconds):
+    return {"name": name, "tokens_per_second": {"median": rate}, "compile": {"n": 1, "seconds": seconds}, "ttft_ms": 1}
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "tokens"),
+    [
+        ((100, 3.0), (50, 1.0), 201.0),
+        ((100, 1.0), (50, 3.0), 0.0),
+        ((50, 3.0), (100, 1.0), None),
+        ((50, 1.0), (100, 3.0), None),
+    ],
+)
+def test_break_even(fast, slow, tokens):
+    found = summary.break_even(line("a", *fast), line("b", *slow))
+    assert found == (pytest.approx(tokens) if tokens is not None else None)
+
+
 COLUMNS = frames.Columns(
     {
         "subject": "name",

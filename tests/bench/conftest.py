@@ -1,0 +1,18 @@
+"""What tests of the instrument share."""
+
+import pytest
+
+from llama_jax import checkpoint
+from llama_lab.bench import protocol
+
+
+@pytest.fixture(scope="session")
+def loaded(tiny):
+    return checkpoint.Checkpoint("tiny", *tiny, None, "hash", "random:tiny", "float32")
+
+
+@pytest.fixture
+def own_lock(tmp_path, monkeypatch):
+    """A measurement lock that no other test holds."""
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    return tmp_path
