@@ -43,110 +43,53 @@ def test_the_environment_is_plain_and_complete():
 
 def test_the_line_under_a_figure_does_not_change():
     known = {"cpu": "Z80", "cores": 2, "ram_bytes": 24 * 2**30, "packages": {"jax": "0.10.2"}, "python": "3.11.7"}
-    assert environment.machine_line(known) == "Z80, 2 cores, 24 GiB · jax 0.10.2, Python 3.11.7"
-    assert environment.machine_line({**known, "watch": {"others_cpu": 0.9}, "gpus": []}) == environment.machine_line(
-        known
-    )
+    line = "Z80, 2 cores, 24 GiB · jax 0.10.2, Python 3.11.7"
+    assert environment.machine_line({**known, "watch": {"others_cpu": 0.9}, "gpus": []}) == line
+    on_gpus = known | dict(devices=["cuda:H200", "cuda:H200", "cpu:cpu"])
+    assert environment.machine_line(on_gpus) == f"H200 · {line}"
 
 
 def test_settings_are_kept_and_passwords_are_not(monkeypatch):
-    for name in (
-        "XLA_FLAGS",
-        "JAX_PLATFORMS_X",
-        "OMP_NUM_THREADS",
-        "NPROC",
-        "TF_XLA_FLAGS",
-        "TF_TOKEN_app",
-        "TF_VAR_password",
-        "TF_CLI_ARGS",
-    ):
+    kept = ("XLA_FLAGS", "JAX_PLATFORMS_X", "OMP_NUM_THREADS", "NPROC", "TF_XLA_FLAGS")
+    for name in (*kept, "TF_TOKEN_app", "TF_VAR_password", "TF_CLI_ARGS"):
         monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/home/somebody")
     # not `capture`, which may be the first to start JAX in this process, with these flags
     found = environment.settings()
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/home/somebody")
-    assert environment.settings()["JAX_COMPILATION_CACHE_DIR"] == "a folder"  # a record is published
-    assert {"XLA_FLAGS", "JAX_PLATFORMS_X", "OMP_NUM_THREADS", "NPROC", "TF_XLA_FLAGS"} <= set(found)
+    assert found["JAX_COMPILATION_CACHE_DIR"] == "a folder"  # a record is published
+    assert {*kept} <= set(found)
     assert not [name for name in found if name.startswith(("TF_TOKEN", "TF_VAR", "TF_CLI"))]
 
 
-CGROUP = "sys/fs/cgroup"
+CPU, MEMORY, ALL = "sys/fs/cgroup/cpu/", "sys/fs/cgroup/memory/", "sys/fs/cgroup/"
+QUOTA, PERIOD, LIMIT = "cpu.cfs_quota_us", "cpu.cfs_period_us", "memory.limit_in_bytes"
+INNER = V1_MOUNTS.replace(" / /sys/fs/cgroup/", " /box /sys/fs/cgroup/")
+UNKNOWN = ("unknown", "unknown")
 
 
 @pytest.mark.parametrize(
     ("groups", "mounts", "files", "expected"),
     [
-        (
-            V1,
-            V1_MOUNTS,
-            {
-                f"{CGROUP}/cpu/box/cpu.cfs_quota_us": "150000",
-                f"{CGROUP}/cpu/box/cpu.cfs_period_us": "100000",
-                f"{CGROUP}/memory/box/memory.limit_in_bytes": "1048576",
-            },
-            (1.5, 1 << 20),
-        ),
-        (
-            V1,
-            V1_MOUNTS,
-            {
-                f"{CGROUP}/cpu/box/cpu.cfs_quota_us": "-1",
-                f"{CGROUP}/cpu/box/cpu.cfs_period_us": "100000",
-                f"{CGROUP}/memory/box/memory.limit_in_bytes": "9223372036854771712",
-            },
-            (None, None),
-        ),
+        (V1, V1_MOUNTS, {f"{CPU}box/{QUOTA}": "150000", f"{CPU}box/{PERIOD}": "100000", f"{MEMORY}box/{LIMIT}": "99"},
+         (1.5, 99)),
+        (V1, V1_MOUNTS, {f"{CPU}box/{QUOTA}": "-1", f"{CPU}box/{PERIOD}": "100000",
+                         f"{MEMORY}box/{LIMIT}": "9223372036854771712"}, (None, None)),
         # in a container the path may be the host's; the files of its own group then lie at the mount
-        (
-            V1,
-            V1_MOUNTS,
-            {
-                f"{CGROUP}/cpu/cpu.cfs_quota_us": "50000",
-                f"{CGROUP}/cpu/cpu.cfs_period_us": "100000",
-                f"{CGROUP}/memory/memory.limit_in_bytes": "7",
-            },
-            (0.5, 7),
-        ),
-        (
-            V1,
-            V1_MOUNTS.replace(" / /sys/fs/cgroup/", " /box /sys/fs/cgroup/"),
-            {f"{CGROUP}/memory/memory.limit_in_bytes": "8", f"{CGROUP}/cpu/x": ""},
-            (None, 8),
-        ),
-        (
-            "0::/a/b\n",
-            V2_MOUNTS,
-            {f"{CGROUP}/a/b/cpu.max": "max 100000\n", f"{CGROUP}/a/b/memory.max": "max\n"},
-            (None, None),
-        ),
+        (V1, V1_MOUNTS, {CPU + QUOTA: "50000", CPU + PERIOD: "100000", MEMORY + LIMIT: "7"}, (0.5, 7)),
+        (V1, INNER, {MEMORY + LIMIT: "8", f"{CPU}x": ""}, (None, 8)),
+        ("0::/a/b\n", V2_MOUNTS, {f"{ALL}a/b/cpu.max": "max 100000\n", f"{ALL}a/b/memory.max": "max\n"}, (None, None)),
         # the tightest of the groups around the process
-        (
-            "0::/a/b\n",
-            V2_MOUNTS,
-            {
-                f"{CGROUP}/a/b/cpu.max": "400000 100000\n",
-                f"{CGROUP}/a/cpu.max": "200000 100000\n",
-                f"{CGROUP}/a/b/memory.max": "5\n",
-                f"{CGROUP}/a/memory.max": "max\n",
-            },
-            (2.0, 5),
-        ),
-        (
-            "0::/a\n",
-            V2_MOUNTS,
-            {f"{CGROUP}/a/cpu.max": "nonsense", f"{CGROUP}/a/memory.max": "many"},
-            ("unknown", "unknown"),
-        ),
-        ("0::/a\n", "", {}, ("unknown", "unknown")),
-        ("0::/a\n", V2_MOUNTS, {}, ("unknown", "unknown")),
-        ("", V2_MOUNTS, {f"{CGROUP}/cpu.max": "1 1"}, ("unknown", "unknown")),
+        ("0::/a/b\n", V2_MOUNTS, {f"{ALL}a/b/cpu.max": "400000 100000\n", f"{ALL}a/cpu.max": "200000 100000\n",
+                                  f"{ALL}a/b/memory.max": "5\n", f"{ALL}a/memory.max": "max\n"}, (2.0, 5)),
+        ("0::/a\n", V2_MOUNTS, {f"{ALL}a/cpu.max": "nonsense", f"{ALL}a/memory.max": "many"}, UNKNOWN),
+        ("0::/a\n", "", {}, UNKNOWN),
+        ("0::/a\n", V2_MOUNTS, {}, UNKNOWN),
+        ("", V2_MOUNTS, {f"{ALL}cpu.max": "1 1"}, UNKNOWN),
     ],
-)
+)  # fmt: skip
 def test_container_limits(tmp_path, groups, mounts, files, expected):
+    assert tuple(environment.limits(str(tmp_path / "nothing")).values()) == UNKNOWN
     assert tuple(environment.limits(machine(tmp_path, groups, mounts, files)).values()) == expected
-
-
-def test_without_proc_limits_are_unknown(tmp_path):
-    assert environment.limits(str(tmp_path)) == {"cpus": "unknown", "memory_bytes": "unknown"}
 
 
 def test_blas_threads_are_those_in_force():
@@ -209,14 +152,8 @@ Mac = collections.namedtuple("Mac", "user nice system idle")
 
 def test_the_watch_sees_others_and_not_oneself(monkeypatch):
     found = watched(monkeypatch, Times(100, 0, 10, 50, 5, 0, 0, 1), Times(108, 1, 13, 54, 6, 0, 0, 3), own=6)
-    assert found == {
-        "load_before": 0.5,
-        "load_after": 0.5,
-        "others_cpu": pytest.approx(0.3),
-        "steal": pytest.approx(0.1),
-        "wall_s": 10.0,
-    }
-    assert json.loads(json.dumps(found)) == found
+    shares = dict(others_cpu=pytest.approx(0.3), steal=pytest.approx(0.1))
+    assert found == dict(load_before=0.5, load_after=0.5, wall_s=10.0, **shares)
     mine = watched(monkeypatch, Times(100, 0, 0, 0, 0, 0, 0, 0), Times(105, 0, 0, 0, 0, 0, 0, 0), own=7)
     assert mine["others_cpu"] == 0.0  # rounding never makes it negative
     nothing = watched(monkeypatch, Times(1, 0, 0, 1, 0, 0, 0, 0), Times(1, 0, 0, 1, 0, 0, 0, 0), own=0, wall=0.0)
@@ -237,33 +174,20 @@ def test_the_time_of_children_is_ones_own():
     assert environment.own_cpu_seconds() - before > 0.35
 
 
-def test_a_real_watch_has_all_its_figures():
-    with environment.Watch() as watch:
-        assert watch.result == {}
-    assert set(watch.result) == {"load_before", "load_after", "others_cpu", "steal", "wall_s"}
-
-
 @pytest.mark.parametrize(
-    ("watch", "phrase"),
+    ("cores", "watch", "phrase"),
     [
-        (None, ""),
-        ({}, ""),
-        ({"others_cpu": 0.1, "steal": 0.05, "load_before": 2.5}, ""),
-        ({"others_cpu": 0.23, "steal": 0.5, "load_before": 9}, "busy machine: others used 23 % of the CPU"),
-        ({"others_cpu": 0.0, "steal": 0.07, "load_before": 0}, "busy machine: the hypervisor took 7 % of the CPU"),
-        (
-            {"others_cpu": 0.0, "steal": "unknown", "load_before": 2.6},
-            "busy machine: load 2.6 on 2 cores before the start",
-        ),
+        (2, None, ""),
+        (2, {}, ""),
+        (None, {"load_before": 99}, ""),
+        (2, {"others_cpu": 0.1, "steal": 0.05, "load_before": 2.5}, ""),
+        (2, {"others_cpu": 0.23, "steal": 0.5, "load_before": 9}, "busy machine: others used 23 % of the CPU"),
+        (2, {"others_cpu": 0.0, "steal": 0.07, "load_before": 0}, "busy machine: the hypervisor took 7 % of the CPU"),
+        (2, {"steal": "unknown", "load_before": 2.6}, "busy machine: load 2.6 on 2 cores before the start"),
     ],
 )
-def test_a_busy_machine_is_said_in_one_phrase(watch, phrase):
-    assert environment.busy({"cores": 2, "watch": watch}) == phrase
-
-
-def test_a_machine_without_watch_or_cores_is_not_called_busy():
-    assert environment.busy({}) == ""
-    assert environment.busy({"cores": None, "watch": {"load_before": 99}}) == ""
+def test_a_busy_machine_is_said_in_one_phrase(cores, watch, phrase):
+    assert environment.busy({"cores": cores, "watch": watch}) == phrase
 
 
 @pytest.mark.parametrize("package", ["llama_jax", "llama_lab"])

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -20,17 +21,13 @@ from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial
 from tests.conftest import save_llama
 
+pytestmark = pytest.mark.usefixtures("own_lock")
 WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=4, length=4)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return str(save_llama(tmp_path_factory.mktemp("m") / "model")[0])
-
-
-@pytest.fixture(autouse=True)
-def _own_lock(monkeypatch, tmp_path):
-    monkeypatch.setattr(protocol.alone.__wrapped__.__globals__["tempfile"], "gettempdir", lambda: str(tmp_path))
 
 
 @pytest.mark.slow
@@ -243,30 +240,22 @@ def test_a_killed_run_goes_on_where_it_stopped(folder, tmp_path):
     assert {t.process for t in trials} == {1, 2}
 
 
-def instead_of_first_requests(outcomes):
-    """`process.start`, but first requests have these outcomes."""
+@pytest.mark.slow
+def test_a_start_that_crashes_or_hangs_is_a_recorded_failure(folder, monkeypatch):
+    """So is one whose cache could not be filled."""
+    reasons = iter(["killed by SIGSEGV: Fatal Python error", "stopped after 9 s without a word: x", "exit code 1: y"])
     original = process.start
 
     def start(task, asked, *rest, **how):
-        return next(outcomes) if asked["task"].endswith("first_request") else original(task, asked, *rest, **how)
+        first = asked["task"].endswith("first_request")
+        return process.Outcome(next(reasons)) if first else original(task, asked, *rest, **how)
 
-    return start
-
-
-@pytest.mark.slow
-def test_a_crashed_or_hanging_start_is_a_recorded_failure(folder, monkeypatch):
-    outcomes = iter(
-        [
-            process.Outcome("killed by SIGSEGV: Fatal Python error"),
-            process.Outcome("stopped after 9 s without a word: x"),
-        ]
-    )
-    monkeypatch.setattr(process, "start", instead_of_first_requests(outcomes))
-    trials = phases.run(plan(folder, blocks=1, cold=2), Journal())
-    cold = [t for t in trials if t.phase == "cold"]
-    assert [t.valid for t in cold] == [False, False]
-    assert "SIGSEGV" in cold[0].reason
-    assert "without a word" in cold[1].reason
+    monkeypatch.setattr(process, "start", start)
+    trials = phases.run(plan(folder, blocks=1, cold=2, cached=1), Journal())
+    starts = [t for t in trials if t.phase != "warm"]
+    assert [(t.phase, t.valid) for t in starts] == [("cold", False), ("cold", False), ("cached", False)]
+    words = ("SIGSEGV", "without a word", "while the cache was filled, exit code 1")
+    assert all(said in t.reason for said, t in zip(words, starts, strict=True))
     assert all(t.valid for t in trials if t.phase == "warm")
 
 
@@ -274,16 +263,6 @@ def test_a_crashed_or_hanging_start_is_a_recorded_failure(folder, monkeypatch):
 def test_a_model_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(UserError, match="No such file"):
         phases.run(plan(str(tmp_path / "none.gguf")), Journal())
-
-
-@pytest.mark.slow
-def test_a_failed_filling_is_a_failed_cached_start(folder, monkeypatch):
-    outcomes = iter([process.Outcome("killed by SIGKILL: no message")])
-    monkeypatch.setattr(process, "start", instead_of_first_requests(outcomes))
-    trials = phases.run(plan(folder, blocks=1, cached=1), Journal())
-    (cached,) = [t for t in trials if t.phase == "cached"]
-    assert not cached.valid
-    assert "while the cache was filled, killed by SIGKILL" in cached.reason
 
 
 def test_a_block_counts_where_most_of_it_was_measured():
@@ -296,24 +275,21 @@ def test_a_block_counts_where_most_of_it_was_measured():
     assert judged[2].reason == phases.SUPERSEDED
 
 
-def test_mistakes_in_a_plan_are_named(folder):
-    wrong = {
-        "0 blocks in 1": dict(blocks=0),
-        "2 blocks in 0": dict(processes=0),
-        "3 processes for 2": dict(processes=3),
-    }
-    for words, changes in wrong.items():
-        with pytest.raises(UserError, match=words):
-            phases.run(plan(folder, **changes))
-    with pytest.raises(UserError, match="'loop' is not among"):
-        phases.run(phases.Plan(folder, (parse("step"),), WORK, "loop"))
-    with pytest.raises(UserError, match="No such peer: 'flax'"):
-        phases.run(plan(folder, peers=("flax",)))
-    named_alike = phases.Plan(folder, (Placement("flax-nnx"),), WORK, "flax-nnx", peers=("flax-nnx",))
-    with pytest.raises(UserError, match="both a placement and a peer"):
-        phases.run(named_alike)
-    with pytest.raises(UserError, match="999 threads"):
-        phases.run(plan(folder, threads=999))
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(blocks=0), "0 blocks in 1"),
+        (dict(processes=0), "2 blocks in 0"),
+        (dict(processes=3), "3 processes for 2"),
+        (dict(baseline="loop"), "'loop' is not among"),
+        (dict(peers=("flax",)), "No such peer: 'flax'"),
+        (dict(placements=(parse("step"), Placement("flax-nnx")), peers=("flax-nnx",)), "both a placement and a peer"),
+        (dict(threads=999), "999 threads"),
+    ],
+)
+def test_mistakes_in_a_plan_are_named(changes, words):
+    with pytest.raises(UserError, match=words):
+        phases.run(replace(plan("m"), **changes))
 
 
 def test_a_plan_survives_json(folder):
@@ -330,18 +306,17 @@ def test_a_plan_is_made_of_names(folder):
     assert phases.Plan.of(folder, ["step", "loop"], WORK, "loop").baseline == "loop"
 
 
-def test_first_requests_are_judged_by_the_warm_tokens():
-    warm = trial(tokens_sha256="good")
-    cold = [trial(phase="cold", tokens_sha256=sha) for sha in ("good", "bad")]
-    elsewhere = trial(phase="cold", tokens_sha256="other", prompt=1)  # no warm trial asked this prompt
-    judged = phases.judge_starts([warm, *cold, elsewhere])
-    assert [t.valid for t in judged] == [True, True, False, True]
-    assert "wrong" in judged[2].reason
-
-
-def test_first_requests_of_approximate_subjects_may_make_a_text_of_their_own():
-    known = dict(dtype="q4_1", quantisation="gguf-q4_1")
-    judged = phases.judge_starts(
-        [trial(tokens_sha256="one", **known), trial(phase="cold", tokens_sha256="another", **known)]
-    )
-    assert all(t.valid for t in judged)
+@pytest.mark.parametrize(
+    ("made", "changes", "valid"),
+    [
+        ("good", {}, True),
+        ("bad", {}, False),
+        ("other", dict(prompt=1), True),  # no warm trial asked this prompt
+        ("another", dict(dtype="q4_1", quantisation="gguf-q4_1"), True),  # a text of its own
+    ],
+)
+def test_first_requests_are_judged_by_the_warm_tokens(made, changes, valid):
+    warm = trial(tokens_sha256="good", **{**changes, "prompt": 0})
+    judged = phases.judge_starts([warm, trial(phase="cold", tokens_sha256=made, **changes)])
+    assert [t.valid for t in judged] == [True, valid]
+    assert judged[1].wrong != valid

@@ -1,5 +1,5 @@
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from llama_jax.checkpoint import tensors
 from llama_jax.placement import parse
 from llama_lab.bench import memory, roofline
 from llama_lab.bench.guard import Guard
+from tests.bench.test_record import trial
 
 
 def test_bytes_are_weights_once_and_the_cache(tiny):
@@ -51,13 +52,12 @@ def test_mbu_of_a_run_at_the_limit_is_one():
     assert roofline.mbu(10.0, 2e9, 20.0) == pytest.approx(1.0)
 
 
-def test_the_probe_gives_a_plausible_bandwidth(monkeypatch):
-    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 24)
-    assert 0.1 < roofline.bandwidth() < 10_000
-
-
-def test_the_probe_runs_again_without_compiling_or_leaving_anything(monkeypatch):
+@pytest.fixture
+def small(monkeypatch):
     monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
+
+
+def test_the_probe_reads_everything_again_without_compiling_or_leaving_anything(small):
     probe = roofline.Probe()
     probe.bandwidth()
     arrays = memory.live_buffers()
@@ -66,43 +66,26 @@ def test_the_probe_runs_again_without_compiling_or_leaving_anything(monkeypatch)
     assert not guard.fired
     assert memory.live_buffers() == arrays
     assert all(0.01 < value < 10_000 for value in found)
+    assert np.asarray(probe.xla_reader()).tolist() == [4096.0] * 64
+    assert sum(probe.numpy_reader()) == (1 << 20) // 4
 
 
-def test_a_probe_is_the_fastest_read_of_either_reader(monkeypatch):
-    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
+def test_a_probe_is_the_fastest_read_of_either_reader(small, monkeypatch):
     taken = iter(([3e-3, 5e-3, 2e-3], [8e-3, 1e-3, 1.0]))
     monkeypatch.setattr(roofline, "times", lambda reader, repeats: next(taken))
     assert roofline.Probe().bandwidth() == pytest.approx((1 << 20) / 1e-3 / 1e9)
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system pins no process")
-def test_the_probe_has_a_thread_for_each_core_that_it_may_use(monkeypatch):
-    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
+def test_the_probe_has_a_thread_for_each_core_that_it_may_use(small, monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 4, 5})
     assert len(roofline.Probe().parts) == 3
 
 
-@dataclass(frozen=True)
-class Probed:
-    """What `of_runs` asks of a row."""
-
-    run: str
-    process: int
-    block: int
-    bandwidth_gbps: float | None
-
-    def model_copy(self, update: dict):
-        return replace(self, **update)
-
-
-ROWS = [
-    Probed("one", 0, 0, 20.0),
-    Probed("one", 0, 0, 20.0),  # another subject of the same block
-    Probed("one", 0, 1, 32.0),
-    Probed("one", 1, 1, 26.0),  # the block again, in another process
-    Probed("other", 0, 0, 10.0),
-    Probed("other", 0, 0, None),
-]
+PLACES = [("one", 0, 0, 20.0), ("one", 0, 0, 20.0),  # another subject of the same block
+          ("one", 0, 1, 32.0), ("one", 1, 1, 26.0),  # the block again, in another process
+          ("other", 0, 0, 10.0), ("other", 0, 0, None)]  # fmt: skip
+ROWS = [trial(run=run, process=process, block=block, bandwidth_gbps=read) for run, process, block, read in PLACES]
 
 
 def test_the_bandwidth_of_a_run_is_the_most_that_any_of_its_probes_read():
@@ -112,35 +95,22 @@ def test_the_bandwidth_of_a_run_is_the_most_that_any_of_its_probes_read():
 
 
 def test_the_spread_counts_each_probe_once():
-    assert roofline.spread(ROWS) == {
-        "one": dict(max=32.0, median=26.0, min=20.0, n=3),
-        "other": dict(max=10.0, median=10.0, min=10.0, n=1),
-    }
+    one, other = dict(max=32.0, median=26.0, min=20.0, n=3), dict(max=10.0, median=10.0, min=10.0, n=1)
+    assert roofline.spread(ROWS) == dict(one=one, other=other)
 
 
-def test_both_readers_read_everything(monkeypatch):
-    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
-    probe = roofline.Probe()
-    assert np.asarray(probe.xla_reader()).tolist() == [4096.0] * 64
-    assert sum(probe.numpy_reader()) == (1 << 20) // 4
-
-
-def test_a_probe_reads_as_much_as_a_token_does_within_bounds(monkeypatch):
-    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 20)
+def test_a_probe_reads_as_much_as_a_token_does_within_bounds(small, monkeypatch):
     monkeypatch.setattr(roofline, "MOST", 1 << 22)
     found = [roofline.Probe(asked).matrix.nbytes for asked in (0, 1e6, 2e6, 1e9)]
     assert found == [1 << 20, 1 << 20, 2_000_000 // roofline.ROW_BYTES * roofline.ROW_BYTES, 1 << 22]
 
 
 def test_flops_count_a_multiply_add_as_two(monkeypatch):
+    shapes = []
     monkeypatch.setattr(roofline, "SIDE", 64)
-    monkeypatch.setattr(
-        roofline, "times", lambda reader, repeats: [0.5, 1.0, 9.0] if reader().shape == (64, 64) else None
-    )
+    monkeypatch.setattr(roofline, "times", lambda reader, repeats: shapes.append(reader().shape) or [0.5, 1.0, 9.0])
     assert roofline.flops() == pytest.approx(2 * 64**3 / 1e9)
-    monkeypatch.undo()
-    monkeypatch.setattr(roofline, "SIDE", 128)
-    assert 0 < roofline.flops(repeats=2) < 1e6
+    assert shapes == [(64, 64)]
 
 
 def test_times_leaves_the_first_run_out():

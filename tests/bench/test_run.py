@@ -6,12 +6,15 @@ from dataclasses import dataclass
 import pandas as pd
 import pytest
 
+from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import provenance, record, recorded, run, summary
+from llama_lab.bench import provenance, recorded, run, summary
 from llama_lab.bench.experiment import Experiment
 from llama_lab.bench.phases import Plan
+from llama_lab.bench.workload import Workload
 from llama_lab.cli import console
 from tests.bench.test_record import trial
+from tests.conftest import save_llama
 
 NOTE = dict(process=1, affinity=[0], blas=[], settings={"OMP_NUM_THREADS": "1"}, gflops=5.0)
 
@@ -99,62 +102,46 @@ def test_a_table_beside_the_trials_comes_back(tmp_path):
 
 
 def test_what_a_reader_should_know_is_said():
-    trials = [trial(n, b, (10, 20, 40 + b * 9), process=1) for b in range(6) for n in ("step", "step (again)", "loop")]
-    trials[-1] = trials[-1].model_copy(
-        update=dict(valid=False, reason="compiled in the timed region: 1 programs (step)", cause="a new shape")
-    )
-
-    meta = dict(
-        parameters={"processes": 1},
-        resumed_trials=4,
-        torn_line=True,
-        environment={"cores": 2, "watch": watch(others_cpu=0.5)},
-    )
+    subjects = [(n, b, backend) for b in range(6) for n, backend in (("step", "jax"), ("step (again)", "jax"),
+                ("flax-nnx", "flax"), ("loop", "jax"))]  # fmt: skip
+    trials = [trial(n, b, (10, 20, 40 + b * 9), process=1, backend=backend) for n, b, backend in subjects]
+    void = dict(valid=False, reason="compiled in the timed region: 1 programs (step)", cause="a new shape")
+    trials[-1] = trials[-1].model_copy(update=void)
+    gaps = [dict(name="ollama", reason="No server answers.", remedy="Run `ollama serve`.")]
+    meta = dict(parameters={"processes": 1}, resumed_trials=4, torn_line=True, missing=gaps)
+    meta |= dict(environment={"cores": 2, "watch": watch(others_cpu=0.5)})
     result = run.document(trials, summary.table(trials, "step"), "step", meta)
     json.dumps(result)
+    assert [s["name"] for s in result["subjects"] if s["kind"] == "peer"] == ["flax-nnx"]
+    assert result["missing"] == gaps
     said = "\n".join(console.remarks(result))
-    for words in (
-        "others used 50 %",
-        "One process",
-        "loop: 1 trial void: compiled",
-        "loop: a new shape",
-        "step: drifted by -",
-        "4 trials come from an interrupted run",
-        "last line was torn",
-    ):
+    for words in ("others used 50 %", "One process", "loop: 1 trial void: compiled", "loop: a new shape",
+                  "step: drifted by -", "4 trials come from an interrupted run", "last line was torn",
+                  "missing: ollama: No server answers. Run `ollama serve`."):  # fmt: skip
         assert words in said
 
 
-def test_placements_peers_and_gaps_are_told_apart():
-    trials = [
-        trial(n, b, process=1, backend=backend)
-        for b in range(2)
-        for n, backend in (("step", "jax"), ("step (again)", "jax"), ("flax-nnx", "flax"))
-    ]
-    gaps = [dict(name="ollama", reason="No server answers.", remedy="Run `ollama serve`.")]
-    meta = dict(parameters={"processes": 2}, missing=gaps, environment={"cores": 2, "watch": watch()})
-    result = run.document(trials, summary.table(trials, "step"), "step", meta)
-    assert {s["name"]: s["kind"] for s in result["subjects"]} == {
-        "step": "placement",
-        "step (again)": "placement",
-        "flax-nnx": "peer",
-    }
-    assert result["missing"] == gaps
-    assert "missing: ollama: No server answers. Run `ollama serve`." in console.remarks(result)
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (dict(placements=("step",), peers=("flax-nxn",)), "Did you mean .*'flax-nnx'"),
+        (dict(placements=("step",), peers=("flax-nnx", "flax-nnx")), "A peer is named twice"),
+        (dict(placements=("step", "step")), "named twice"),
+        (dict(placements=("loop",), baseline="step"), "'step' is not among the placements"),
+    ],
+)
+def test_names_are_checked_before_anything_is_loaded(settings, words):
+    with pytest.raises(UserError, match=words):
+        run.run(run.Settings("m", **settings))
 
 
-def test_a_peer_is_checked_by_name():
-    assert run.chosen(run.Settings("m", ("step",), ("flax-linen", "flax-nnx")))[1] == "step"
-    for given, words in (
-        (("flax-nxn",), "Did you mean .*'flax-nnx'"),
-        (("flax-nnx", "flax-nnx"), "A peer is named twice"),
-    ):
-        with pytest.raises(UserError, match=words):
-            run.chosen(run.Settings("m", ("step",), given))
+def test_the_baseline_is_step_or_the_first():
+    chosen = [run.chosen(run.Settings("m", names))[1] for names in (("loop", "step"), ("loop", "ops"))]
+    assert chosen == ["step", "loop"]
 
 
-def test_a_plan_is_checked_before_anything_runs(tmp_path):
-    assert Plan("m", (), None, "step").run == "main"
-    with pytest.raises(UserError, match="named twice"):
-        run.chosen(run.Settings("m", ("step", "step")))
-    assert record.SCHEMA == 2
+def test_a_text_that_does_not_fit_the_model_is_refused(tmp_path):
+    folder, _ = save_llama(tmp_path / "m")
+    work = Workload(((1, 2, 3),), new_tokens=300, length=4)
+    with pytest.raises(UserError, match="context of 256"):
+        run.collect(Plan(str(folder), (parse("step"),), work, "step"))

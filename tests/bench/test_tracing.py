@@ -22,29 +22,17 @@ def test_a_trace_is_bytes_or_a_file_gzipped_or_plain(tmp_path):
         assert tracing.events(trace) == EVENTS
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        b"",
-        b"no JSON",
-        b"[]",
-        b"{}",
-        b"5",
-        gzip.compress(b"{", mtime=0),
-        CONTENT[:-9],
-        CONTENT[:2] + b"\xff" + CONTENT[3:],
-        b"\xff\xfe",
-    ],
-)
+BROKEN = [b"", b"no JSON", b"[]", b"{}", b"5", gzip.compress(b"{", mtime=0), CONTENT[:-9],
+          CONTENT[:2] + b"\xff" + CONTENT[3:], b"\xff\xfe"]  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_what_is_no_trace_is_one_line(tmp_path, broken):
     (tmp_path / "t.json.gz").write_bytes(broken)
     with pytest.raises(UserError, match=r"^This is no trace: [^\n]+$"):
         tracing.events(broken)
     with pytest.raises(UserError, match=r"t\.json\.gz is no trace"):
         tracing.events(tmp_path / "t.json.gz")
-
-
-def test_a_file_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(UserError, match="Cannot read .*none: No such file"):
         tracing.events(tmp_path / "none")
 

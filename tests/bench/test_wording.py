@@ -34,42 +34,20 @@ def test_a_ratio_in_two_digits(ratio, said):
     assert wording.round_ratio(ratio) == said
 
 
-def test_a_finding_begins_with_its_first_sentence():
-    assert wording.opening("It is 2x [1, 3]. The rest is 0.5 long.") == "It is 2x [1, 3]."
+def test_a_text_is_cut_at_its_clauses_and_never_within_brackets():
     assert wording.opening("JAX 0.4.38 to v. 0.12 is slow. Then more.") == "JAX 0.4.38 to v. 0.12 is slow."
-    long = "It is 2x [1, 3] (n = 2, one process), " + "and so on, " * 40
-    assert wording.opening(long).endswith("and so on …")
-    assert len(wording.opening(long)) <= wording.ROOM + 2
-
-
-def test_no_clause_is_cut_within_its_brackets():
+    assert wording.opening("It is 2x [1, 3] (n = 2, one process), " + "and so on, " * 40).endswith("and so on …")
     text = "a is 1 [1, 2], b is 2 (n = 3, here; there), c"
     assert wording.clipped(text, 100) == text
-    assert wording.clipped(text, 20) == "a is 1 [1, 2] …"
-    assert wording.clipped(text, 1) == "a is 1 [1, 2] …"  # one at least
+    assert wording.clipped(text, 20) == wording.clipped(text, 1) == "a is 1 [1, 2] …"  # one at least
     assert wording.clipped(text, 45) == "a is 1 [1, 2], b is 2 (n = 3, here; there) …"
 
 
-@pytest.mark.parametrize(
-    ("environment", "words"),
-    [(dict(kernels="avx2"), "kernels avx2"), (dict(kernels="none"), ""), ({}, "")],
-)
-def test_the_instruction_set_is_said_where_it_is_known(environment, words):
-    assert wording.instructions(environment) == words
-
-
-@pytest.mark.parametrize(
-    ("finding", "details"),
-    [
-        ("It is twice as fast.", []),
-        ("It is 2x [1; 3] (n = 2; one process). A takes 1 s [0.9; 1.1]; B 2 s. C (a; b) 3.",
-         ["A takes 1 s [0.9; 1.1]", "B 2 s", "C (a; b) 3"]),
-    ],
-)  # fmt: skip
-def test_a_finding_is_told_point_by_point(finding, details):
-    first, told = wording.points(finding)
-    assert finding.startswith(first)
-    assert told == details
+def test_a_finding_is_told_point_by_point():
+    said = "It is 2x [1; 3] (n = 2; one process). A takes 1 s [0.9; 1.1]; B 2 s. C (a; b) 3."
+    details = ["A takes 1 s [0.9; 1.1]", "B 2 s", "C (a; b) 3"]
+    assert wording.points(said) == ("It is 2x [1; 3] (n = 2; one process).", details)
+    assert wording.points("It is twice as fast.") == ("It is twice as fast.", [])
 
 
 def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
