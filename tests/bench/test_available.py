@@ -20,9 +20,8 @@ def test_where_there_are_no_kernels_those_placements_are_gaps(monkeypatch):
     found = available.gaps(["loop", "loop+gemv", "step+fused", "llamacpp"], TINY)
     assert [gap["name"] for gap in found] == ["loop+gemv", "step+fused", "llamacpp"]
     assert all(gap["reason"] and gap["remedy"] for gap in found)
-    assert found[0] == dict(
-        name="loop+gemv", reason="numba is not installed, which compiles them.", remedy="Run `make setup`."
-    )
+    reason, remedy = "numba is not installed, which compiles them.", "Run `make setup`."
+    assert found[0] == dict(name="loop+gemv", reason=reason, remedy=remedy)
     monkeypatch.setattr(kernels, "missing", lambda: None)
     assert available.gaps(["loop", "loop+gemv", "step+fused"], TINY) == []
     monkeypatch.setattr(kernels, "missing", lambda: pytest.fail("asked"))

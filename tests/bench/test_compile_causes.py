@@ -81,32 +81,28 @@ def test_a_helper_that_lowering_makes_does_not_hide_that_nothing_was_retraced():
     assert compile_causes.condense(guard.cause) == compile_causes.COMMITTED
 
 
+SEVERAL = compile_causes.SEPARATOR.join([STATIC, HELPER.format(1), SHAPE, HELPER.format(2), SHAPE])
+
+
 def test_shortened_is_the_same_on_every_machine_and_in_every_run():
-    here = compile_causes.shorten(compile_causes.SEPARATOR.join([SHAPE, HELPER.format(140), HELPER.format(141)]))
-    there = compile_causes.shorten(
-        compile_causes.SEPARATOR.join([SHAPE, HELPER.format(7), HELPER.format(8)]).replace("/home/me/", "/srv/x/")
-    )
-    assert here == there
+    here = compile_causes.shorten(SEVERAL)
+    elsewhere = SEVERAL.replace("/home/me/", "/srv/x/").replace("id=1", "id=77")
+    assert here == compile_causes.shorten(elsewhere) == compile_causes.shorten(here)
     assert "/home" not in here
     assert "llama_jax/generate.py:150:27" in here
-    assert here.count("* at") == compile_causes.KEPT
+    assert here.count("* at") == 1 + compile_causes.KEPT
     assert "… and 28 more" in here
-    assert here.endswith("<unknown> (2 times)")
-    assert compile_causes.shorten(here) == here
+    assert "<unknown> (2 times)" in here
     assert compile_causes.shorten("") == ""
 
 
 def test_condensed_says_each_class_once_and_leaves_helpers_out():
-    whole = compile_causes.SEPARATOR.join([STATIC, HELPER.format(1), SHAPE, SHAPE])
     words = "static argument: 56, before 43; shape: f32[1,3,56,64], before f32[1,3,43,64]"
-    assert compile_causes.condense(whole) == compile_causes.condense(compile_causes.shorten(whole)) == words
+    assert compile_causes.condense(SEVERAL) == compile_causes.condense(compile_causes.shorten(SEVERAL)) == words
     assert compile_causes.kinds(words) == "static argument; shape"
     assert compile_causes.kinds(compile_causes.COMMITTED) == compile_causes.COMMITTED
     assert compile_causes.condense(HELPER.format(1)) == compile_causes.FIRST
     assert compile_causes.condense("a message of another version of JAX") == "a message of another version of JAX"
-
-
-def test_a_quote_begins_with_what_differs():
     quoted = compile_causes.quote(compile_causes.shorten(compile_causes.SEPARATOR.join([HELPER.format(1), SHAPE])))
     assert quoted.startswith("(decode): different input types: * at carry.cache.entries[0][0], now f32[1,3,56,64]")
     assert compile_causes.quote(HELPER.format(1)) == "(greedy): never seen function: <unknown> id=1"

@@ -13,6 +13,8 @@ from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Row, Run
 from llama_lab.bench.workload import Workload, blocks
 
+pytestmark = pytest.mark.usefixtures("own_lock")
+
 
 class Seen(Row):
     """What a process of the experiment below was given."""
@@ -64,11 +66,6 @@ def free(lab, words):
     lab.missing("peer", words, "do something")
 
 
-@pytest.fixture(autouse=True)
-def own_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
-
-
 def of_rows(rows):
     return [(t.run, t.block, t.process, t.order) for t in rows]
 
@@ -106,17 +103,13 @@ def test_an_interrupted_run_goes_on(tmp_path):
     assert len(again.trials) == len(left) + 8 - (len(left) - 1)  # nothing is measured twice
 
 
-def test_a_mistake_in_a_child_is_one_line():
+def test_a_mistake_is_one_line_here_and_in_a_child():
     with pytest.raises(UserError, match=r"^a is a mistake; give another\.$"):
         Counting(["a"], dies="mistaken a").record()
-
-
-def test_a_wrong_count_is_refused_before_anything_starts():
     journal = Journal(kind=Seen)
     with pytest.raises(UserError, match="rows is 0"):
         Counting(["a"], rows=0).record(journal)
-    assert not journal.trials
-    assert not journal.notes
+    assert journal.trials == journal.notes == []  # nothing was started
 
 
 def test_a_function_is_a_task_and_what_cannot_run_is_a_gap():

@@ -45,6 +45,5 @@ def test_random_passages_have_their_lengths_and_are_all_different(tiny, lengths)
 
 
 def test_more_random_passages_than_there_are_is_refused(tiny):
-    assert len(passages.passages(without_tokenizer(tiny), [1] * tiny[0].vocab_size)) == tiny[0].vocab_size
     with pytest.raises(UserError, match="no more than 97 different prompts of 1 tokens"):
         passages.passages(without_tokenizer(tiny), [1] * (tiny[0].vocab_size + 1))

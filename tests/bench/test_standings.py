@@ -17,6 +17,7 @@ KINDS |= {
     for name, backend in (("llamacpp", "llama.cpp"), ("ollama", "ollama"))
 }
 KINDS["loop+fused"] = dict(quantisation="gguf+fused", bytes_per_token=2e5)
+VOID = dict(valid=False, reason="wrong: token 1 is 2")
 MISSING = [dict(name="ollama", reason="No Ollama server answers at x.", remedy="Start it with `ollama serve`.")]
 
 
@@ -29,23 +30,10 @@ def answer(name, block=0, run=standings.MAIN, slower=1.0, tokens=11, **changes):
 
 def contest(names=tuple(RATES), blocks=8, turns=3, chats=4):
     main = [answer(name, block) for block in range(blocks) for name in (*names, "loop" + AGAIN)]
-    cold = [
-        answer(
-            n,
-            run=f"{footprints.MEMORY} {n}",
-            phase="cold",
-            peak_rss_bytes=10**9,
-            weights_bytes=5 * 10**8,
-            kv_bytes=10**6,
-        )
-        for n in names
-    ]
-    chat = [
-        answer(n, block, measure.CHAT, tokens=2 + k, prompt=k)
-        for block in range(chats)
-        for n in names
-        for k in range(turns)
-    ]
+    sizes = dict(peak_rss_bytes=10**9, weights_bytes=5 * 10**8, kv_bytes=10**6)
+    cold = [answer(n, run=f"{footprints.MEMORY} {n}", phase="cold", **sizes) for n in names]
+    asked = [(n, block, k) for block in range(chats) for n in names for k in range(turns)]
+    chat = [answer(n, block, measure.CHAT, tokens=2 + k, prompt=k) for n, block, k in asked]
     longest = max(t.new_tokens for t in chat)
     return main + cold + [t.model_copy(update=dict(new_tokens=longest)) for t in chat]
 
@@ -59,15 +47,13 @@ def test_the_ladder_keeps_the_order_and_each_ones_own_limit():
     assert at["loop"]["limit"] == pytest.approx(1e9 / 1e6)
     assert at["llamacpp"]["limit"] == pytest.approx(5 * at["loop"]["limit"])
     assert at["loop"]["ttft"].median == pytest.approx(50)
-    assert [at[name]["arithmetic"] for name in RATES] == [
-        "float32",
-        "float32",
-        "bfloat16",
-        "torch",
-        "torch",
-        "llamacpp",
-        "ollama",
-    ]
+    arithmetics = ["float32", "float32", "bfloat16", "torch", "torch", "llamacpp", "ollama"]
+    assert [at[name]["arithmetic"] for name in RATES] == arithmetics
+    made = [t.model_copy(update=VOID) if t.subject == "torch" else t for t in contest()]
+    entry = next(e for e in standings.ladder(made, list(RATES)) if e["name"] == "torch")
+    assert (entry["decode"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: token 1 is 2"])
+    absent = standings.ladder(made, ["absent"])[0]
+    assert (absent["decode"].n, absent["backend"], absent["dtype"], absent["limit"]) == (0, None, None, None)
 
 
 def test_who_is_ours_and_who_the_rival():
@@ -82,15 +68,6 @@ def test_who_is_ours_and_who_the_rival():
     assert [e["name"] for e in table.histogram(bits)] == ["loop+fused", "llamacpp", "loop", "ollama"]
 
 
-def test_a_void_subject_has_no_rate_and_says_why():
-    made = [
-        t.model_copy(update=dict(valid=False, reason="wrong: token 1 is 2")) if t.subject == "torch" else t
-        for t in contest()
-    ]
-    entry = next(e for e in standings.ladder(made, list(RATES)) if e["name"] == "torch")
-    assert (entry["decode"].n, entry["void"], entry["reasons"]) == (0, 8, ["wrong: token 1 is 2"])
-
-
 def test_a_conversation_counts_whole():
     made = contest()
     talks = table.talks(made, list(RATES), "loop")
@@ -100,21 +77,17 @@ def test_a_conversation_counts_whole():
     assert talks["loop"]["total"].median == pytest.approx(seconds, rel=0.02)
     twice = (sum(0.05 + (1 + k) / 30 for k in range(3))) / seconds
     assert talks["torch"]["ratio"].value == pytest.approx(twice, rel=0.02)
-    cut = [
-        t.model_copy(update=dict(new_tokens=1))
-        if (t.run, t.subject, t.block, t.prompt) == (measure.CHAT, "torch", 0, 1)
-        else t
-        for t in made
-    ]
+    early = (measure.CHAT, "torch", 0, 1)
+    cut = [t.model_copy(update=dict(new_tokens=1 if (t.run, t.subject, t.block, t.prompt) == early else t.new_tokens))
+           for t in made]  # fmt: skip
     assert table.talks(cut, ["torch"], "loop")["torch"]["total"].n == 3  # an answer that ended early is no turn
     void = [t.model_copy(update=dict(valid=False)) if t.subject == "torch" else t for t in made]
     assert table.talks(void, ["torch"], "loop") == {}
 
 
 def test_footprints_take_what_stood_before_the_model_from_the_notes():
-    found = footprints.table(
-        contest(), [dict(subject="loop", libraries_rss_bytes=3 * 10**8), dict(watch={})], ["loop", "llamacpp", "absent"]
-    )
+    notes = [dict(subject="loop", libraries_rss_bytes=3 * 10**8), dict(watch={})]
+    found = footprints.table(contest(), notes, ["loop", "llamacpp", "absent"])
     assert [f["name"] for f in found] == ["loop", "llamacpp"]
     assert (found[0]["peak"], found[0]["libraries"], found[1]["libraries"]) == ([10**9], 3 * 10**8, None)
 
@@ -128,13 +101,8 @@ def test_the_frame_has_a_row_a_subject():
     assert frame.loc["transformers", "verdict"] == "faster"
 
 
-FORMS = [
-    ("none", "float32"),
-    ("gguf+fused", "gguf"),
-    ("q8_0+gemv", "q8_0"),
-    ("gguf-q4_1", "float32"),
-    ("kv-int8", "float32"),
-]
+FORMS = [("none", "float32"), ("gguf+fused", "gguf"), ("q8_0+gemv", "q8_0"), ("gguf-q4_1", "float32"),
+         ("kv-int8", "float32")]  # fmt: skip
 
 
 @pytest.mark.parametrize(("quantisation", "said"), FORMS)

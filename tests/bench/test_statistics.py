@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -27,13 +27,14 @@ def test_summary_equals_numpy():
     assert s.iqr == pytest.approx(stats.iqr(values))
     assert s.low <= s.median <= s.high
     assert np.isnan(statistics.summarise([]).median)
+    assert statistics.summarise([10, 20, 30, 40]).unstable
+    assert not statistics.summarise([10, 10.1, 10.2, 10.1]).unstable
 
 
 def test_the_medians_interval_is_scipys_bca():
-    expected = stats.bootstrap(
-        (logs(),), np.median, n_resamples=intervals.RESAMPLES, method="BCa", rng=np.random.default_rng(0)
-    )
-    assert intervals.interval(logs(), np.median, 0) == pytest.approx(tuple(expected.confidence_interval))
+    how = dict(n_resamples=intervals.RESAMPLES, method="BCa", rng=np.random.default_rng(0))
+    expected = stats.bootstrap((logs(),), np.median, **how).confidence_interval
+    assert intervals.interval(logs(), np.median, 0) == pytest.approx(tuple(expected))
     assert intervals.interval(np.ones(5), np.median, 0) == (1, 1)
 
 
@@ -47,15 +48,9 @@ def test_ratio_is_the_geometric_mean_of_pairs():
 
 @pytest.mark.parametrize("clusters", [None, ["only"] * 20, range(20)])
 def test_the_interval_of_independent_pairs_is_scipys_at_hesterbergs_level(clusters):
+    how = dict(n_resamples=intervals.RESAMPLES, method="percentile", rng=np.random.default_rng(0))
     level = intervals.expanded_level(20)
-    expected = stats.bootstrap(
-        (logs(),),
-        np.mean,
-        n_resamples=intervals.RESAMPLES,
-        method="percentile",
-        confidence_level=level,
-        rng=np.random.default_rng(0),
-    ).confidence_interval
+    expected = stats.bootstrap((logs(),), np.mean, confidence_level=level, **how).confidence_interval
     r = of(logs(), clusters)
     assert (r.low, r.high) == pytest.approx((math.exp(expected.low), math.exp(expected.high)))
     assert r.clusters == (20 if clusters == range(20) else 1)
@@ -119,26 +114,17 @@ def test_a_ratio_turned_round_is_its_inverse(factor, n, seed):
     assert there.low == pytest.approx(1 / back.high, rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("low", "value", "high", "verdict"),
-    [
-        (1.05, 1.1, 1.2, "faster"),
-        (0.7, 0.8, 0.9, "slower"),
-        (0.99, 1.0, 1.01, "equal within 2 %"),
-        (0.9, 1.0, 1.1, "inconclusive"),
-        (0.97, 1.01, 1.05, "inconclusive"),
-    ],
-)
-def test_verdicts(low, value, high, verdict):
-    assert Ratio(value, low, high, 10).verdict == verdict
-
-
 FASTER = Ratio(1.05, 1.03, 1.07, 10)
 
 
 @pytest.mark.parametrize(
     ("changes", "verdict"),
     [
+        (dict(low=0.7, value=0.8, high=0.9), "slower"),
+        (dict(low=0.99, value=1.0, high=1.01), "equal within 2 %"),
+        (dict(low=0.9, value=1.0, high=1.1), "inconclusive"),
+        (dict(low=0.97, value=1.01, high=1.05), "inconclusive"),
+        (dict(n=1), "inconclusive"),
         (dict(floor=0.04), "faster"),
         (dict(floor=0.06), "inconclusive"),  # the baseline differs from itself by more
         (dict(spread=0.09), "faster"),  # more than the effect, but below 10 %
@@ -149,7 +135,7 @@ FASTER = Ratio(1.05, 1.03, 1.07, 10)
         (dict(floor=0.06, control_differs=True), "unstable"),
     ],
 )
-def test_noise_and_the_control_overrule_the_interval(changes, verdict):
+def test_the_interval_decides_unless_noise_or_the_control_overrule_it(changes, verdict):
     assert replace(FASTER, **changes).verdict == verdict
 
 
@@ -215,26 +201,19 @@ def test_drift_is_found_and_not_imagined():
     assert np.isnan(statistics.drift([1, 2, 3]).change)
 
 
-def test_percentiles_need_enough_values():
-    few, many = statistics.percentiles(range(999)), statistics.percentiles(range(1000))
-    assert few["p99"] is None
-    assert many["p99"] == pytest.approx(np.percentile(range(1000), 99))
-    assert statistics.percentiles([]) == {"p50": None, "p95": None, "p99": None}
-
-
-def test_what_percentiles_lack_is_said():
-    assert statistics.percentile_note(245) == "p99 needs 1,000 values, there are 245"
-    assert statistics.percentile_note(50) == "p95 needs 200 and p99 needs 1,000 values, there are 50"
-    assert statistics.percentile_note(1000) == ""
-    assert statistics.percentile_note(1, at=(50,)) == ""
-
-
 @given(st.integers(0, 3000))
+@example(999)
+@example(1000)
 @settings(max_examples=50, deadline=None)
-def test_the_note_names_just_what_is_missing(n):
-    given_none = [name for name, value in statistics.percentiles(range(n)).items() if value is None]
-    note = statistics.percentile_note(n)
-    assert [name for name in ("p50", "p95", "p99") if name + " " in note] == given_none
+def test_percentiles_need_enough_values_and_the_note_names_just_what_is_missing(n):
+    found, note = statistics.percentiles(range(n)), statistics.percentile_note(n)
+    assert [name for name, value in found.items() if value is None] == [name for name in found if f"{name} " in note]
+    assert (found["p99"] is None) == (n < 1000)
+    assert (found["p95"] is None) == (n < 200)
+    if n >= 1000:
+        assert (found["p99"], note) == (pytest.approx(np.percentile(range(n), 99)), "")
+    else:
+        assert note.endswith(f"p99 needs 1,000 values, there are {n}")
 
 
 @pytest.mark.parametrize("processes", [2, 3, 5])
@@ -260,11 +239,6 @@ def test_of_few_values_the_interval_is_students_of_logarithms():
     )
     one = statistics.summarise([3.0])
     assert np.isnan([one.low, one.high]).all()
-
-
-def test_an_unstable_sample_says_so():
-    assert statistics.summarise([10, 20, 30, 40]).unstable
-    assert not statistics.summarise([10, 10.1, 10.2, 10.1]).unstable
 
 
 @pytest.mark.parametrize("sizes", [(4, 4, 4, 4, 4, 4, 4), (5, 3, 4, 4, 2, 4, 6)])
