@@ -48,15 +48,15 @@ class Program:
 
 @dataclass(frozen=True)
 class Finding:
-    """slow and fast compute the same numbers from base(key). told(compiled, calls): what the compiled program shows, in
-    `unit`."""
+    """slow and fast compute the same numbers from base(key). evidence(compiled, calls): what the compiled program
+    shows, in `unit`."""
 
     name: str
     claim: str
     base: Callable[[jax.Array], tuple]
     slow: Program
     fast: Program
-    told: Callable[[jax.stages.Compiled, int], int]
+    evidence: Callable[[jax.stages.Compiled, int], int]
     unit: str = "bytes of temporaries"
 
     def shapes(self) -> tuple:
@@ -209,23 +209,12 @@ def matrix(rows: int, columns: int, dtype) -> Callable[[jax.Array], tuple]:
 
 
 def layers(count: int, dtype) -> Callable[[jax.Array], tuple]:
-    return lambda key: (
-        normal(key, 1, D),
-        normal(key, count, F, D).astype(dtype),
-        normal(key, count, D, F).astype(dtype),
-    )
+    """x [1 D], and up [count F D] and down [count D F] of layers."""
+    return lambda key: (normal(key, 1, D), *(normal(key, count, *s).astype(dtype) for s in ((F, D), (D, F))))
 
 
 def unstacked(x, ups, downs) -> tuple:
     return x, tuple(ups), tuple(downs)
-
-
-def cache(key) -> tuple:
-    return normal(key, L, K, S // 4, H), normal(key, K, H)
-
-
-def one_row(key) -> tuple:
-    return normal(key, 1, K, S, H), normal(key, 1, K, 1, H), normal(key, 1, K, 3, H)
 
 
 FINDINGS = (
@@ -265,7 +254,7 @@ FINDINGS = (
     Finding(
         "cache in a scan",
         "A scan that takes and returns each layer's cache copies all of it, although it is donated.",
-        cache,
+        lambda key: (normal(key, L, K, S // 4, H), normal(key, K, H)),
         Program("caches in, caches out", entries, feeds=True, donated=True),
         Program("cache carried", carried, feeds=True, donated=True),
         temporaries,
@@ -281,11 +270,9 @@ FINDINGS = (
     Finding(
         "cache of one row",
         "A donated cache with a batch axis of one is copied at each step; without it, updated in place.",
-        one_row,
+        lambda key: (normal(key, 1, K, S, H), normal(key, 1, K, 1, H), normal(key, 1, K, 3, H)),
         Program("keys [1 K S H]", scores_of_two_axes, feeds=True, donated=True),
-        Program(
-            "keys [K S H]", scores_of_one_axis, lambda *base: tuple(part[0] for part in base), feeds=True, donated=True
-        ),
+        Program("keys [K S H]", scores_of_one_axis, lambda *base: tuple(a[0] for a in base), feeds=True, donated=True),
         lambda compiled, calls: times(compiled, "copy", K * S * H),
         "copies of the cache",
     ),

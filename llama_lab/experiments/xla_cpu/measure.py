@@ -20,7 +20,7 @@ import numpy as np
 
 from llama_jax.plumbing import xla_flags
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import AGAIN, WRONG, statistics
+from llama_lab.bench import AGAIN, WRONG, statistics, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import Interpreter
@@ -34,6 +34,7 @@ REPEATS = 5  # timed units of work of each program in a block
 WARM = 2
 SLOW, FAST, CONTROL = "slow", "fast", "fast" + AGAIN
 SHIPPED = Interpreter(settings=xla_flags.shipped())  # the findings are XLA's as everybody has it
+BY_NAME = {finding.name: finding for finding in FINDINGS}
 NEAR = 1e-2  # a share of the largest number: bfloat16 sums in another order are within it, another computation is not
 
 
@@ -53,12 +54,12 @@ class Compared(Row):
 
 
 @dataclass(frozen=True)
-class Told:
-    """A finding as its rows tell it. ratio: time of the slow program over the fast one's; faults: page faults of a unit
-    of work."""
+class Outcome:
+    """What rows say of a finding. ratio: time of the slow program over the fast one's; faults: page faults of a unit of
+    work."""
 
     finding: Finding
-    slow: int
+    slow: int  # what the compiled programs show
     fast: int
     ratio: Ratio
     pairs: tuple[float, ...]  # the same of each block
@@ -83,20 +84,17 @@ class XlaFindings(Experiment):
     model: str
     seed: int
     pair_blocks: int
-    names: tuple[str, ...] = tuple(finding.name for finding in FINDINGS)
+    names: tuple[str, ...] = tuple(BY_NAME)
 
     def check(self) -> None:
         check_counts(blocks=self.pair_blocks)
-        known = [finding.name for finding in FINDINGS]
         for name in self.names:
-            if name not in known:
-                raise UserError(f"No such finding: {name!r}.{near(name, known)}")
+            if name not in BY_NAME:
+                raise UserError(f"No such finding: {name!r}.{near(name, BY_NAME)}")
 
     def points(self, runner: Runner) -> list[Point]:
-        rows, what = 3 * len(self.names), "findings about XLA:CPU"
-        return [
-            Point(RUN, block, self.comparing, rows, what=what, interpreter=SHIPPED) for block in range(self.pair_blocks)
-        ]
+        rows, how = 3 * len(self.names), dict(what="findings about XLA:CPU", interpreter=SHIPPED)
+        return [Point(RUN, block, self.comparing, rows, **how) for block in range(self.pair_blocks)]
 
     def about(self, runner: Runner) -> dict:
         return dict(missing=[])
@@ -104,8 +102,7 @@ class XlaFindings(Experiment):
     def comparing(self, lab: Lab) -> None:
         """The findings of one block in this process, in seeded random order."""
         for place, name in enumerate(shuffled(self.names, self.seed, lab.block)):
-            finding = next(f for f in FINDINGS if f.name == name)
-            for row in compare(finding, lab.identity | dict(seed=self.seed), 3 * place):
+            for row in compare(BY_NAME[name], lab.identity | dict(seed=self.seed), 3 * place):
                 lab.keep(row)
 
 
@@ -140,28 +137,36 @@ def compare(finding: Finding, identity: dict, order: int = 0, repeats: int = REP
     base = jax.jit(finding.base)(jax.random.key(identity["seed"]))
     subjects = {SLOW: Subject(finding.slow, base), FAST: Subject(finding.fast, base)}
     reason = different(*(subjects[name].unit() for name in (SLOW, FAST)))
-    seen: dict[str, list[tuple[int, int]]] = {name: [] for name in (SLOW, FAST, CONTROL)}
     for subject in [*subjects.values()] * WARM:
         subject.unit()
     subjects[CONTROL] = subjects[FAST]
-    drawn = random.Random(f"{identity['seed']} {identity['block']} {finding.name}")
+    drawn, seen = (
+        random.Random(f"{identity['seed']} {identity['block']} {finding.name}"),
+        {name: [] for name in subjects},
+    )
     for _ in range(repeats):
         for name in drawn.sample(list(subjects), len(subjects)):
             seen[name].append(subjects[name].timed())
-    return [
-        described(
-            finding,
-            subject,
-            seen[name],
+    rows = []
+    for name, subject in subjects.items():
+        sizes, program = subject.compiled.memory_analysis(), subject.program
+        kinds = ("argument", "output", "temp", "alias")
+        row = Compared(
             **identity,
-            order=order + i,
+            **{f"{kind}_bytes": getattr(sizes, f"{kind}_size_in_bytes") for kind in kinds},
+            order=order + len(rows),
             phase="warm",
             valid=not reason,
             reason=reason,
+            finding=finding.name,
             program=name,
+            evidence=finding.evidence(subject.compiled, program.calls),
+            calls=program.calls,
+            unit_ns=[ns for ns, _ in seen[name]],
+            page_faults=sum(faults for _, faults in seen[name]),
         )
-        for i, (name, subject) in enumerate(subjects.items())
-    ]
+        rows.append(row)
+    return rows
 
 
 def different(slow, fast) -> str:
@@ -173,71 +178,50 @@ def different(slow, fast) -> str:
     return ""
 
 
-def described(finding: Finding, subject: Subject, seen: Sequence[tuple[int, int]], **more) -> Compared:
-    sizes, program = subject.compiled.memory_analysis(), subject.program
-    return Compared(
-        **more,
-        finding=finding.name,
-        evidence=finding.told(subject.compiled, program.calls),
-        calls=program.calls,
-        **{
-            f"{kind}_bytes": getattr(sizes, f"{kind}_size_in_bytes") for kind in ("argument", "output", "temp", "alias")
-        },
-        unit_ns=[ns for ns, _ in seen],
-        page_faults=sum(faults for _, faults in seen),
-    )
-
-
 # What the rows say ----------------------------------------------------------------------------------------------------
 
 
-def told(rows: Sequence[Compared], seed: int = 0) -> list[Told]:
+def outcomes(rows: Sequence[Compared], seed: int = 0) -> list[Outcome]:
     """Each finding that has rows, in the order of FINDINGS. Void blocks give no ratio, and are counted in `wrong`."""
-    found = []
-    for finding in FINDINGS:
-        mine = {(r.block, r.program): r for r in rows if r.finding == finding.name}
-        blocks = sorted(b for b, name in mine if name == SLOW and all((b, n) in mine for n in (FAST, CONTROL)))
-        good = [b for b in blocks if mine[b, SLOW].valid]
-        if not blocks:
-            continue
-        medians = {name: [float(np.median(mine[b, name].unit_ns)) for b in good] for name in (SLOW, FAST, CONTROL)}
-        faults = {
-            n: float(np.mean([mine[b, n].page_faults / len(mine[b, n].unit_ns) for b in blocks])) for n in (SLOW, FAST)
-        }
-        pairs = statistics.pair_baseline(medians[FAST], medians[CONTROL])
-        control = statistics.ratio(medians[CONTROL], medians[FAST], seed)
-        ratio = statistics.of_times(statistics.with_floor(statistics.ratio(medians[SLOW], pairs, seed), control))
-        shown = {name: {mine[b, name].evidence for b in blocks} for name in (SLOW, FAST)}
-        ms = tuple(float(np.median(values)) / 1e6 if len(values) else float("nan") for values in (medians[SLOW], pairs))
-        found.append(
-            Told(
-                finding,
-                max(shown[SLOW]),
-                max(shown[FAST]),
-                ratio,
-                tuple(np.divide(medians[SLOW], pairs)),
-                ms,
-                (faults[SLOW], faults[FAST]),
-                same=len(shown[SLOW]) == len(shown[FAST]) == 1,
-                wrong=len(blocks) - len(good),
-            )
-        )
-    return found
-
-
-def sentence(found: Sequence[Told], versions: str = "") -> str:
-    """What the findings come to, computed. versions: such as `jaxlib 0.10.2`."""
-    standing = [t for t in found if t.holds]
-    slower = sorted((t for t in standing if t.ratio.verdict == Verdict.SLOWER), key=lambda t: -t.ratio.value)
-    if not found:
-        return "No finding about XLA:CPU was measured."
-    head = f"{len(standing)} of {len(found)} findings about XLA:CPU show in the compiled programs" + (
-        f" of {versions}" if versions else ""
+    mine = summary.grouped(
+        sorted(rows, key=lambda r: r.block), lambda r: (r.finding, r.block), lambda r: (r.program, r)
     )
+    whole = [(name, dict(block)) for (name, _), block in mine.items() if len(block) == 3]
+    blocks = summary.grouped(whole, lambda pair: pair[0], lambda pair: pair[1])
+    return [outcome(finding, blocks[finding.name], seed) for finding in FINDINGS if finding.name in blocks]
+
+
+def outcome(finding: Finding, blocks: Sequence[dict[str, Compared]], seed: int) -> Outcome:
+    """A finding's. blocks: program → its row."""
+    good = [block for block in blocks if block[SLOW].valid]
+    slow, fast, again = ([float(np.median(block[n].unit_ns)) for block in good] for n in (SLOW, FAST, CONTROL))
+    once = statistics.pair_baseline(fast, again)
+    control = statistics.ratio(again, fast, seed)
+    ratio = statistics.of_times(statistics.with_floor(statistics.ratio(slow, once, seed), control))
+    sides = [[block[name] for block in blocks] for name in (SLOW, FAST)]
+    shown = [{row.evidence for row in side} for side in sides]
+    return Outcome(
+        finding,
+        *map(max, shown),
+        ratio,
+        pairs=tuple(np.divide(slow, once)),
+        ms=tuple(float(np.median(values)) / 1e6 if len(values) else float("nan") for values in (slow, once)),
+        faults=tuple(float(np.mean([row.page_faults / len(row.unit_ns) for row in side])) for side in sides),
+        same=all(len(values) == 1 for values in shown),
+        wrong=len(blocks) - len(good),
+    )
+
+
+def sentence(outcomes: Sequence[Outcome], versions: str) -> str:
+    """What the findings come to, computed. versions: such as `jaxlib 0.10.2`."""
+    if not outcomes:
+        return "No finding about XLA:CPU was measured."
+    standing = [outcome for outcome in outcomes if outcome.holds]
+    slower = sorted((o for o in standing if o.ratio.verdict == Verdict.SLOWER), key=lambda o: -o.ratio.value)
+    head = f"{len(standing)} of {len(outcomes)} findings about XLA:CPU show in the compiled programs of {versions}"
     if not slower:
         return f"{head}; none of them costs time that the measurement can tell."
-    named = "; ".join(f"{t.finding.name} {t.ratio.words}" for t in slower)
-    others = [t.finding.name for t in standing if t not in slower]
-    return f"{head}. As many times as long as the same numbers need otherwise: {named}." + (
-        f" Not told apart by time: {', '.join(others)}." if others else ""
-    )
+    named = "; ".join(f"{o.finding.name} {o.ratio.words}" for o in slower)
+    others = ", ".join(o.finding.name for o in standing if o not in slower)
+    undecided = f" Not told apart by time: {others}." if others else ""
+    return f"{head}. As many times as long as the same numbers need otherwise: {named}.{undecided}"

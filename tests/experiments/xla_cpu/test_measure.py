@@ -10,23 +10,9 @@ import pytest
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import process, record, statistics
 from llama_lab.bench.journal import Journal
-from llama_lab.experiments.xla_cpu import cases, measure
-from llama_lab.experiments.xla_cpu.cases import (
-    FEW,
-    FINDINGS,
-    LONG,
-    TOKENS,
-    D,
-    F,
-    Finding,
-    H,
-    K,
-    L,
-    Program,
-    S,
-    V,
-    temporaries,
-)
+from llama_lab.experiments.xla_cpu import cases, chart, measure
+from llama_lab.experiments.xla_cpu.cases import FEW, FINDINGS, LONG, TOKENS, D, F, Finding, H, K, L, Program, S, V
+from tests.figures.drawn import assert_drawn
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -42,7 +28,6 @@ SHOWN = {  # at least this by the slow program, at most that by the fast one
     "cache of one row": (2, 0),
     "shared vector": (4 * F * D, 16 * F),
 }
-BY_NAME = {f.name: f for f in FINDINGS}
 
 
 def test_each_finding_has_its_bounds():
@@ -51,7 +36,7 @@ def test_each_finding_has_its_bounds():
 
 def evidence(say):
     """What each finding's two programs show in this process."""
-    shown = {f.name: [f.told(p.compiled(f.shapes()), p.calls) for p in (f.slow, f.fast)] for f in FINDINGS}
+    shown = {f.name: [f.evidence(p.compiled(f.shapes()), p.calls) for p in (f.slow, f.fast)] for f in FINDINGS}
     return {name: [float(value) for value in values] for name, values in shown.items()}
 
 
@@ -63,7 +48,7 @@ def shown():
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_the_compiled_programs_show_what_the_claim_says(name, shown):
-    finding, (least, most) = BY_NAME[name], SHOWN[name]
+    finding, (least, most) = measure.BY_NAME[name], SHOWN[name]
     slow, fast = shown[name]
     mended = (
         f"jaxlib {jaxlib.__version__} compiles {finding.slow.words!r} without it ({finding.unit}: {slow}):"
@@ -112,11 +97,11 @@ def test_a_vectors_producer_is_not_computed_again_for_each_row(op, product):
     assert not any(f"[{F},{D}]" in line for part in apart for line in part), f"{op} is in one fusion with the product"
 
 
-def pair(slow, fast, told=temporaries, **options) -> Finding:
+def pair(slow, fast, show=cases.temporaries, **options) -> Finding:
     def base(key):
         return jax.random.normal(key, (8, 8)), jnp.ones((8, 8))
 
-    return Finding("pair", "A claim.", base, Program("slow", slow, **options), Program("fast", fast, **options), told)
+    return Finding("pair", "A claim.", base, Program("slow", slow, **options), Program("fast", fast, **options), show)
 
 
 def test_both_programs_are_timed_as_often_and_checked():
@@ -149,7 +134,7 @@ def test_what_is_fed_comes_back_as_the_next_argument_and_donation_hurts_nobody()
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SHOWN)
 def test_slow_and_fast_compute_the_same_numbers(name):
-    rows = measure.compare(BY_NAME[name], IDENTITY, repeats=1)
+    rows = measure.compare(measure.BY_NAME[name], IDENTITY, repeats=1)
     assert [r.valid for r in rows] == [True] * 3, rows[0].reason
 
 
@@ -191,39 +176,20 @@ def test_instructions_are_counted_as_often_as_they_run():
 
 @pytest.mark.parametrize(("text", "count"), [("copy", 1), ("copy-start", 0)])
 def test_only_the_instruction_itself_is_counted(text, count):
-    assert (
-        cases.times(Text(f"ENTRY %m (p: f32[2]) -> f32[2] {{\n  ROOT %x = f32[1,2]{{1,0}} {text}(%p)\n}}\n"), "copy", 2)
-        == count
-    )
+    hlo = f"ENTRY %m (p: f32[2]) -> f32[2] {{\n  ROOT %x = f32[1,2]{{1,0}} {text}(%p)\n}}\n"
+    assert cases.times(Text(hlo), "copy", 2) == count
 
 
 def made(finding="int8 product", block=0, slow=10.0, fast=2.0, again=2.0, shown=(100, 0), faults=0, **changes):
     """The three rows of one block; times in ms."""
-    fields = dict(
-        IDENTITY,
-        block=block,
-        order=0,
-        process=block + 1,
-        phase="warm",
-        valid=True,
-        finding=finding,
-        argument_bytes=1,
-        calls=1,
-        output_bytes=1,
-        alias_bytes=0,
-        page_faults=faults,
-    )
-    programs = zip(("slow", "fast", "fast (again)"), (slow, fast, again), (shown[0], shown[1], shown[1]), strict=True)
+    fields = dict(IDENTITY, block=block, order=0, process=block + 1, phase="warm", valid=True, finding=finding, calls=1)
+    fields |= dict(argument_bytes=1, output_bytes=1, alias_bytes=0, page_faults=faults) | changes
+    programs = {"slow": (slow, shown[0]), "fast": (fast, shown[1]), "fast (again)": (again, shown[1])}
     return [
-        measure.Compared(
-            **{**fields, **changes},
-            program=name,
-            evidence=seen,
-            temp_bytes=seen,
-            unit_ns=[round(ms * 1e6 * k) for k in (0.9, 1, 5)],
-        )
-        for name, ms, seen in programs
-    ]
+        measure.Compared(**fields, program=name, evidence=seen, temp_bytes=seen,
+                         unit_ns=[round(ms * 1e6 * k) for k in (0.9, 1, 5)])
+        for name, (ms, seen) in programs.items()
+    ]  # fmt: skip
 
 
 def blocks(n=6, **options):
@@ -231,7 +197,7 @@ def blocks(n=6, **options):
 
 
 def test_the_ratio_is_of_medians_block_by_block():
-    (found,) = measure.told(blocks(faults=30))
+    (found,) = measure.outcomes(blocks(faults=30))
     assert found.pairs == pytest.approx([(10 + b / 10) / 2 for b in range(6)])
     assert found.ratio.value == pytest.approx(statistics.ratio(found.pairs, [1] * 6).value)
     assert (found.ratio.verdict, found.ratio.n, found.holds, found.wrong) == ("slower", 6, True, 0)
@@ -239,31 +205,31 @@ def test_the_ratio_is_of_medians_block_by_block():
 
 
 def test_a_restless_control_takes_the_verdict_away():
-    (found,) = measure.told([row for b in range(6) for row in made(block=b, slow=2.1, fast=2.0, again=2.6)])
+    (found,) = measure.outcomes([row for b in range(6) for row in made(block=b, slow=2.1, fast=2.0, again=2.6)])
     assert found.ratio.verdict == "unstable"
 
 
 def test_void_blocks_give_no_time():
     rows = [*blocks(5), *made(block=5, slow=999, valid=False, reason="wrong")]
-    (found,) = measure.told(rows)
+    (found,) = measure.outcomes(rows)
     assert (found.ratio.n, found.wrong) == (5, 1)
-    (found,) = measure.told(made(valid=False, reason="wrong"))
+    (found,) = measure.outcomes(made(valid=False, reason="wrong"))
     assert (found.ratio.n, found.wrong, found.pairs) == (0, 1, ())
     assert np.isnan(found.ms).all()
 
 
 def test_evidence_that_differs_between_processes_is_none():
-    assert not measure.told([*made(block=0), *made(block=1, shown=(101, 0))])[0].holds
-    assert not measure.told(made(shown=(5, 5)))[0].holds
+    assert not measure.outcomes([*made(block=0), *made(block=1, shown=(101, 0))])[0].holds
+    assert not measure.outcomes(made(shown=(5, 5)))[0].holds
 
 
 def test_an_interrupted_block_is_left_out():
-    assert measure.told(made()[:2]) == []
-    assert measure.told([*made(), *made(block=1)[:1]])[0].ratio.n == 1
+    assert measure.outcomes(made()[:2]) == []
+    assert measure.outcomes([*made(), *made(block=1)[:1]])[0].ratio.n == 1
 
 
 def test_the_sentence_says_what_the_rows_say():
-    found = measure.told(
+    found = measure.outcomes(
         [*blocks(), *blocks(finding="shared vector", shown=(7, 7)), *blocks(finding="cache of one row", slow=2.0)]
     )
     said = measure.sentence(found, "jaxlib 1.2")
@@ -271,8 +237,24 @@ def test_the_sentence_says_what_the_rows_say():
     assert f"int8 product {found[0].ratio.words}" in said
     assert "shared vector" not in said
     assert "Not told apart by time: cache of one row." in said
-    assert "none of them costs time" in measure.sentence(measure.told(blocks(slow=2.0)))
-    assert measure.sentence([]) == "No finding about XLA:CPU was measured."
+    assert "none of them costs time" in measure.sentence(measure.outcomes(blocks(slow=2.0)), "jaxlib 1.2")
+    assert measure.sentence([], "jaxlib 1.2") == "No finding about XLA:CPU was measured."
+
+
+def beside(figure):
+    return " ".join(text.get_text() for text in figure.axes[0].texts)
+
+
+def test_the_chart_is_drawn_of_nothing_of_one_block_of_void_ones_and_of_all(tmp_path):
+    chart.xla_findings([])
+    assert "5.00x, n = 1" in beside(chart.xla_findings(measure.outcomes(made())))
+    void = made(valid=False, reason="wrong: the two programs compute different numbers")
+    assert "void: other numbers" in beside(chart.xla_findings(measure.outcomes(void)))
+    rows = [*blocks(shown=(113_442_816, 0), faults=3 * 27_697), *blocks(finding="cache of one row", shown=(4, 0))]
+    figure = chart.xla_findings(measure.outcomes([*rows, *blocks(finding="shared vector", shown=(40_000, 40_000))]))
+    assert_drawn(figure, tmp_path)
+    for words in ("113 MB against 0", "27,697", "4 against 0", "not seen with this jaxlib"):
+        assert words in beside(figure)
 
 
 @pytest.mark.parametrize(
