@@ -8,12 +8,13 @@ goes on from its journal.
 
 from __future__ import annotations
 
-import csv
 import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import pandas as pd
 
 from llama_jax.plumbing import files, paths
 from llama_jax.plumbing.errors import UserError, near
@@ -26,6 +27,7 @@ from llama_lab.reporting.remaining import Remaining, minutes
 MINUTES = Path("data") / "minutes.csv"
 USUAL = {"quick": 4.0, "full": 20.0}  # minutes of a notebook that nobody has timed yet
 AMOUNTS = {"quick": headline.measure.QUICK, "full": headline.measure.FULL}
+ELSEWHERE = ("12", "15")  # notebooks that are recorded by targets of their own
 
 
 @dataclass(frozen=True)
@@ -38,55 +40,40 @@ class Step:
 
 
 def steps(only: Sequence[str], profile: str, out_dir: Path) -> list[Step]:
-    """What there is to measure, in order. Raises UserError for what does not exist, and for what is recorded by a
-    target of its own."""
+    """What there is to measure, in order; of it what is named, by number or name. Raises UserError for what does not
+    exist, and for what is recorded by a target of its own."""
     if profile not in PROFILES:
         raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
     known = [headline.NAME, *(path.stem for path in notebooks.sources() if not about(path).needs)]
-    took = timed(paths.ROOT) | timed(out_dir)
-    return [
-        Step(name, took.get((name, profile), USUAL[profile]), done(name, profile, out_dir))
-        for name in chosen(only, [name for name in known if tables_of(name)])
-    ]
-
-
-def chosen(only: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Those that are named, by number or name; all for none."""
+    known = [name for name in known if tables_of(name)]
     wanted = {name: notebooks.matching(name, known) for name in only}
     for name, hits in wanted.items():
         if not hits:
-            elsewhere = name.split("-")[0] in ("12", "15")
-            hint = " here: `make gpu` records 12 and `make releases` 15." if elsewhere else f".{near(name, known)}"
+            hint = " here: `make gpu` records 12 and `make releases` 15."
+            hint = hint if name.split("-")[0] in ELSEWHERE else f".{near(name, known)}"
             raise UserError(f"Nothing of the name {name!r} is measured{hint}")
-    return [name for name in known if not only or any(name in hits for hits in wanted.values())]
+    took = timed(paths.ROOT) | timed(out_dir)
+    return [
+        Step(name, took.get((name, profile), USUAL[profile]), done(name, profile, out_dir))
+        for name in known
+        if not only or any(name in hits for hits in wanted.values())
+    ]
 
 
 def timed(home: Path) -> dict[tuple[str, str], float]:
     """(name, profile) → minutes that it took there."""
     path = Path(home) / MINUTES
-    if not path.is_file():
-        return {}
-    with path.open(newline="") as file:
-        return {(row["name"], row["profile"]): float(row["minutes"]) for row in csv.DictReader(file)}
+    return pd.read_csv(path, index_col=["name", "profile"])["minutes"].to_dict() if path.is_file() else {}
 
 
 def keep_time(home: Path, name: str, profile: str, spent: float) -> None:
     """Write down how many minutes a step took."""
-    known = timed(home) | {(name, profile): round(spent, 1)}
-    lines = ["name,profile,minutes", *(f"{name},{profile},{known[name, profile]}" for name, profile in sorted(known))]
-    files.write(Path(home) / MINUTES, "".join(f"{line}\n" for line in lines))
+    known = pd.Series(timed(home) | {(name, profile): round(spent, 1)}).sort_index()
+    known = known.rename_axis(["name", "profile"]).rename("minutes")
+    files.write(Path(home) / MINUTES, known.to_csv(lineterminator="\n"))
 
 
-# What is done --------------------------------------------------------------------------------------------------------
-
-
-def parameters_of(name: str, profile: str, out_dir: Path) -> dict:
-    """The parameters of a step."""
-    if name == headline.NAME:
-        return AMOUNTS[profile].parameters
-    (path,) = notebooks.find([name])
-    values = notebooks.defaults(path) | notebooks.parameters(path, profile, {}, "measure", out_dir)
-    return {key: value for key, value in values.items() if key not in ("source", "out_dir")}
+# What is done ---------------------------------------------------------------------------------------------------------
 
 
 def tables_of(name: str, out_dir: Path = paths.ROOT) -> list[Path]:
@@ -104,55 +91,53 @@ def proof(name: str, profile: str, out_dir: Path) -> dict | None:
     of other code."""
     tables = {}
     for path in tables_of(name, out_dir):
-        if not record.meta_path(path).is_file():
-            if path.is_file():  # a small one without rows of its own
-                continue
+        if record.meta_path(path).is_file():
+            meta = record.read_meta(path)
+            if provenance.changed(meta) != []:
+                return None
+            tables[path.stem] = meta["sha256"]
+        elif not path.is_file():  # else a small one without rows of its own
             return None
-        meta = record.read_meta(path)
-        if provenance.changed(meta) != []:
-            return None
-        tables[path.stem] = meta["sha256"]
-    parameters = parameters_of(name, profile, out_dir)
+    if name == headline.NAME:
+        values = AMOUNTS[profile].parameters
+    else:
+        (path,) = notebooks.find([name])
+        values = notebooks.defaults(path) | notebooks.parameters(path, profile, {}, "measure", out_dir)
+    parameters = {key: value for key, value in values.items() if key not in ("source", "out_dir")}
     return json.loads(json.dumps(dict(parameters=parameters, cpu=environment.cpu_model(), tables=tables)))
 
 
 def done(name: str, profile: str, out_dir: Path) -> str:
     """When a step was measured, by its mark; "" where it is due."""
     path = mark(name, out_dir)
-    if not path.is_file():
-        return ""
-    then = json.loads(path.read_text())
-    return then["created"] if then["proof"] == proof(name, profile, out_dir) else ""
+    then = json.loads(path.read_text()) if path.is_file() else None
+    return then["created"] if then and then["proof"] == proof(name, profile, out_dir) else ""
 
 
-# Doing it ------------------------------------------------------------------------------------------------------------
+# Doing it -------------------------------------------------------------------------------------------------------------
 
 
 def lines(steps: Sequence[Step]) -> list[str]:
     """The plan in words: how long all of it takes, then a line a step."""
     due = [step for step in steps if not step.done]
-    total = minutes(60 * sum(step.minutes for step in due))
-    first = f"all {len(steps)} parts are measured, with this code, on this machine"
-    if due:
-        parts = f"{len(due)} of {len(steps)} parts"
-        first = f"about {total} for {parts}; each keeps what it has when it is interrupted"
+    total, parts = minutes(60 * sum(step.minutes for step in due)), f"{len(due)} of {len(steps)} parts"
+    first = f"about {total} for {parts}; each keeps what it has when it is interrupted"
+    whole = f"all {len(steps)} parts are measured, with this code, on this machine"
     states = [f"measured {step.done}" if step.done else f"about {minutes(60 * step.minutes)}" for step in steps]
-    return [first, *(f"  {step.name}: {state}" for step, state in zip(steps, states, strict=True))]
+    return [first if due else whole, *(f"  {step.name}: {state}" for step, state in zip(steps, states, strict=True))]
 
 
 def run(steps: Sequence[Step], profile: str, out_dir: Path, tell: Callable[[str], None]) -> list[Result]:
     """Measure what is due, one after the other; a failure does not stop the rest."""
-    due = [step for step in steps if not step.done]
+    due, results = [step for step in steps if not step.done], []
     if not due:
         return []
-    results = []
     with Remaining({step.name: 60 * step.minutes for step in due}, tell).spoken() as rest:
         for step in due:
             rest.begin(step.name)
             began = time.monotonic()
-            result = measure(step.name, profile, out_dir, rest)
-            results.append(result)
-            if result.ok:
+            results.append(measure(step.name, profile, out_dir, rest))
+            if results[-1].ok:
                 took = max(time.monotonic() - began, spent(tables_of(step.name, out_dir)))
                 keep_time(out_dir, step.name, profile, took / 60)
                 now = dict(created=time.strftime("%Y-%m-%d %H:%M"), proof=proof(step.name, profile, out_dir))
@@ -163,8 +148,8 @@ def run(steps: Sequence[Step], profile: str, out_dir: Path, tell: Callable[[str]
 def spent(tables: Sequence[Path]) -> float:
     """Seconds that the measuring processes of some tables took, those of interrupted runs included."""
     metas = [record.read_meta(path) for path in tables if record.meta_path(path).is_file()]
-    notes = [note for meta in metas for note in meta.get("processes", ()) if note.get("watch")]
-    return sum(note["watch"].get("wall_s", 0.0) for note in notes)
+    watched = [note["watch"] for meta in metas for note in meta.get("processes", ()) if note.get("watch")]
+    return sum(watch.get("wall_s", 0.0) for watch in watched)
 
 
 def measure(name: str, profile: str, out_dir: Path, rest: Remaining) -> Result:

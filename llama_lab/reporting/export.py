@@ -141,7 +141,7 @@ def flags(result: dict) -> list[str]:
     return [
         environment.busy(env),
         *(line for entry in result.get("subjects", ()) for line in doubts(entry)),
-        *map(missing, result.get("missing", ())),
+        *("missing: {name}: {reason} {remedy}".format(**gap).strip() for gap in result.get("missing", ())),
         "random weights: right for speed, never for text" if about.get("random_weights") else "",
         "the source tree differs from its commit" if (env.get("git") or {}).get("dirty") is True else "",
         f"{resumed} trials come from an interrupted run" if resumed else "",
@@ -160,11 +160,3 @@ def doubts(entry: dict) -> list[str]:
         f"leaves {leaked} arrays behind" if leaked else "",
     ]
     return [f"{name}: {line}" for line in lines if line]
-
-
-def missing(peer: dict | str) -> str:
-    """A subject that was asked for and is not there, with what would bring it."""
-    if isinstance(peer, str):
-        return f"missing: {peer}"
-    remedy = " ".join(str(peer[key]) for key in ("reason", "remedy") if peer.get(key))
-    return f"missing: {peer.get('name', 'unknown')}" + (f": {remedy}" if remedy else "")

@@ -140,10 +140,8 @@ def parameters(path: Path, profile: str, given: dict[str, object], source: str, 
     """The complete parameters of a run: the profile's, then the user's, then where from and where to."""
     if profile not in PROFILES:
         raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
-    chosen = {**about(path).profiles.get(profile, {}), **given}
-    chosen.setdefault("source", source)
-    chosen.setdefault("out_dir", str(out_dir))
-    return check(path, chosen)
+    usual = dict(source=source, out_dir=str(out_dir))
+    return check(path, usual | about(path).profiles.get(profile, {}) | given)
 
 
 def run(

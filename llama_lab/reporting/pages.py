@@ -44,6 +44,21 @@ class Part:
     outputs: Sequence[Part] = ()
 
 
+@dataclass(frozen=True)
+class Known:
+    """What outputs are told by. figures: (name, what it shows) by the digest of its PNG. homes: folders that are left
+    out of what outputs say."""
+
+    figures: dict[str, tuple[str, str]]
+    homes: Sequence[str | Path]
+
+    def anonymous(self, text: str) -> str:
+        """The text without what is another one on each machine and in each run: folders, places in memory."""
+        for home in self.homes:
+            text = text.replace(f"{home}/", "").replace(str(home), ".")
+        return ADDRESS.sub("", text)
+
+
 def path_of(name: str, out_dir: str | Path) -> Path:
     """Where a notebook's page lies; its text lies beside it."""
     return Path(out_dir) / "docs" / "notebooks" / f"{name}.html"
@@ -56,11 +71,9 @@ def write(executed: Path, out_dir: str | Path) -> Path:
     reported = manifest["notebooks"].get(name)
     about = dict(NOTHING, question=ipynb.title(nb).replace("`", "") or name, name=name, number=name.split("-")[0])
     about |= dict(reported or {}, reported=reported is not None)
-    known = {entry["sha256"]["png"]: (figure, entry["alt"]) for figure, entry in manifest["figures"].items()}
-    parts = parts_of(nb, known, [out_dir, paths.ROOT])
-    page, places = path_of(name, out_dir), []
-    for part in parts:
-        places += document.html(part.content)[1] if part.kind == "text" else []
+    figures = {entry["sha256"]["png"]: (figure, entry["alt"]) for figure, entry in manifest["figures"].items()}
+    parts, page = parts_of(nb, Known(figures, [out_dir, paths.ROOT])), path_of(name, out_dir)
+    places = [place for part in parts if part.kind == "text" for place in document.html(part.content)[1]]
     texts = [as_markdown(shown, name) for part in parts for shown in (part, *part.outputs)]
     files.write(page.with_suffix(".md"), document.render("notebook.md", texts=[*filter(None, texts)], **about))
     return files.write(page, document.render("notebook.html", parts=parts, places=places, **about))
@@ -69,11 +82,8 @@ def write(executed: Path, out_dir: str | Path) -> Path:
 # What a notebook holds ------------------------------------------------------------------------------------------------
 
 
-def parts_of(nb, known: dict[str, tuple[str, str]], homes: Sequence[str | Path]) -> list[Part]:
-    """The cells without those that say where this run wrote, and without the title and the line that leads here.
-
-    known: (figure, what it shows) by the digest of its PNG. homes: folders that are left out of what outputs say.
-    """
+def parts_of(nb, known: Known) -> list[Part]:
+    """The cells without those that say where this run wrote, and without the title and the line that leads here."""
     cells, parts = [cell for cell in nb.cells if HIDDEN not in cell.metadata.get("tags", [])], []
     for cell in cells:
         source, label = cell.source, ipynb.label(cell, 100)
@@ -83,37 +93,30 @@ def parts_of(nb, known: dict[str, tuple[str, str]], homes: Sequence[str | Path])
         if cell.cell_type == "markdown":
             parts.append(Part("text", source, label))
         elif cell.cell_type == "code" and source.strip():
-            live = cell.outputs and LIVE in cell.metadata.get("tags", [])
-            shown = [out for out in cell.outputs if out.get("name") != "stderr" and not live]
-            left = [Part("words", ASK, label)] * bool(live) + [output(out, known, label, homes) for out in shown]
-            parts.append(Part("code", source, label, [part for part in left if part.content]))
+            outputs = [output(out, known, label) for out in cell.outputs if out.get("name") != "stderr"]
+            if cell.outputs and LIVE in cell.metadata.get("tags", []):
+                outputs = [Part("words", ASK, label)]
+            parts.append(Part("code", source, label, [part for part in outputs if part.content]))
     return parts
 
 
-def output(out, known: dict[str, tuple[str, str]], label: str, homes: Sequence[str | Path]) -> Part:
+def output(out, known: Known, label: str) -> Part:
     """One output of a cell; without content for nothing."""
     data = out.get("data", {})
     if WIDGET in data:
         return Part("words", ASK, label)
     if "image/png" in data:
-        name, alt = known.get(hashlib.sha256(base64.b64decode(data["image/png"])).hexdigest(), ("", label))
+        name, alt = known.figures.get(hashlib.sha256(base64.b64decode(data["image/png"])).hexdigest(), ("", label))
         if name:
             return Part("figure", f"../../figures/{name}.svg", alt)
         return Part("picture", f"data:image/png;base64,{''.join(data['image/png'].split())}", label)
     if "text/markdown" in data:
-        return Part("text", anonymous(data["text/markdown"], homes), label)
+        return Part("text", known.anonymous(data["text/markdown"]), label)
     if "text/html" in data and "<table" in data["text/html"]:
-        table = frame(anonymous(data["text/html"], homes))
+        table = frame(known.anonymous(data["text/html"]))
         return Part("table", table, label) if table.striptags() else Part("words", EMPTY, label)
-    words = anonymous(out.text if out.output_type == "stream" else data.get("text/plain", ""), homes)
+    words = known.anonymous(out.text if out.output_type == "stream" else data.get("text/plain", ""))
     return Part("words", words.strip("\n") if words.strip() else "", label)
-
-
-def anonymous(text: str, homes: Sequence[str | Path]) -> str:
-    """The text without what is another one on each machine and in each run: folders, places in memory."""
-    for home in homes:
-        text = text.replace(f"{home}/", "").replace(str(home), ".")
-    return ADDRESS.sub("", text)
 
 
 def frame(text: str) -> Markup:
@@ -124,32 +127,20 @@ def frame(text: str) -> Markup:
     return Markup(re.sub(r">\s+<", "><", text).strip())
 
 
-# As Markdown ----------------------------------------------------------------------------------------------------------
-
-
 def as_markdown(part: Part, page: str) -> str:
-    """One part. A table is HTML, which Markdown lets through."""
+    """One part as Markdown. A table is HTML, which Markdown lets through. Links are turned from `notebooks/` to
+    `docs/notebooks/`, those in code stay; nothing within a block of code ends its fence."""
     match part.kind:
         case "text":
-            return turned(part.content).strip()
+            texts = FENCE.split(part.content)  # text, block, its fence, text, …
+            turned = [LINK.sub(lambda m: m[1] + document.link(m[2], ".md"), text) for text in texts[::3]]
+            return "".join(text + block for text, block in zip(turned, [*texts[1::3], ""], strict=True)).strip()
         case "code" | "words":
-            return fenced(part.content, "python" if part.kind == "code" else "text")
+            ticks = "`" * max(3, *(len(run) + 1 for run in TICKS.findall(part.content)), 3)
+            language = "python" if part.kind == "code" else "text"
+            return f"{ticks}{language}\n{part.content.strip(chr(10))}\n{ticks}"
         case "figure":
             return f"![{part.label}]({part.content})"
         case "picture":
             return f"*A picture of this run: see [the page]({page}.html).*"
     return str(part.content)
-
-
-def turned(text: str) -> str:
-    """The text with its links turned from `notebooks/` to `docs/notebooks/`; those in code stay."""
-    parts = FENCE.split(text)
-    for at in range(0, len(parts), 3):  # text, block, its fence, text, …
-        parts[at] = LINK.sub(lambda match: match[1] + document.link(match[2], ".md"), parts[at])
-    return "".join(part for at, part in enumerate(parts) if at % 3 < 2)
-
-
-def fenced(text: str, language: str) -> str:
-    """A block of code in a fence that nothing within it ends."""
-    ticks = "`" * max(3, *(len(run) + 1 for run in TICKS.findall(text)), 3)
-    return f"{ticks}{language}\n{text.strip(chr(10))}\n{ticks}"

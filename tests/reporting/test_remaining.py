@@ -19,34 +19,24 @@ def test_a_step_is_told_by_its_own_pace_once_there_is_one(expected, spent, share
     assert remaining.rest(expected, spent, share) == pytest.approx(left)
 
 
-def test_the_line_says_what_is_done_and_what_is_left():
-    said = []
-    rest = Remaining(STEPS, said.append)
-    start = rest.start
-    rest.progress("block 3: loop", 30, 60)
-    assert rest.line(start + 120) == (
-        "2 min: the headline (block 3: loop); about 5 min left, then 20 notebooks, the report"
-    )
-    rest.begin("the report")
-    assert said[-1].endswith("the report; about 1 min left")
-
-
-def test_it_speaks_without_being_asked_and_then_falls_silent():
+def test_the_line_says_what_is_done_and_what_is_left_by_itself():
     heard = threading.Event()
-    with Remaining(STEPS, lambda line: heard.set(), every_s=0.01).spoken():
+    with Remaining(STEPS, lambda line: heard.set(), every_s=0.01).spoken() as rest:
         assert heard.wait(30)
+    rest.progress("block 3: loop", 30, 60)
+    words = "2 min: the headline (block 3: loop); about 5 min left, then 20 notebooks, the report"
+    assert rest.line(rest.start + 120) == words
+    rest.begin("the report")
+    assert rest.line().endswith("the report; about 1 min left")
     assert not [t for t in threading.enumerate() if t.name.endswith("(repeat)")]
 
 
 def test_plain_lines_come_one_at_a_time():
-    said = []
-    tell = progress.lines(said.append, every_s=1000)
-    tell("cold start of step", 0, 12)
-    tell("cold start of loop", 1, 12)
-    assert len(said) == 1
-    assert said[0].startswith("cold start of step (0 of 12 done after 0 s")
-    each = []
-    tell = progress.lines(each.append, every_s=0)
-    for done in range(3):
-        tell("x", done, 12)
+    lines, each = [], []
+    for into, every_s in ((lines, 1000), (each, 0)):
+        tell = progress.lines(into.append, every_s=every_s)
+        for done in range(3):
+            tell("cold start of step", done, 12)
+    assert len(lines) == 1
+    assert lines[0].startswith("cold start of step (0 of 12 done after 0 s")
     assert "s left" in each[2]
