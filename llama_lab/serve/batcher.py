@@ -6,6 +6,7 @@ longer than a chunk takes. A cancelled request frees its slot at the next round.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -53,11 +54,6 @@ class Job:
     asked_ns: int = field(default_factory=time.perf_counter_ns)
     cancelled: bool = False
 
-    @property
-    def scored(self) -> bool:
-        """Whether log probabilities are wanted."""
-        return bool(self.sampler.scored)
-
     def cancel(self) -> None:
         """Nobody wants more of it. From any thread."""
         self.cancelled = True
@@ -86,15 +82,11 @@ class Slot:
         return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns, scores[: len(tokens)])
 
 
-def shared(a: Sequence[int], b: Sequence[int]) -> int:
-    """Tokens at the beginning that both have."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
 def kept(held: Sequence[int], ids: Sequence[int], sizes: Sequence[int] = SIZES) -> int:
     """Tokens of a prompt that need not run again where `held` are cached: as many as leave whole pieces to run, and at
     least one."""
-    rest, least = len(ids) - min(shared(held, ids), len(ids) - 1), min(sizes, default=1)
+    alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(held, ids, strict=False)))
+    rest, least = len(ids) - min(alike, len(ids) - 1), min(sizes, default=1)
     return max(len(ids) - -(-rest // least) * least, 0)
 
 
@@ -186,8 +178,9 @@ class Batcher(threading.Thread):
         for slot in self.slots:
             if slot.job and slot.job.cancelled:
                 self.leave(slot, "cancelled")
-        started = []
-        for group in self.stepper.groups([slot for slot in self.slots if slot.answers]):
+        started, answering = [], [slot for slot in self.slots if slot.answers]
+        groups = [answering] if self.stepper.together else [[slot] for slot in answering]
+        for group in filter(None, groups):
             started += self.guarded(group, self.step)
         if reading := [slot for slot in self.slots if slot.job and slot.waiting]:
             started += self.guarded([min(reading, key=lambda slot: slot.job.asked_ns)], self.read)
@@ -233,7 +226,7 @@ class Batcher(threading.Thread):
         if slot.waiting:  # within its prompt
             return
         job, now = slot.job, time.perf_counter_ns()
-        scores = self.stepper.scores(made) if job.scored else ()
+        scores = self.stepper.scores(made) if job.sampler.scored else ()
         if not slot.first_ns:
             slot.first_ns, slot.held = now, list(job.ids)
             self.metrics.first_token.observe((now - job.asked_ns) / 1e9)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 SECONDS = tuple(round(base * 10**power, 9) for power in range(-3, 2) for base in (1, 2, 5))  # 1 ms to 50 s
@@ -33,10 +31,6 @@ class Metrics:
         self.programs = made(Gauge, "programs", "Programs compiled before the first request")
         self.warm_seconds = made(Gauge, "warm_seconds", "What that took")
         self.compilations = made(Gauge, "compilations_in_service", "Programs compiled since: the guard's count")
-
-    def count_compilations(self, count: Callable[[], int]) -> None:
-        """Ask the guard whenever somebody looks."""
-        self.compilations.set_function(count)
 
     def text(self) -> bytes:
         return generate_latest(self.registry)

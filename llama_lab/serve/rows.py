@@ -36,14 +36,13 @@ class LostError(Exception):
 class Rows(Stepper):
     """As `Stepper`, all its slots one state on the device. A call that fails loses that, and with it every request."""
 
+    together = True
+
     def __init__(self, engine: Engine, context: int, sizes: tuple[int, ...], slots: int):
         super().__init__(engine, context, sizes)
         self.count, self.epoch = slots, 0
         self.programs = transforms.slots(engine.config, engine.placement)
         self.state = self.programs.create(slots, self.room)
-
-    def groups(self, states: Sequence) -> list[list]:
-        return [list(states)] if states else []
 
     def holds(self, state: Seat | None) -> bool:
         return state is not None and state.epoch == self.epoch

@@ -94,7 +94,7 @@ class Service:
         self.metrics.programs.set(compiling.compilations)
         self.metrics.warm_seconds.set(seconds)
         self.watching.enter_context(self.guard)
-        self.metrics.count_compilations(lambda: self.guard.count("backend"))
+        self.metrics.compilations.set_function(lambda: self.guard.count("backend"))
         self.batcher.start()
         return compiling.compilations, seconds
 

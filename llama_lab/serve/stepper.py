@@ -74,10 +74,6 @@ class State:
     scores: Scores | None = None
 
     @property
-    def pad(self) -> jax.Array:
-        return self.carry.cache.pad
-
-    @property
     def made(self) -> Made:
         return Made(self.token, self.scores)
 
@@ -99,17 +95,15 @@ class Stepper:
     while somebody waits.
     """
 
+    together = False  # whether all slots step in one call
+
     def __init__(self, engine: Engine, context: int, sizes: tuple[int, ...] = SIZES):
         self.engine, self.context, self.sizes = engine, context, sizes
 
     @property
     def room(self) -> int:
         """Cache positions of a slot: padding comes before the prompt, and a chunk of tokens may run over the end."""
-        return self.context + max(self.sizes, default=0) + self.tokens_per_call
-
-    @property
-    def tokens_per_call(self) -> int:
-        return self.engine.placement.tokens_per_call
+        return self.context + max(self.sizes, default=0) + self.engine.placement.tokens_per_call
 
     def pieces(self, ids: Sequence[int]) -> tuple[list[np.ndarray], int]:
         """A prompt as the calls take it, int32 [1 T] each, and the padding before its first token."""
@@ -117,10 +111,6 @@ class Stepper:
         chunk, row = max(self.sizes, default=size), np.zeros((1, size), np.int32)
         row[0, size - len(ids) :] = ids
         return [row[:, i : i + chunk] for i in range(0, size, chunk)], size - len(ids)
-
-    def groups(self, states: Sequence) -> list[list]:
-        """Slots that step together: none with another."""
-        return [[state] for state in states]
 
     def holds(self, state: State | None) -> bool:
         """Whether what a slot kept is still there."""
@@ -140,18 +130,17 @@ class Stepper:
         return state_of(*self.engine.programs.extend(self.engine.params, piece, state.carry, answering(sampler)))
 
     def step(self, states: Sequence[State], samplers: Sequence[TracedSampler]) -> list[tuple[Made, State]]:
-        """Of each slot of a group (its next tokens, not yet awaited, for `fetch`; the state after them)."""
-        return [self.stepped(*each) for each in zip(states, samplers, strict=True)]
-
-    def stepped(self, state: State, sampler: TracedSampler) -> tuple[Made, State]:
-        programs, settings = self.engine.programs, answering(sampler)
-        arguments = self.engine.params, state.token, state.carry
-        if self.engine.placement.jits_decode and not settings.scored:
-            unscored = replace(settings, scored=None)
-            tokens, _, token, carry = programs.decode(*arguments, unscored)
-            return Made(tokens), State(token, carry)
-        after = state_of(*programs.step(*arguments, settings))
-        return after.made, after
+        """Of each slot that steps in a call (its next tokens, not yet awaited, for `fetch`; the state after them)."""
+        programs, after = self.engine.programs, []
+        for state, sampler in zip(states, samplers, strict=True):
+            arguments, settings = (self.engine.params, state.token, state.carry), answering(sampler)
+            if self.engine.placement.jits_decode and not settings.scored:
+                tokens, _, token, carry = programs.decode(*arguments, replace(settings, scored=None))
+                after.append((Made(tokens), State(token, carry)))
+            else:
+                stepped = state_of(*programs.step(*arguments, settings))
+                after.append((stepped.made, stepped))
+        return after
 
     def fetch(self, made: Made) -> list[int]:
         """Tokens on the host; waits for them."""

@@ -27,6 +27,7 @@ from tests.kernels.models import random_model, small
 pytestmark = pytest.mark.usefixtures("quickly")
 
 CONTEXT, LONGEST = 256, 76  # of a slot; of a prompt that is drawn
+SIZES = (16, 32)  # each further size of a prompt's pieces is a program more
 FUSED = small(max_position_embeddings=512)  # a model that the fused kernel computes
 
 
@@ -40,7 +41,7 @@ def engine_for(placement: Placement):
 @functools.cache
 def warmed(placement: str, slots: int):
     """One stepper a placement, and under rows a number of slots."""
-    made = rows.build(engine_for(stepper.check(parse(placement))), CONTEXT, slots)
+    made = rows.build(engine_for(stepper.check(parse(placement))), CONTEXT, slots, SIZES)
     made.warm()
     return made
 
@@ -146,7 +147,7 @@ def test_log_probabilities_are_those_of_the_logits_and_cost_others_nothing(place
 
 
 def test_an_answer_ends_at_its_stop_token():
-    with started("chunk8", 1) as batcher:
+    with started("chunk4+fused", 1) as batcher:
         free, _ = Reader(batcher, [5, 9, 33], 12).all()
         answer = Reader(batcher, [5, 9, 33], 12, stop={free[3]}).all()
     assert answer == (free[: free.index(free[3]) + 1], "stop")

@@ -14,8 +14,13 @@ from tests.kernels.test_generation import checkpoint_of
 pytestmark = pytest.mark.usefixtures("quickly")
 
 
-@pytest.mark.parametrize("placement", ["step+donate", "step+fused", "chunk4+fused"])
-@pytest.mark.parametrize("context", among_the_fast((2,), (2, 32)))
+@pytest.mark.parametrize(
+    ("placement", "context"),
+    among_the_fast(
+        [("step+fused", 2), ("chunk4+fused", 2)],
+        [(name, context) for name in ("step+donate", "step+fused", "chunk4+fused") for context in (2, 32)],
+    ),
+)
 def test_the_smallest_contexts_are_warmed_within_their_cache(placement, context):
     """The fused kernel refuses a position outside the cache, where XLA would clamp it."""
     engine = generate.build(checkpoint_of(small()), stepper.check(parse(placement)))
