@@ -9,7 +9,7 @@ from llama_jax.plumbing import paths
 from llama_lab import figures
 from llama_lab.bench import recorded, summary
 from llama_lab.bench.progress import Progress
-from llama_lab.experiments.headline import chart, finding, measure
+from llama_lab.experiments.headline import chart, measure
 from llama_lab.experiments.headline.measure import NAME, QUESTION
 
 
@@ -47,7 +47,7 @@ def draw(trials: list, meta: dict, out_dir: Path) -> list[str]:
 
 def lines(trials: list, meta: dict, table: Sequence[dict], theirs: Sequence[dict]) -> list[str]:
     """What came out here, and how that compares with what is published. table, theirs: the entries of both."""
-    together = finding.beside(table, theirs)
+    together = chart.beside(table, theirs)
     beside = [f"Beside the published machine, in tokens/s: {together}."] if together else []
     gaps = [f"{gap['name']} is missing: {gap['reason']} {gap['remedy']}".strip() for gap in meta["missing"]]
-    return [finding.headline(trials), *beside, *gaps]
+    return [chart.finding(trials), *beside, *gaps]

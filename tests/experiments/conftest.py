@@ -6,6 +6,11 @@ import pytest
 
 from tests.figures import drawn
 
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
+    "head_dim=16,vocab_size=97"
+)
+
 
 @pytest.fixture(autouse=True)
 def figures_that_say_what_they_show():

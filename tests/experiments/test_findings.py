@@ -22,7 +22,7 @@ RATIOS = st.sampled_from([FASTER, SLOWER, OPEN, EQUAL, WIDE])
 def finding(name):
     """The module of an experiment that makes its claim."""
     package = importlib.import_module(f"llama_lab.experiments.{name}")
-    for stem in {m.name for m in pkgutil.iter_modules(package.__path__)} & {"finding", "table", "measure"}:
+    for stem in {m.name for m in pkgutil.iter_modules(package.__path__)} & {"finding", "table", "chart", "measure"}:
         module = importlib.import_module(f"{package.__name__}.{stem}")
         if getattr(getattr(module, "claim", None), "__module__", "") == module.__name__:
             return module
@@ -47,8 +47,8 @@ def of_headline(patch, first, second):
 def of_text_generation(patch, first, second):
     module = finding("text_generation")
     patch.setattr(module.statistics, "unpaired_ratio", in_turn(first))
-    patch.setattr(module, "medians", lambda *_: dict(step=1.0, nocache=first.value))
-    return module.claim([], "step", "nocache")
+    patch.setattr(module, "seconds", lambda _: {module.CACHED: [1.0], module.UNCACHED: [first.value]})
+    return module.claim([])
 
 
 def of_honest_measurement(patch, first, second):
@@ -85,7 +85,7 @@ def of_compile_time(patch, first, second):
 
 def of_fewer_bits(patch, first, second):
     module = finding("fewer_bits")
-    patch.setattr(module.table, "ratio", in_turn(first))
+    patch.setattr(module, "ratio", in_turn(first))
     return module.claim([], {256: [entry("loop", standings.JAX), entry("llamacpp", standings.LLAMACPP)]})
 
 
@@ -120,10 +120,10 @@ def of_gpu(patch, first, second):
 
 def of_upgrading(patch, first, second):
     module = finding("upgrading_jax")
-    patch.setattr(module.table, "releases", lambda _: ["0.1", "0.2"])
-    patch.setattr(module.table, "rate", lambda _, name, __: Made(median=float(name)))
-    patch.setattr(module.table, "wrong", lambda *_: [])
-    patch.setattr(module.table, "ratio", in_turn(first))
+    patch.setattr(module, "releases", lambda _: ["0.1", "0.2"])
+    patch.setattr(module, "rate", lambda _, name, __: Made(median=float(name)))
+    patch.setattr(module, "wrong", lambda *_: [])
+    patch.setattr(module, "ratio", in_turn(first))
     return module.claim([], dict(facts={}))
 
 

@@ -63,11 +63,7 @@ class Contest(Experiment):
         passages.check_contexts(self.model, self.contexts, self.new_tokens)
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
-        """(trials, what the meta says of them). What cannot run here is named there (`missing`), with its remedy."""
-        gaps = available.gaps((*self.placements, *self.peers), self.model)
-        absent = {gap["name"] for gap in gaps}
-        here = [name for name in (*self.placements, *self.peers) if name not in absent]
-        loaded = checkpoint.load(self.model)
+        here, loaded = runner.present((*self.placements, *self.peers)), checkpoint.load(self.model)
         works = {n: passages.filling(loaded, n, self.new_tokens, self.seed) for n in self.contexts}
         answered: list[Trial] = []
         for context, work in works.items():
@@ -78,14 +74,14 @@ class Contest(Experiment):
         runner.run(footprints.points(able, self.starts, works[min(works)]))
         if any(available.needs_kernels(name) for name in here):
             self.compile_kernels(runner)
-        gaps += runner.missing
         alone = [t for t in runner.rows if t.run.startswith(footprints.MEMORY)]
+        absent = {gap["name"] for gap in runner.missing}
         return answered + alone, dict(
             weights_hash=loaded.weights_hash,
             baseline=self.placements[0],
-            missing=gaps,
+            missing=runner.missing,
             file_bytes=footprints.file_bytes(loaded),
-            subjects=[name for name in here if name not in {gap["name"] for gap in gaps}],
+            subjects=[name for name in here if name not in absent],
             text="English" if loaded.tokenizer else "random ids",
         )
 
@@ -100,9 +96,6 @@ class Contest(Experiment):
                     runner.progress(f"kernels, {way}", block, self.starts)
                     asked = dict(folder=folder, way=way)
                     runner.child(Point(f"{KERNELS} {way}", block, kernels_ready, 1, asked))
-
-
-# What a child runs ----------------------------------------------------------------------------------------------------
 
 
 def kernels_ready(lab: Lab, folder: str, way: str) -> None:

@@ -19,7 +19,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab import corpus
-from llama_lab.bench import intervals, passages, quality, standings, statistics
+from llama_lab.bench import passages, quality, standings
 from llama_lab.bench.quality import PICO, REFERENCE, Window
 
 PROSE, CODE = "manual", "code"
@@ -47,16 +47,13 @@ def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]
     """`tokens` + 1 ids of each text, so that each of the first `tokens` has a successor; random ids for a model without
     a tokenizer."""
     if loaded.tokenizer is None:
-        return {
-            name: list(passages.random_prompts(loaded.config.vocab_size, tokens + 1, seed + i, 1)[0])
-            for i, name in enumerate(TEXTS)
-        }
+        vocabulary, count = loaded.config.vocab_size, tokens + 1
+        return {t: list(passages.random_prompts(vocabulary, count, seed + i, 1)[0]) for i, t in enumerate(TEXTS)}
     whole = {PROSE: corpus.manual(), CODE: corpus.code()}
     ids = {name: loaded.tokenizer.encode(text[: 12 * (tokens + 1)])[: tokens + 1] for name, text in whole.items()}
     if short := [name for name in ids if len(ids[name]) <= tokens]:
-        raise UserError(
-            f"quality_tokens is {tokens}; the text {short[0]!r} has {len(ids[short[0]]) - 1}. Ask for fewer."
-        )
+        there = len(ids[short[0]]) - 1
+        raise UserError(f"quality_tokens is {tokens}; the text {short[0]!r} has {there}. Ask for fewer.")
     return ids
 
 
@@ -99,9 +96,6 @@ def read_as(name: str) -> str:
     return "llamacpp" if name in standings.SAME_FILE else name
 
 
-# What the rows say ----------------------------------------------------------------------------------------------------
-
-
 def windows_of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[Reading]:
     """A subject's windows, in the order of the text."""
     return sorted((r for r in rows if r.subject == subject and text in (ALL, r.text)), key=lambda r: (r.text, r.first))
@@ -122,23 +116,3 @@ def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
                     | dict(zip(ppl, np.exp([*ppl.values()]), strict=True))
                 )
     return entries
-
-
-def over(rows: Sequence[Reading], above: str, below: str, what: str, seed: int = 0) -> statistics.Ratio:
-    """A subject's mean over another's on the same positions, with its 95 % interval: of "kl" or "top1" the quotient of
-    the means, of "ppl" that of the perplexities. NaN where either was not read."""
-    sides = [windows_of(rows, name) for name in (above, below)]
-    if not all(sides) or [(r.text, r.first, len(r.agree)) for r in sides[0]] != [
-        (r.text, r.first, len(r.agree)) for r in sides[1]
-    ]:
-        return statistics.Ratio(*[float("nan")] * 3, 0)
-    read = {"kl": lambda r: r.kl, "top1": lambda r: np.asarray(r.agree, float), "ppl": lambda r: r.nll}[what]
-    labels = quality.neighbours(sides[0])
-    sums = np.stack([intervals.gather(np.concatenate([read(r) for r in side]), labels)[:, 0] for side in sides])
-    counts = intervals.gather(np.zeros(len(labels)), labels)[:, 1]
-    picked = np.random.default_rng(seed).integers(sums.shape[1], size=(intervals.RESAMPLES, sums.shape[1]))
-    totals, number = sums[:, picked].sum(-1), counts[picked].sum(-1)
-    drawn = np.exp((totals[0] - totals[1]) / number) if what == "ppl" else totals[0] / np.maximum(totals[1], 1e-300)
-    a, b = sums.sum(1)
-    value = np.exp((a - b) / counts.sum()) if what == "ppl" else a / max(b, 1e-300)
-    return statistics.Ratio(float(value), *map(float, np.percentile(drawn, [2.5, 97.5])), len(labels))

@@ -1,12 +1,14 @@
-"""One line a subject: rate, share of the bandwidth, memory and quality side by side."""
+"""One line a subject: rate, share of the bandwidth, memory and quality side by side; and what fewer bits gain."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from llama_lab.bench import footprints, frames, quality, roofline, standings, statistics, summary
+from llama_lab.bench.claim import Claim, Comparison, fastest_beside
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import NO_RATIO, Ratio
+from llama_lab.bench.wording import weights
 from llama_lab.experiments.fewer_bits import reading
 from llama_lab.experiments.fewer_bits.reading import ALL, read_as
 
@@ -24,8 +26,7 @@ def ladder(
     seed: int = 0,
 ) -> list[dict]:
     """The entries of `standings.ladder` at one context, each with {mbu: Summary, bytes and flops: of a token, peak:
-    bytes of each process,
-    distance: text → entry of `reading.table`, {} where it was not read}."""
+    bytes of each process, distance: text → entry of `reading.table`, {} where it was not read}."""
     run, peaks = run_of(context), {f["name"]: f["peak"] for f in footprints.table(trials, notes, names)}
     entries = standings.ladder(trials, names, seed, run)
     for e in entries:
@@ -53,11 +54,6 @@ def rival(entries: Sequence[dict], same_file: bool) -> dict | None:
     )
 
 
-def fastest(entries: Sequence[dict]) -> dict | None:
-    """The fastest placement, in whatever arithmetic."""
-    return standings.best(entries, lambda e: e["backend"] == standings.JAX)
-
-
 def ratio(trials: Sequence[Trial], above: str, below: str, context: int, seed: int = 0) -> Ratio:
     """Decode rate of one subject over another's at a context, paired by block."""
     return standings.ratio(trials, above, below, seed, run_of(context))
@@ -67,12 +63,32 @@ def over_llamacpp(entries: Sequence[dict], trials: Sequence[Trial], context: int
     """The entries at a context, each with `over`: its decode rate over that of llama.cpp's fastest mode of the same
     file."""
     other = rival(entries, True)
+    return [
+        e | dict(over=ratio(trials, e["name"], other["name"], context, seed) if other and e["decode"].n else NO_RATIO)
+        for e in entries
+    ]
 
-    def over(e: dict) -> Ratio:
-        known = other and e["decode"].n
-        return ratio(trials, e["name"], other["name"], context, seed) if known else statistics.NO_RATIO
 
-    return [e | dict(over=over(e)) for e in entries]
+def claim(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], seed: int = 0) -> Claim:
+    """The fastest placement beside llama.cpp on the same file. entries: context → `ladder`."""
+    context = min(entries)
+    mine, other = standings.fastest(entries[context]), rival(entries[context], True)
+    if mine is None or other is None:
+        return Claim(
+            f"Of what was measured here {mine['name']} decodes fastest." if mine else "No placement has a time."
+        )
+    over = ratio(trials, mine["name"], other["name"], context, seed)
+    return fastest_beside(Comparison(over, mine["name"], "llama.cpp on the same file"))
+
+
+def fewer_bits(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], seed: int = 0) -> str:
+    """The claim, and the fastest placement beside llama.cpp's fastest quantisation."""
+    context = min(entries)
+    mine, other, details = standings.fastest(entries[context]), rival(entries[context], False), []
+    if mine and other:
+        over = ratio(trials, mine["name"], other["name"], context, seed)
+        details = [Comparison(over, mine["name"], f"{other['name']} on {weights(other['dtype'])}").words]
+    return claim(trials, entries, seed).text(*details)
 
 
 def far(what: str, text: str = ALL) -> Callable:
@@ -104,15 +120,9 @@ TEXTS = frames.Columns(
     {
         "subject": "subject",
         "text": "text",
-        "KL, nats": "kl",
-        "KL low": "kl_low",
-        "KL high": "kl_high",
-        "top-1": "top1",
-        "top-1 low": "top1_low",
-        "top-1 high": "top1_high",
-        "perplexity": "ppl",
-        "ppl low": "ppl_low",
-        "ppl high": "ppl_high",
+        **{"KL, nats": "kl", "KL low": "kl_low", "KL high": "kl_high"},
+        **{"top-1": "top1", "top-1 low": "top1_low", "top-1 high": "top1_high"},
+        **{"perplexity": "ppl", "ppl low": "ppl_low", "ppl high": "ppl_high"},
         "tokens": "tokens",
         "same model": quality.same_model,
     },

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.experiments.growth import finding
+from llama_lab.experiments.growth import table
 from llama_lab.figures.labels import labelled, readable
 from llama_lab.figures.marks import label
 from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, footnote, headline, new, styled
 
 LINES = {"layers": "o-", "width": "s-", "context": "^-", "model": "D:"}
 NOUNS = {"layers": "layers", "width": "width", "context": "cache slots", "model": "whole models"}
+UNITS = {"layers": "{} layers", "width": "width {}", "context": "{} slots"}
 MEASURED = dict(zip((*LINES, "batch"), OTHERS, strict=False))  # a colour a size that was varied
 
 
@@ -22,7 +23,7 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
     """Milliseconds a step against the bytes that it reads, a line a size that was varied (left), and against the rows
     of a batch (right), beside what bandwidth and arithmetic allow.
 
-    axes_points: axis → `measure.axis_of`.
+    axes_points: axis → `table.axis_of`.
     """
     both = "batch" in axes_points
     figure, panels = new(10.5, 5.2, columns=1 + both, squeeze=False, gridspec_kw={"width_ratios": [1.5, 1][: 1 + both]})
@@ -30,14 +31,11 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
     if both:
         by_rows(panels[0][1], axes_points["batch"])
     every = [p for points in axes_points.values() for p in points]
-    counts = sorted({p["n"] for p in every}) or [0]
-    processes = sorted({p["processes"] for p in every}) or [0]
+    counts, processes = sorted({p["n"] for p in every}) or [0], min((p["processes"] for p in every), default=0)
     n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
-    footnote(
-        figure,
-        f"Mark: median of n = {n} answers in {processes[0]} process{'es' * (processes[0] != 1)}; line: all of them.",
-    )
-    headline(figure, finding.claim(axes_points))
+    words = f"median of n = {n} answers in {processes} process{'es' * (processes != 1)}"
+    footnote(figure, f"Mark: {words}; line: all of them.")
+    headline(figure, table.claim(axes_points))
     return figure
 
 
@@ -47,15 +45,17 @@ def by_bytes(axes, found: dict[str, Sequence[dict]]) -> None:
     for axis, points in found.items():
         tint, x = MEASURED[axis], [p["bytes"] / 1e6 for p in points]
         alike = [p for p in points if " " not in p["value"]]  # a placement of its own lies on no line of others
-        for one, line, name in (
-            (alike, LINES[axis], NOUNS[axis]),
-            ([p for p in points if p not in alike], LINES[axis][0], None),
-        ):
-            at = [p["bytes"] / 1e6 for p in one]
-            axes.plot(at, [p["median"] for p in one], line, color=tint, linewidth=1.6, label=name)
+        others = [p for p in points if p not in alike]
+        for some, line, name in ((alike, LINES[axis], NOUNS[axis]), (others, LINES[axis][0], None)):
+            at, medians = [p["bytes"] / 1e6 for p in some], [p["median"] for p in some]
+            axes.plot(at, medians, line, color=tint, linewidth=1.6, label=name)
         axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=tint, alpha=0.5)
         shown = points if axis == "model" else (points[0], points[-1])
-        marks += [(name_of(axis, p["value"]), p["bytes"] / 1e6, p["median"], tint) for p in shown]
+        for p in shown:  # of a whole model its name, and below it the placement that is its own
+            model, _, placement = p["value"].partition(" ")
+            words = label(model).replace("\n", "") + f"\n{placement}" * bool(placement)
+            words = UNITS[axis].format(p["value"]) if axis in UNITS else words
+            marks.append((words, p["bytes"] / 1e6, p["median"], tint))
         lines.append((x, [p["median"] for p in points]))
     points = [p for each in found.values() for p in each]
     if points:
@@ -84,11 +84,3 @@ def by_rows(axes, points: Sequence[dict]) -> None:
     axes.minorticks_off()
     readable(axes.yaxis)
     axes.legend(fontsize=9, loc="upper left")
-
-
-def name_of(axis: str, value: str) -> str:
-    """A size with its unit; of a whole model its name, and below it the placement that is its own."""
-    if axis != "model":
-        return {"layers": "{} layers", "width": "width {}", "context": "{} slots"}[axis].format(value)
-    model, _, placement = value.partition(" ")
-    return label(model).replace("\n", "") + (f"\n{placement}" if placement else "")

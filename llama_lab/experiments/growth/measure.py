@@ -5,21 +5,17 @@ Random weights at real shapes: right for time, never for text. Each point is a p
 
 from __future__ import annotations
 
-import itertools
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-
-import numpy as np
 
 from llama_jax import checkpoint, generate
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, frames, passages, protocol, roofline
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench import available, passages, protocol, roofline
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.record import Run, Trial
+from llama_lab.bench.record import Run
 from llama_lab.bench.workload import Subject, Workload
 
 BASE = "smollm2-135m"
@@ -67,10 +63,8 @@ class Growth(Experiment):
         base = preset(self.model)
         check_counts(answers=self.answers, processes=self.processes)
         if self.new_tokens < 9 or self.new_tokens % 8 != 1 or PROMPT + self.new_tokens > SLOTS:
-            raise UserError(
-                f"new_tokens is {self.new_tokens}; it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64"
-                " slots."
-            )
+            possible = "it must be 9, 17, 25, 33 or 41: one token, then whole chunks, in 64 slots."
+            raise UserError(f"new_tokens is {self.new_tokens}; {possible}")
         for run in self.values:
             size(run, base)
 
@@ -91,11 +85,17 @@ class Growth(Experiment):
         work = Workload(prompts, self.new_tokens, PROMPT, here.batch, self.seed)
         who = with_slots(loaded, here.placement, here.slots)
         probe, reference = roofline.Probe(), protocol.Reference(loaded, work)
+        # bytes and operations of one step over the whole cache, all rows together
+        config, (weight_bytes, cache_bytes) = loaded.config, (who.identity[k] for k in ("weight_bytes", "cache_bytes"))
+        sizes = dict(
+            bytes_per_token=roofline.bytes_per_token(config, here.slots, weight_bytes, cache_bytes, batch=here.batch),
+            flops_per_token=roofline.flops_per_token(config, here.slots),
+            kv_bytes=round(here.batch * here.slots * config.kv_bytes_per_position(cache_bytes)),
+        )
         protocol.warm_up(who, work)
         for i in range(self.answers):
             bandwidth = probe.bandwidth()
             trial, tokens = lab.trial(who, work, i % len(work.prompts), phase="warm", order=i)
-            sizes = sizes_at(here, loaded.config, who)
             lab.keep(reference.judge(trial, tokens), bandwidth_gbps=bandwidth, cache_slots=here.slots, **sizes)
         lab.notes["gflops"] = roofline.flops()
 
@@ -104,9 +104,8 @@ def preset(model: str) -> str:
     """The preset that all axes start from, of a model `random:PRESET`. Raises UserError for any other model."""
     name = model.removeprefix("random:")
     if name == model or name not in PRESETS:
-        raise UserError(
-            f"model is {model!r}; growth starts from random weights at a preset's shapes, such as random:{BASE}."
-        )
+        known = f"growth starts from random weights at a preset's shapes, such as random:{BASE}."
+        raise UserError(f"model is {model!r}; {known}")
     return name
 
 
@@ -157,79 +156,3 @@ def with_slots(loaded: checkpoint.Checkpoint, placement: str, slots: int) -> Sub
         return generate.stream(engine, [ids] * work.batch, work.new_tokens, length=work.length, slots=slots)
 
     return replace(base, run=run)
-
-
-def sizes_at(here: Size, config: ModelConfig, who: Subject) -> dict:
-    """Bytes and operations of one step over the whole cache, all rows together."""
-    weight_bytes, cache_bytes = who.identity["weight_bytes"], who.identity["cache_bytes"]
-    return dict(
-        bytes_per_token=roofline.bytes_per_token(config, here.slots, weight_bytes, cache_bytes, batch=here.batch),
-        flops_per_token=roofline.flops_per_token(config, here.slots),
-        kv_bytes=round(here.batch * here.slots * config.kv_bytes_per_position(cache_bytes)),
-    )
-
-
-# What the trials say --------------------------------------------------------------------------------------------------
-
-
-def step_ms(trial: Trial) -> float:
-    """Milliseconds of one step, which makes one token for each row."""
-    return trial.tpot * 1e3
-
-
-def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
-    """One entry a point, in the order of its size: {value, ms: list, median, bytes_ms, flops_ms, parameters, n,
-    processes}.
-
-    bytes_ms: what the bandwidth allows, the most that any probe of any point read. flops_ms: what the machine's
-    arithmetic allows.
-    """
-    points: dict[str, list[Trial]] = {}
-    trials = whole(trials)
-    bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=float("nan"))
-    for t in trials:
-        run = Run.read(t.run)
-        if run.kind == axis:
-            points.setdefault(run.what, []).append(t)
-    found = []
-    for value, measured in points.items():
-        good = [t for t in measured if t.valid]
-        if not good:
-            continue
-        ms = [step_ms(t) for t in good]
-        flops = good[0].flops_per_token * good[0].batch
-        found.append(dict(
-            value=value, ms=ms, median=float(np.median(ms)), bytes=good[0].bytes_per_token,
-            bytes_ms=good[0].bytes_per_token / bandwidth / 1e6, flops_ms=flops / gflops / 1e6 if gflops else None,
-            n=len(good), processes=len({t.process for t in good}), weights_bytes=good[0].weights_bytes,
-        ))  # fmt: skip
-    return sorted(found, key=lambda e: e["weights_bytes"] if axis == "model" else int(e["value"]))
-
-
-def all_points(points: dict[str, Sequence[dict]]) -> list[dict]:
-    """The points of all axes, each with its `axis`. points: axis → `axis_of`."""
-    return [p | dict(axis=axis) for axis, found in points.items() for p in found]
-
-
-COLUMNS = frames.Columns(
-    {
-        "axis": "axis",
-        "value": "value",
-        "ms": "median",
-        "bytes_ms": "bytes_ms",
-        "flops_ms": "flops_ms",
-        "MB": frames.scaled("bytes", 1e6),
-        "n": "n",
-    },
-    index=("axis", "value"),
-    digits=2,
-)
-
-
-def crossing(points: Sequence[dict]) -> float:
-    """Where along an axis the arithmetic limit overtakes the bandwidth's, by interpolation; NaN where it does not."""
-    over = [(int(p["value"]), p["flops_ms"] / p["bytes_ms"]) for p in points if p["flops_ms"]]
-    for (a, low), (b, high) in itertools.pairwise(over):
-        if low < 1 <= high:
-            return float(np.exp(np.interp(0.0, [np.log(low), np.log(high)], [np.log(a), np.log(b)])))
-    return float("nan")

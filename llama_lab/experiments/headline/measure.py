@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from llama_jax import checkpoint
 from llama_jax import prompts as science
-from llama_lab.bench import available, passages
+from llama_lab.bench import passages
 from llama_lab.bench import run as suite
 from llama_lab.bench.experiment import Experiment, Runner
 from llama_lab.bench.phases import Plan
@@ -34,21 +34,17 @@ class Amount(Experiment):
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         """The trials, and what their meta says of them. What cannot run here is named there (`missing`)."""
-        gaps = available.gaps((*PLACEMENTS, *PEERS), self.model)
-        absent = {gap["name"] for gap in gaps}
-        loaded = checkpoint.load(self.model)
-        here = [name for name in (*PLACEMENTS, *PEERS) if name not in absent]
+        subjects = (*PLACEMENTS, *PEERS)
+        here, loaded = runner.present(subjects), checkpoint.load(self.model)
         work = passages.science(loaded, science.load(passages.PROMPTS), self.new_tokens, self.seed)
-        counts = dict(blocks=self.blocks, processes=self.processes)
-        plan = Plan.of(self.model, here, work, BASELINE, **counts)
+        plan = Plan.of(self.model, here, work, BASELINE, blocks=self.blocks, processes=self.processes)
         trials = suite.collect(plan, runner.journal, runner.progress)
-        gaps += runner.missing
-        absent = {gap["name"] for gap in gaps}
+        absent = {gap["name"] for gap in runner.missing}
         return trials, dict(
             weights_hash=loaded.weights_hash,
             baseline=BASELINE,
-            missing=gaps,
-            subjects=[name for name in (*PLACEMENTS, *PEERS) if name not in absent],
+            missing=runner.missing,
+            subjects=[name for name in subjects if name not in absent],
         )
 
 

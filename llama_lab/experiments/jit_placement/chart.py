@@ -1,4 +1,5 @@
-"""Charts of placements: rate, distribution, latency, compilation, break-even, arrivals. One function a chart."""
+"""What each token as one program gains and what sampling adds, in sentences; and charts of placements: rate,
+distribution, sampling, latency, compilation, break-even."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import AGAIN, statistics, summary
+from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import times
-from llama_lab.experiments.jit_placement import finding
+from llama_lab.bench.wording import interval, listed, times
 from llama_lab.experiments.jit_placement.table import Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
@@ -25,6 +26,33 @@ COMPILING = {
 }
 
 
+def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
+    """What one program a token gains over none, and what several tokens a program add to that."""
+    rates = {r["name"]: r["tokens_per_second"]["median"] for r in table if r["valid_trials"] and r["tokens_equal"]}
+    several = [name for name in rates if name == "loop" or name.startswith("chunk")]
+    most = max(several, key=rates.get, default="loop")
+    gain, more = (
+        Comparison(summary.paired_ratio(trials, *pair), *pair) for pair in (("step", "eager"), (most, "step"))
+    )
+    said = "Compiling each token as one program makes the model {gain} times as fast"
+    return (
+        stated(said + "; compiling several at once adds {more:more}.", gain=gain, more=more)
+        or stated(said + ".", gain=gain)
+        or gain.generic
+    )
+
+
+def sampling_words(costs: Sequence[Cost], settings: str) -> str:
+    """What sampling adds to a token where it adds least and most, and what it leaves of the rate that falls most."""
+    if not costs:
+        return "No placement has valid answers of both kinds side by side, so what sampling costs is not known"
+    least, *_, most = sorted([*costs, *costs], key=lambda c: c.added.median)
+    shown = [f"{c.added.median:.2f} ms {interval(c.added)} to a token under {c.name}" for c in (least, most)]
+    slowed = min(costs, key=lambda c: c.ratio.value)
+    rate = Comparison(slowed.ratio, f"{slowed.name} with sampling", "the same without")
+    return f"sampling ({settings}) adds {listed(shown)}; {rate.words}"
+
+
 @styled
 def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
     """Decode tokens/s: trials as points, median with its 95 % interval, ratio to the baseline, the bandwidth limit."""
@@ -36,24 +64,19 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
         axes.scatter(void, [height] * len(void), marker="x", s=18, color="#999999", linewidths=0.8)
         if rate["n"]:
             valid = [t.tg for t in summary.warm(trials, name)]
-            rows.subject(axes, name, valid, rate, height, ratio_words(line), seed, mark=20)
+            ratio = line["ratio_to_baseline"]
+            known = f"{times(ratio)}, n = {ratio['n']}"
+            known = f"baseline, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else known
+            words = f"{rate['median']:.1f} tok/s · {known}" + " · rate scatters" * line["unstable"]
+            rows.subject(axes, name, valid, rate, height, words, seed, mark=20)
         else:
             reasons = "  no valid trial: " + "; ".join(line["reasons"])[:80]
             rows.beside(axes, height, reasons, x=0, color=LIMIT_COLOUR)
     notes.bandwidth_limit(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
-    headline(figure, finding.claim(trials, table))
+    headline(figure, claim(trials, table))
     return figure
-
-
-def ratio_words(line: dict) -> str:
-    """`46.1 tok/s · 1.02x [1.00, 1.03], n = 20`, over the baseline."""
-    rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    known = (
-        f"baseline, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else f"{times(ratio)}, n = {ratio['n']}"
-    )
-    return f"{rate['median']:.1f} tok/s · {known}" + " · rate scatters" * line["unstable"]
 
 
 @styled
@@ -95,7 +118,11 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
         "milliseconds added to a token\n"
         "(point: a sampled and a greedy answer of one block; bar: median; band: its 95 % interval)"
     )
-    headline(figure, f"{finding.added(costs)} ({settings})")
+    middles = [cost.added.median for cost in costs]
+    words = "What sampling adds to a token does not show under every placement"
+    if costs and all(cost.added.low > 0 for cost in costs):
+        words = f"Sampling adds {min(middles):.0f} to {max(middles):.0f} ms to a token"
+    headline(figure, f"{words} ({settings})")
     return figure
 
 
@@ -121,7 +148,12 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
     labels.readable(left.xaxis)
     notes.plain(right.xaxis)
     right.set_xlabel("inter-token latency, ms, log scale above 1\n(bar: median; band: 5th to 95th percentile)")
-    headline(figure, soonest(table))
+    took = {r["name"]: r["ttft_ms"] for r in table if r["valid_trials"]}
+    jitted, words = [ms for name, ms in took.items() if name != "eager"], "No placement has a valid first token"
+    if jitted:
+        words = f"The first token takes {min(jitted):.0f} to {max(jitted):.0f} ms under jit"
+        words += f", {took['eager']:.0f} ms without" if "eager" in took else ""
+    headline(figure, words)
     n = min((r["valid_trials"] for r in table), default=0)
     words = f"n ≥ {n} answers each; chunk and loop\ndeliver many tokens at once: gap 0"
     right.text(1.0, 0.02, words, ha="right", va="bottom", transform=right.transAxes, fontsize=8.5, color=GREY)
@@ -160,16 +192,6 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
     return figure
 
 
-def soonest(table: list[dict]) -> str:
-    """From when to when the first token comes under jit, and when without."""
-    took = {r["name"]: r["ttft_ms"] for r in table if r["valid_trials"]}
-    jitted = [ms for name, ms in took.items() if name != "eager"]
-    if not jitted:
-        return "No placement has a valid first token"
-    said = f"The first token takes {min(jitted):.0f} to {max(jitted):.0f} ms under jit"
-    return said + (f", {took['eager']:.0f} ms without" if "eager" in took else "")
-
-
 @styled
 def break_even(table: list[dict], longest: int = 2000) -> Figure:
     """Seconds until a fresh process has made n tokens, compilation included, over those of the quickest at that n."""
@@ -189,14 +211,9 @@ def break_even(table: list[dict], longest: int = 2000) -> Figure:
     axes.set_xlabel(f"tokens made by a fresh process, log scale (right: seconds for {longest:,} tokens)")
     axes.set_ylabel("seconds, compilation included,\nover the quickest placement's, log scale")
     labels.readable(axes.xaxis, axes.yaxis)
-    headline(figure, first_by_tokens({name: seconds <= least for name, seconds in took.items()}, n))
-    return figure
-
-
-def first_by_tokens(leads: dict[str, np.ndarray], n: np.ndarray) -> str:
-    """Who has made n tokens first, from the fewest to the most."""
-    order = [next(name for name, lead in leads.items() if lead[i]) for i in range(len(n))]
-    *early, last = {name: int(n[i]) for i, name in enumerate(order)}.items()
+    first = [next(name for name, seconds in took.items() if seconds[i] <= least[i]) for i in range(len(n))]
+    *early, last = dict(zip(first, n.astype(int), strict=True)).items()  # name → up to how many tokens
     parts = [f"{name} up to about {float(f'{tokens:.1g}'):,.0f} tokens" for name, tokens in early]
     words = f"A fresh process that compiles first is done soonest under {', '.join([*parts, last[0]])}"
-    return words + " after that" * bool(early)
+    headline(figure, words + " after that" * bool(early))
+    return figure

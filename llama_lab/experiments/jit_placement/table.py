@@ -50,9 +50,8 @@ def new_settings(
         engine = generate.build(checkpoint, name)
         for s in (sampler, replace(sampler, temperature=sampler.temperature * OTHERWISE)):
             with Guard() as guard:
-                list(
-                    generate.stream(engine, [ids], workload.new_tokens, s, length=workload.length, slots=workload.slots)
-                )
+                shape = dict(length=workload.length, slots=workload.slots)
+                list(generate.stream(engine, [ids], workload.new_tokens, s, **shape))
         seconds = guard.seconds("trace") + guard.seconds("lower") + guard.backend_seconds
         entries.append(dict(name=name, programs=guard.compilations, seconds=round(seconds, 4)))
     return entries

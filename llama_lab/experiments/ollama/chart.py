@@ -1,4 +1,4 @@
-"""Charts of the peers: the original's histogram again, rates side by side, rate against quality."""
+"""Charts of the peers: the original's histogram again, rates side by side, rate against quality, a conversation."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
-from llama_lab.bench.statistics import Ratio
-from llama_lab.figures import notes, rows
-from llama_lab.figures.labels import labelled, readable
+from llama_lab.bench.statistics import UNDECIDED, Ratio
+from llama_lab.experiments.ollama import table
+from llama_lab.figures import labels, notes, rows
+from llama_lab.figures.labels import End, labelled, readable
 from llama_lab.figures.marks import (
     HATCHES,
     WIDE,
@@ -97,9 +98,10 @@ def peer_ladder(
         axes.set_xlim(0, (1.85 if what == "decode" else 1.25) * max(ends, default=1))
         axes.set_title(title, fontsize=11.5, pad=16)
     for e in entries:
-        if not e["decode"].n:
-            words = "; ".join(e["reasons"])[:WIDE] or "not measured"
-            across(panels[0], heights[e["name"]], f"no valid trial: {words}", LIMIT_COLOUR)
+        if not e["decode"].n:  # as far to the right as the words go
+            words = f"no valid trial: {'; '.join(e['reasons'])[:WIDE] or 'not measured'}"
+            style = dict(va="center", fontsize=8.5, color=LIMIT_COLOUR, transform=panels[0].get_yaxis_transform())
+            panels[0].text(0.02, heights[e["name"]], words, zorder=9, **style).set_in_layout(False)
     if prefill_limit:  # of those that multiply in float32; 8-bit products may pass it
         for e in entries:
             if e["dtype"] == "float32":
@@ -110,20 +112,12 @@ def peer_ladder(
         "red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar:"
         f" median; n ≥ {n})"
     )
-    ours = standings.best(entries, lambda e: e["backend"] == standings.JAX)
-    theirs = standings.best(entries, lambda e: e["backend"] != standings.JAX)
+    ours, theirs = standings.fastest(entries), table.rival(entries)
     said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
     said += [f"{theirs['name']}, the fastest of the others, {theirs['decode'].median:.0f}"] if theirs else []
     headline(figure, "; ".join(said) or "Nothing was measured")
     footnote(figure, gaps_words(missing))
     return figure
-
-
-def across(axes, height: float, words: str, shade: str) -> None:
-    """Words in a row that has nothing else, as far to the right as they go."""
-    axes.text(
-        0.02, height, words, va="center", fontsize=8.5, color=shade, transform=axes.get_yaxis_transform(), zorder=9
-    ).set_in_layout(False)
 
 
 def furthest(entry: dict, what: str) -> float:
@@ -139,17 +133,16 @@ def tick(axes, limit: float, height: float) -> None:
 
 def row(axes, entry: dict, what: str, height: float) -> None:
     """One subject's trials, median and interval in one panel, and in the first its own limit."""
-    found, values, tint = entry[what], entry["points"][what], shade(entry)
-    if not found.n:
+    summary, tint = entry[what], shade(entry)
+    if not summary.n:
         return
     marker = look(entry["name"], entry["backend"])[1]
-    rows.points(axes, values, height, tint, spread=0.16, even=True, s=13, marker=marker)
-    rows.interval(axes, found, height, mark=15)
-    words = f"{found.median:.0f}" if found.median >= 100 else f"{found.median:.1f}"
+    rows.points(axes, entry["points"][what], height, tint, spread=0.16, even=True, s=13, marker=marker)
+    rows.interval(axes, summary, height, mark=15)
+    words = f"{summary.median:.0f}" if summary.median >= 100 else f"{summary.median:.1f}"
     if what == "decode" and entry["limit"]:
-        limit = entry["limit"]
-        tick(axes, limit, height)
-        words += f"   {found.median / limit:.0%} of {limit:.0f} ({entry['dtype']})"
+        tick(axes, entry["limit"], height)
+        words += f"   {summary.median / entry['limit']:.0%} of {entry['limit']:.0f} ({entry['dtype']})"
     axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
 
 
@@ -199,3 +192,82 @@ def place(distance: dict | None, bottom: float, top: float) -> float:
     if distance is None or distance["kl"] is None:
         return top
     return distance["kl"] if distance["kl"] > quality.EXACT else bottom
+
+
+@styled
+def conversation(
+    talks: dict[str, dict],
+    backends: dict[str, str],
+    history: Sequence[int],
+    new_tokens: int,
+    reference: str,
+    heading: str = "Each turn reads all that was said before",
+) -> Figure:
+    """Seconds of each turn of a conversation (left), and of the whole (right), times as long as the reference's in
+    words.
+
+    talks: `table.talks`. history: prompt tokens of each turn. heading: of the left part.
+    """
+    figure, (left, right) = new(10.5, 4.6, columns=2, gridspec_kw={"width_ratios": [1.1, 1]})
+    if not talks:
+        headline(figure, "Nobody was asked to hold this conversation")
+        return figure
+    turns(left, talks, backends, history, reference)
+    left.set_ylabel(f"seconds until {new_tokens} tokens are there (log scale)")
+    left.set_title(heading, fontsize=10)
+    whole(right, talks, backends, reference)
+    headline(figure, longest_beside(talks, backends, len(history), reference))
+    return figure
+
+
+def turns(axes, talks: dict[str, dict], backends: dict[str, str], history: Sequence[int], reference: str) -> None:
+    """Seconds of each turn against the tokens before it: every turn a point, medians joined."""
+    ends = []
+    for name, f in talks.items():
+        tint, marker = look(name, backends[name])
+        points = [(history[k], np.median(seconds)) for k, seconds in enumerate(f["turns"]) if seconds]
+        for k, seconds in enumerate(f["turns"]):
+            style = dict(s=16, color=tint, marker=marker, alpha=0.45, linewidths=0)
+            axes.scatter([history[k]] * len(seconds), seconds, **style)
+        dashed = name != reference and backends[name] == standings.JAX
+        axes.plot(*zip(*points, strict=True), color=tint, linewidth=1.8, linestyle="--" if dashed else "-")
+        ends.append(End(name, *points[-1], tint))
+    labels.at_ends(axes, ends, 1.15)
+    axes.set(xlim=(0, max(history) * 1.35))
+    notes.log_scale(axes)
+    axes.set_xlabel(f"tokens of history and question (turns 1 to {len(history)})")
+
+
+def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str) -> None:
+    """Seconds of the whole conversation, a bar a subject."""
+    heights = rows.heights(axes, list(talks))
+    room = 1.9 * max((f["total"].median for f in talks.values() if f["total"].n), default=1)
+    for name, f in talks.items():
+        total, height = f["total"], heights[name]
+        if not total.n:
+            rows.beside(axes, height, "no conversation without a void turn", 8.5, x=0.02)
+            continue
+        bar = dict(height=0.55, alpha=0.75, hatch=HATCHES.get(backends[name], "--"), edgecolor="white")
+        axes.barh(height, total.median, color=look(name, backends[name])[0], **bar)
+        axes.plot([total.low, total.high], [height] * 2, color="black", linewidth=2)
+        words = f"n = {total.n}" if name == reference else interval_words(f["ratio"])
+        end = max(total.median, min(total.high, room) if np.isfinite(total.high) else 0)
+        axes.text(end, height, f"  {total.median:.2f} s, {words}", va="center", fontsize=8.5)
+    axes.set_xlim(right=room)
+    meaning = f"(bar: median, line: 95 % interval;\nx: times as long as {reference})"
+    axes.set_xlabel(f"seconds of the whole conversation {meaning}")
+    axes.set_title("the whole conversation", fontsize=10)
+
+
+def longest_beside(talks: dict[str, dict], backends: dict[str, str], count: int, reference: str) -> str:
+    """How long the conversation takes under the quickest other runtime, beside the reference."""
+    whole = {name: f for name, f in talks.items() if f["total"].n}
+    others = [name for name in whole if name != reference and backends[name] != standings.JAX]
+    if reference not in whole or not others:
+        return f"{reference} or every other runtime lacks a whole conversation"
+    quickest = min(others, key=lambda name: whole[name]["total"].median)
+    ratio = whole[quickest]["ratio"]
+    longer, than = f"takes {ratio.value:.1f} times as long", "as"
+    if ratio.verdict in UNDECIDED:
+        longer, than = "is not decided to take longer", "than"
+    return f"A conversation of {count} turns {longer} under {quickest} {than} under {reference}"

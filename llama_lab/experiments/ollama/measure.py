@@ -6,7 +6,7 @@ Four measurements, one `run` name each in the table:
 main    answers to science questions: decode rate, prefill rate, time to first token
 memory  one answer in a process that holds nothing but its subject: peak resident memory (`phase` cold)
 chat    the turns of one conversation, each with all that was said before: seconds a turn. `prompt` is the turn
-kept    the same of servers that may keep what was said before (`kept`)
+kept    the same of servers that may keep what was said before
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from llama_lab.bench.phases import Plan
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import MAIN
 from llama_lab.bench.workload import Workload, encoder
-from llama_lab.experiments.ollama import kept
-from llama_lab.experiments.ollama.turns import TALK, ask, conversation, turn
+from llama_lab.experiments.ollama import turns
+from llama_lab.experiments.ollama.turns import KEPT, TALK
 from llama_lab.serve import stepper
 
 CHAT = "chat"
-TALKS = (CHAT, kept.KEPT)
+TALKS = (CHAT, KEPT)
 
 
 @dataclass(frozen=True)
@@ -72,74 +72,59 @@ class Contest(Experiment):
             raise UserError("No placement is named; name one or more.")
         available.check_baseline(names[0])
         for name in self.served:
-            if name != kept.OLLAMA:
+            if name != turns.OLLAMA:
                 stepper.check(parse(name))
         for name in self.rivals:
             if name not in names:
                 raise UserError(f"The rival {name!r} is not among placements and peers.{near(name, names)}")
-        check_counts(
-            prompts=self.prompts,
-            blocks=self.blocks,
-            processes=self.processes,
-            turns=self.turns,
-            chats=self.chats,
-            starts=self.starts,
-        )
+        counts = ("prompts", "blocks", "processes", "turns", "chats", "starts")
+        check_counts(**{name: getattr(self, name) for name in counts})
         if min(self.new_tokens, self.turn_tokens) < 2:
             raise UserError("new_tokens and turn_tokens must be 2 or more; a rate needs two tokens.")
         if self.turns > len(TALK):
             raise UserError(f"{self.turns} turns asked for; the conversation has {len(TALK)}.")
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
-        """(trials, what the meta says of them). What cannot run here is named there (`missing`), with its remedy."""
-        gaps = available.gaps((*self.placements, *self.peers), self.model)
-        absent = {gap["name"] for gap in gaps}
-        here = [name for name in (*self.placements, *self.peers) if name not in absent]
-        loaded = checkpoint.load(self.model)
+        here, loaded = runner.present((*self.placements, *self.peers)), checkpoint.load(self.model)
         work = passages.science(loaded, prompts.load(self.prompts), self.new_tokens, self.seed)
-        turns = conversation(loaded, self.turns, self.turn_tokens, self.seed)
-        passages.check_context(loaded.config, turns)
-        counts = dict(blocks=self.blocks, processes=self.processes)
-        plan = Plan.of(self.model, here, work, run=MAIN, **counts)
+        talk = turns.conversation(loaded, self.turns, self.turn_tokens, self.seed)
+        passages.check_context(loaded.config, talk)
+        plan = Plan.of(self.model, here, work, blocks=self.blocks, processes=self.processes)
         main = suite.collect(plan, runner.journal, runner.progress)
         # one that failed here would fail, or end the process, there
         able = [name for name in self.rivals if summary.warm(main, name)]
         runner.run(footprints.points(able, self.starts, work))
-        runner.run(self.talks(runner, able, turns, is_text=loaded.tokenizer is not None))
-        gaps += runner.missing
-        rest = [t for t in runner.rows if t.run != MAIN]
-        subjects = [name for name in here if name not in {gap["name"] for gap in gaps}]
-        length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
+        runner.run(self.talks(runner, able, talk, is_text=loaded.tokenizer is not None))
+        absent, rest = {gap["name"] for gap in runner.missing}, [t for t in runner.rows if t.run != MAIN]
         alone, talked = ([t for t in rest if (t.run in TALKS) is wanted] for wanted in (False, True))
+        length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
         return phases.judge_starts(main + alone) + talked, dict(
             weights_hash=loaded.weights_hash,
             baseline=plan.baseline,
-            subjects=subjects,
-            missing=gaps,
+            subjects=[name for name in here if name not in absent],
+            missing=runner.missing,
             file_bytes=footprints.file_bytes(loaded),
             prefill=dict(tokens=length, flops=roofline.prefill_flops(loaded.config, length)),
-            history=[len(encoder(loaded)(prompt)) for prompt in turns.prompts],
+            history=[len(encoder(loaded)(prompt)) for prompt in talk.prompts],
         )
 
-    def talks(self, runner: Runner, able: Sequence[str], turns: Workload, is_text: bool) -> list[Point]:
+    def talks(self, runner: Runner, able: Sequence[str], talk: Workload, is_text: bool) -> list[Point]:
         """The conversations: with subjects in one process, and with servers that may keep the history, which is known
         by its text."""
-        found = []
+        points, last = [], self.chats - 1
         if able:
-            rows = len(able) * len(turns.prompts)
-            asked = dict(names=list(able))
-            found.append(Point(CHAT, self.chats - 1, self.conversations, rows, asked, "conversations", workload=turns))
+            rows, asked = len(able) * self.turns, dict(names=list(able))
+            points.append(Point(CHAT, last, self.conversations, rows, asked, "conversations", workload=talk))
         if served := runner.present(self.served) if is_text else []:
             asked = dict(names=served, chats=self.chats, turns=self.turns, new_tokens=self.turn_tokens, seed=self.seed)
             rows = self.chats * self.turns * len(served)
-            what = "conversations with servers"
-            found.append(Point(kept.KEPT, self.chats - 1, kept.conversations, rows, asked, what))
-        return found
+            points.append(Point(KEPT, last, turns.conversations, rows, asked, "conversations with servers"))
+        return points
 
     def conversations(self, lab: Lab, names: Sequence[str]) -> None:
         """Every turn of every conversation, all subjects in random order within a turn; judged as all trials are."""
         loaded = lab.load()
-        works = [turn(lab.workload, k, encoder(loaded)) for k in range(len(lab.workload.prompts))]
+        works = [turns.turn(lab.workload, k, encoder(loaded)) for k in range(len(lab.workload.prompts))]
         references, probe = [protocol.Reference(loaded, work) for work in works], roofline.Probe()
         subjects = available.built(lab, loaded, names)
         for who in subjects:
@@ -148,4 +133,4 @@ class Contest(Experiment):
         for chat in range(self.chats):
             bandwidth = probe.bandwidth()
             for k, reference in enumerate(references):
-                ask(lab, subjects, reference, bandwidth, chat, k)
+                turns.ask(lab, subjects, reference, bandwidth, chat, k)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -62,10 +62,13 @@ def make(model: str, count: int, seed: int, path: Path) -> Made:
     answers = [
         client.generate(model=server.model, prompt=text, raw=True, options=ANSWERED).response for text in rendered
     ]
+    loaded = checkpoint.load(model)
+    engine, encode, most = generate.build(loaded, PLACEMENT), encoder(loaded), ANSWERED["num_predict"]
+    own = [generate.answer(engine, [encode(text)], most, loaded.tokenizer.stop)[0] for text in rendered]
     made = Made(
         prompts=questions,
         answers=answers,
-        ours=answered(checkpoint.load(model), rendered),
+        ours=[loaded.tokenizer.decode(answer.token_ids) for answer in own],
         placement=PLACEMENT,
         model=model,
         weights_hash=bare.weights_hash,
@@ -79,31 +82,15 @@ def make(model: str, count: int, seed: int, path: Path) -> Made:
     return made
 
 
-def answered(loaded: checkpoint.Checkpoint, rendered: Sequence[str]) -> list[str]:
-    """What PLACEMENT answers to texts, with the options of ANSWERED."""
-    engine, encode, tokenizer = generate.build(loaded, PLACEMENT), encoder(loaded), loaded.tokenizer
-    found = [generate.answer(engine, [encode(text)], ANSWERED["num_predict"], tokenizer.stop)[0] for text in rendered]
-    return [tokenizer.decode(answer.token_ids) for answer in found]
-
-
-def together(one: str, other: str) -> tuple[int, int]:
-    """(words with which two texts begin alike, words of the longer)."""
-    mine, theirs = one.split(), other.split()
-    alike = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), min(len(mine), len(theirs)))
-    return alike, max(len(mine), len(theirs))
-
-
 def both_answers(made: Made) -> pd.DataFrame:
-    """A row a prompt: both answers, and how many of the words are the same from the start on."""
-    alike = [together(*both) for both in zip(made.answers, made.ours, strict=True)]
-    return pd.DataFrame(
-        {
-            "question": made.prompts,
-            "Ollama": made.answers,
-            made.placement: made.ours,
-            "same words": [f"{same} of {words}" for same, words in alike],
-        }
-    )
+    """A row a prompt: both answers, and how many of the longer one's words are the same from the start on."""
+    same = []
+    for both in zip(made.answers, made.ours, strict=True):
+        mine, theirs = (text.split() for text in both)
+        alike = takewhile(lambda pair: pair[0] == pair[1], zip(mine, theirs, strict=False))
+        same.append(f"{len(list(alike))} of {max(len(mine), len(theirs))}")
+    columns = {"question": made.prompts, "Ollama": made.answers, made.placement: made.ours, "same words": same}
+    return pd.DataFrame(columns)
 
 
 def main() -> None:

@@ -1,17 +1,37 @@
-"""What the trials of this experiment say: the subjects whose histograms are drawn, conversations, the ladder as a
-table."""
+"""What the trials of this experiment say: who is compared with whom, conversations, the ladder as a table."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from llama_lab.bench import frames, quality, statistics, summary
+from llama_lab.bench import frames, quality, standings, statistics, summary
+from llama_lab.bench.claim import Claim, Comparison, fastest_beside
 from llama_lab.bench.record import Trial
-from llama_lab.bench.standings import JAX, OLLAMA, best, fastest, of_run, ratio
-from llama_lab.experiments.ollama.kept import KEPT
+from llama_lab.bench.standings import JAX, LLAMACPP, OLLAMA, TORCH, best, fastest, of_run
+from llama_lab.bench.wording import weights
 from llama_lab.experiments.ollama.measure import CHAT
+from llama_lab.experiments.ollama.turns import KEPT
+
+NATIVE = {OLLAMA: "Ollama", LLAMACPP: "llama.cpp, which Ollama runs"}
+
+
+def transformers(entry: dict) -> bool:
+    return entry["name"].startswith("transformers")
+
+
+def of_backend(backend: str) -> Callable[[dict], bool]:
+    return lambda entry: entry["backend"] == backend
+
+
+RIVALS: dict[str, Callable[[dict], bool]] = {  # words → the entries among which the best is the rival
+    "llama.cpp's strongest mode": of_backend(LLAMACPP),
+    "ik_llama.cpp": of_backend(standings.IK),
+    "Ollama": of_backend(OLLAMA),
+    "transformers' `generate`": transformers,
+    "torch's best mode": lambda e: e["backend"] == TORCH and not transformers(e),
+}
 
 
 def ours(entries: Sequence[dict]) -> dict | None:
@@ -27,8 +47,36 @@ def rival(entries: Sequence[dict]) -> dict | None:
 def histogram(entries: Sequence[dict]) -> list[dict]:
     """The subjects whose histograms answer the question: our fastest placement, the fastest peer, our fastest in
     float32, and Ollama if it ran."""
-    chosen = [fastest(entries), rival(entries), ours(entries), best(entries, lambda e: e["backend"] == OLLAMA)]
+    chosen = [fastest(entries), rival(entries), ours(entries), best(entries, RIVALS["Ollama"])]
     return list({e["name"]: e for e in chosen if e}.values())
+
+
+def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Claim:
+    """The fastest placement beside Ollama, or beside llama.cpp where Ollama was not measured. entries:
+    `standings.ladder`."""
+    mine = fastest(entries)
+    theirs = [(name, e) for backend, name in NATIVE.items() if (e := best(entries, of_backend(backend)))]
+    if mine is None or not theirs:
+        return Claim(f"Neither Ollama nor llama.cpp was measured beside {mine['name'] if mine else 'a placement'}.")
+    name, other = theirs[0]
+    return fastest_beside(Comparison(standings.ratio(trials, mine["name"], other["name"], seed), mine["name"], name))
+
+
+def versus(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> str:
+    """The claim; the fastest placement, and the fastest in float32, beside the native engines and PyTorch."""
+    mine = {e["name"]: e for e in (fastest(entries), ours(entries)) if e}
+    others = {words: other for words, wanted in RIVALS.items() if (other := best(entries, wanted))}
+    return claim(trials, entries, seed).text(
+        *(
+            Comparison(
+                standings.ratio(trials, name, other["name"], seed),
+                f"{name} on {weights(e['dtype'])}",
+                f"{words} ({other['name']} on {weights(other['dtype'])})",
+            ).words
+            for name, e in mine.items()
+            for words, other in others.items()
+        )
+    )
 
 
 def talks(
@@ -40,25 +88,23 @@ def talks(
 
     A conversation with a turn that is void, or whose answer ended early, has no total.
     """
-    asked = max((t.new_tokens for t in of_run(trials, run)), default=0)
-    chat = [t for t in of_run(trials, run) if t.valid and t.new_tokens == asked]
-    count, entries = max((t.prompt for t in of_run(trials, run)), default=-1) + 1, {}
-    totals = {name: whole_talks([t for t in chat if t.subject == name], count) for name in {*names, reference}}
-    for name in names:
-        turns = [[t.seconds for t in chat if t.subject == name and t.prompt == k] for k in range(count)]
-        if any(turns):
-            entries[name] = dict(
-                turns=turns,
-                total=statistics.summarise(list(totals[name].values()), seed),
-                ratio=statistics.of_times(summary.over(totals[name], totals[reference], seed)),
-            )
-    return entries
+    every = of_run(trials, run)
+    asked, count = max((t.new_tokens for t in every), default=0), max((t.prompt for t in every), default=-1) + 1
+    mine = summary.grouped([t for t in every if t.valid and t.new_tokens == asked], "subject")
 
+    def totals(name: str) -> dict[tuple[int, int], float]:  # seconds of each whole conversation
+        seconds = summary.grouped(mine.get(name, []), summary.in_block, "seconds")
+        return {key: float(np.sum(values)) for key, values in seconds.items() if len(values) == count}
 
-def whole_talks(trials: Sequence[Trial], turns: int) -> dict[tuple[int, int], float]:
-    """Seconds of each conversation that has all its turns, by (process, block)."""
-    seconds = summary.grouped(trials, summary.in_block, "seconds")
-    return {key: float(np.sum(values)) for key, values in seconds.items() if len(values) == turns}
+    return {
+        name: dict(
+            turns=[[t.seconds for t in mine[name] if t.prompt == k] for k in range(count)],
+            total=statistics.summarise(list(totals(name).values()), seed),
+            ratio=statistics.of_times(summary.over(totals(name), totals(reference), seed)),
+        )
+        for name in names
+        if name in mine
+    }
 
 
 def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
@@ -67,27 +113,20 @@ def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
     import pandas as pd
 
     again, kept = (talks(trials, names, next(iter(names), ""), seed, run) for run in (CHAT, KEPT))
-    rows = []
+    lines = []
     for name, talk in kept.items():
         for k, seconds in enumerate(talk["turns"]):
             before = again[name]["turns"][k] if name in again else []
-            rows.append(
-                {
-                    "server": name,
-                    "turn": k + 1,
-                    "kept, s": float(np.median(seconds)) if seconds else np.nan,
-                    "read again, s": float(np.median(before)) if before else np.nan,
-                    "n": len(seconds),
-                }
-            )
-    return pd.DataFrame(rows, columns=["server", "turn", "kept, s", "read again, s", "n"]).round(3)
+            middles = [float(np.median(values)) if values else np.nan for values in (seconds, before)]
+            lines.append((name, k + 1, *middles, len(seconds)))
+    return pd.DataFrame(lines, columns=["server", "turn", "kept, s", "read again, s", "n"]).round(3)
 
 
 def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     """The entries, each with `over`: the decode rate of the fastest placement over its, and the `verdict` of that."""
     mine, lines = fastest(entries), []
     for e in entries:
-        over = ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else statistics.NO_RATIO
+        over = standings.ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else statistics.NO_RATIO
         lines.append(e | dict(over=over, verdict=over.verdict if over.n and mine is not e else ""))
     return lines
 

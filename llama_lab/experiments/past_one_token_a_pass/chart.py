@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from llama_lab.bench.wording import listed
-from llama_lab.experiments.past_one_token_a_pass import finding
+from llama_lab.experiments.past_one_token_a_pass import table
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
@@ -53,7 +53,7 @@ def rates(entries: Sequence[dict], missing: Sequence[dict] = ()) -> Figure:
         readable(axes.xaxis)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     panels[0].set_xlabel(f"decode rate, tokens/s (log)\n(point: an answer, n ≥ {n}; band: 95 %)")
-    headline(figure, finding.claim(entries))
+    headline(figure, table.claim(entries))
     return figure
 
 
@@ -73,7 +73,7 @@ def tokens_a_pass(entries: Sequence[dict], name: str) -> Figure:
     axes.set_xticks(range(1, most + 1))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     axes.set(xlabel="tokens that a pass makes", ylabel="passes")
-    said = [f"{e['passes']['tokens_a_pass']:.1f} tokens on {finding.NOUNS[e['task']]}" for e in known]
+    said = [f"{e['passes']['tokens_a_pass']:.1f} tokens on {table.NOUNS[e['task']]}" for e in known]
     headline(figure, f"A pass of {name} makes {listed(said)}" if said else f"Nothing is known of {name}'s passes")
     if known:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=9)

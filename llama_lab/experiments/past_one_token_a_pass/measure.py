@@ -54,20 +54,15 @@ class PastOneToken(Experiment):
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         """The trials, and what the meta says of them: `tasks`, that of each prompt; `passes`, what each placement with
         drafts did on it; `missing`, what could not run."""
-        gaps = available.gaps((*self.placements, *self.peers), self.model)
-        absent = {gap["name"] for gap in gaps}
-        here = [name for name in (*self.placements, *self.peers) if name not in absent]
-        loaded = checkpoint.load(self.model)
+        here, loaded = runner.present((*self.placements, *self.peers)), checkpoint.load(self.model)
         work = workload(loaded, self.each, self.passage_tokens, self.new_tokens, self.seed)
-        counts = dict(blocks=self.blocks * len(TASKS), processes=self.processes)
-        plan = Plan.of(self.model, here, work, **counts)
-        trials = suite.collect(plan, runner.journal, runner.progress)
-        return trials, dict(
+        plan = Plan.of(self.model, here, work, blocks=self.blocks * len(TASKS), processes=self.processes)
+        return suite.collect(plan, runner.journal, runner.progress), dict(
             weights_hash=loaded.weights_hash,
             baseline=self.placements[0],
             tasks=[TASKS[i % len(TASKS)] for i in range(len(work.prompts))],
             passes=[row for p in plan.placements if p.drafts for row in passes(loaded, p.name, work)],
-            missing=gaps + runner.missing,
+            missing=runner.missing,
             text="English" if loaded.tokenizer else "random ids",
         )
 
@@ -81,16 +76,12 @@ def workload(loaded: Checkpoint, each: int, passage_tokens: int, new_tokens: int
         copies, edits = ([page + page[:BEGUN] for page in some] for some in (pages[:each], pages[each:]))
     else:
         asked = science.as_chat(loaded.tokenizer, science.load(each))
-        copies = [f"{page}\n\n{beginning(loaded, page)}" for page in pages[:each]]
+        begun = [loaded.tokenizer.encode(page, special=False)[:BEGUN] for page in pages[:each]]
+        copies = [f"{page}\n\n{loaded.tokenizer.decode(ids)}" for page, ids in zip(pages[:each], begun, strict=True)]
         edits = [edit(page) for page in pages[each:]]
     texts = tuple(prompt for task in zip(asked, copies, edits, strict=True) for prompt in task)
     longest = max(len(encoder(loaded)(text)) for text in texts)
     return Workload(texts, new_tokens, generate.bucket(longest), seed=seed)
-
-
-def beginning(loaded: Checkpoint, page: str) -> str:
-    """The first tokens of a passage as text."""
-    return loaded.tokenizer.decode(loaded.tokenizer.encode(page, special=False)[:BEGUN])
 
 
 def edit(page: str) -> str:

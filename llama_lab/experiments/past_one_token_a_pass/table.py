@@ -1,4 +1,5 @@
-"""What the trials say of each task: rates, ratios, whether drafts changed a token, and what passes took of them."""
+"""What the trials say of each task: rates, ratios, whether drafts changed a token, and what passes took of them; and
+what drafts gain, in a sentence."""
 
 from __future__ import annotations
 
@@ -6,9 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_lab.bench import AGAIN, frames, standings, summary
+from llama_lab.bench import frames, standings, summary
+from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
+
+NOUNS = {"open": "open questions", "copy": "a copy", "edit": "a copy with a word replaced"}
 
 
 def plain(name: str) -> str:
@@ -16,41 +20,26 @@ def plain(name: str) -> str:
     return "+".join(part for part in name.split("+") if not part.startswith("lookup"))
 
 
-def of_task(trials: Sequence[Trial], tasks: Sequence[str], task: str) -> list[Trial]:
-    """The trials of a task. tasks: that of each prompt."""
-    return [t for t in trials if tasks[t.prompt] == task]
-
-
 def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
-    """One entry a task and subject: `standings.ladder`'s, with `task`; `ratio` over the same without drafts, None for
-    who has none; `equal`, whether both made the same tokens; `passes`, of `taken`, None for a peer."""
-    names = [name for name in summary.subjects(trials) if not name.endswith(AGAIN)]
-    asked = [*meta["parameters"]["placements"], *meta["parameters"]["peers"]]
+    """One entry a task and subject: `standings.ladder`'s, with `task`; `ratio` over the same without drafts, None where
+    there is none; `equal`, whether both made the same tokens of each prompt; `passes`, of `taken`, None for a peer."""
+    present = summary.subjects(trials)
+    names = [name for name in (*meta["parameters"]["placements"], *meta["parameters"]["peers"]) if name in present]
     entries = []
     for task in TASKS:
-        some = of_task(trials, meta["tasks"], task)
-        for entry in standings.ladder(some, [name for name in asked if name in names], seed):
+        some = [t for t in trials if meta["tasks"][t.prompt] == task]
+        made = summary.grouped([t for t in some if t.token_times_ns], "subject", lambda t: (t.prompt, t.tokens_sha256))
+        for entry in standings.ladder(some, names, seed):
             name, without = entry["name"], plain(entry["name"])
-            paired = without if without != name and without in names else None
-            entries.append(
-                entry
-                | dict(
-                    task=task,
-                    ratio=standings.ratio(some, name, without, seed) if paired else None,
-                    equal=equal(some, name, without) if paired else None,
-                    passes=taken(meta["passes"], meta["tasks"], name, task),
-                )
+            paired = without != name and without in names
+            entry |= dict(
+                task=task,
+                ratio=standings.ratio(some, name, without, seed) if paired else None,
+                equal=set(made.get(name, ())) == set(made.get(without, ())) if paired else None,
+                passes=taken(meta["passes"], meta["tasks"], name, task),
             )
+            entries.append(entry)
     return entries
-
-
-def equal(trials: Sequence[Trial], name: str, other: str) -> bool:
-    """Whether two subjects made the same tokens wherever both answered a prompt."""
-    made = {
-        subject: {(t.prompt, t.tokens_sha256) for t in trials if t.subject == subject and t.token_times_ns}
-        for subject in (name, other)
-    }
-    return made[name] == made[other]
 
 
 def taken(rows: Sequence[dict], tasks: Sequence[str], name: str, task: str) -> dict | None:
@@ -66,6 +55,30 @@ def taken(rows: Sequence[dict], tasks: Sequence[str], name: str, task: str) -> d
         accepted=(sum(made) - len(made)) / proposed if proposed else 0.0,
         drafted=float(np.mean([d for row in some for d in row["drafted"]])),
         made=made,
+    )
+
+
+def claim(entries: Sequence[dict]) -> Claim:
+    """What drafts do to the fastest placement that has them, on a copy and on open questions. entries: of
+    `table.table`."""
+    drafted = [e for e in entries if e["ratio"] and e["ratio"].n and e["backend"] == standings.JAX]
+    if (best := standings.best([e for e in drafted if e["task"] == "copy"])) is None:
+        return Claim("No placement was measured with drafts on copied text.")
+    name = best["name"].partition("+lookup")[0]
+    on = {e["task"]: Comparison(e["ratio"], f"{name} with drafts on {NOUNS[e['task']]}", "the same without")
+          for e in drafted if e["name"] == best["name"]}  # fmt: skip
+    copy, free = on["copy"], on.get("open")
+    said = "Drafts under {name} make {copy} times the rate on copied text"
+    return (
+        stated(
+            said + "; on open questions they {free:open}.",
+            when=free is not None,
+            name=name,
+            copy=copy,
+            free=free or copy,
+        )
+        or stated(said + ".", name=name, copy=copy)
+        or copy.generic
     )
 
 

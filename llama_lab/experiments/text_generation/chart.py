@@ -1,4 +1,4 @@
-"""When tokens reach the host."""
+"""When tokens reach the host, and what the cache saves on one answer: the figures and the sentence of the notebook."""
 
 from __future__ import annotations
 
@@ -9,49 +9,61 @@ import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from llama_lab.bench import summary
+from llama_lab.bench import statistics, summary
+from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
-from llama_lab.experiments.text_generation import finding
-from llama_lab.experiments.text_generation.measure import CACHED, UNCACHED
+from llama_lab.bench.statistics import Verdict
+from llama_lab.experiments.text_generation.measure import CACHED, SUBJECTS, UNCACHED
 from llama_lab.figures import notes
 from llama_lab.figures.style import colour, headline, new, styled
 
+STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+
+
+def seconds(trials: Sequence[Trial]) -> dict[str, list[float]]:
+    """Seconds of each valid answer with the cache, and of each without it."""
+    return {name: [t.seconds for t in summary.warm(trials, name)] for name in (CACHED, UNCACHED)}
+
+
+def claim(trials: Sequence[Trial]) -> Claim:
+    """How much longer the same answer takes where nothing is kept."""
+    took = seconds(trials)
+    ratio = statistics.of_times(statistics.unpaired_ratio(took[UNCACHED], took[CACHED]))
+    longer = Comparison(ratio, UNCACHED, CACHED, "time of an answer")
+    if longer.outcome != Verdict.SLOWER:
+        return longer.generic
+    said = "Without a KV cache, which keeps what was computed before, an answer takes {times:.1f} times as long."
+    return stated(said, times=np.median(took[UNCACHED]) / np.median(took[CACHED]))
+
+
+def finding(trials: Sequence[Trial]) -> str:
+    """The claim, and the medians behind it."""
+    return claim(trials).text(
+        *(
+            f"an answer takes {np.median(values):.2f} s under {name}, n = {len(values)}"
+            for name, values in seconds(trials).items()
+            if values
+        )
+    )
+
 
 @styled
-def arrivals(trials: Sequence[Trial], names: dict[str, str]) -> Figure:
-    """Tokens on the host against time since the request: each subject's median answer as a staircase. names: subject →
-    label."""
+def arrivals(trials: Sequence[Trial]) -> Figure:
+    """Tokens on the host against time since the request: each subject's median answer as a staircase."""
     figure, axes = new(9.5, 4.8)
-    for (subject, label), style in zip(names.items(), ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1))), strict=False):
-        good = sorted(summary.warm(trials, subject), key=lambda t: t.seconds)
-        if not good:
-            continue
-        typical = good[(len(good) - 1) // 2]
-        times = np.array(typical.token_times_ns) / 1e9
-        shade = colour(subject)
-        axes.step(
-            [0, *times],
-            [0, *range(1, len(times) + 1)],
-            linestyle=style,
-            where="post",
-            color=shade,
-            linewidth=2,
-            label=f"{label}: {times[-1]:.2f} s, n = {len(good)}",
-        )
+    for (subject, label), style in zip(SUBJECTS.items(), STYLES, strict=True):
+        if good := sorted(summary.warm(trials, subject), key=lambda t: t.seconds):
+            times = np.array(good[(len(good) - 1) // 2].token_times_ns) / 1e9
+            words = f"{label}: {times[-1]:.2f} s, n = {len(good)}"
+            look = dict(linestyle=style, where="post", color=colour(subject), linewidth=2, label=words)
+            axes.step([0, *times], [0, *range(1, len(times) + 1)], **look)
     axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
     axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm" and t.valid) / 1.3)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     notes.plain(axes.xaxis)
-    axes.legend(
-        fontsize=9.5,
-        loc="upper left",
-        bbox_to_anchor=(0, -0.16),
-        ncols=2,
-        title="typical answer (median of n)",
-        alignment="left",
-    )
-    both = all(summary.warm(trials, name) for name in (CACHED, UNCACHED))
-    headline(figure, finding.claim(trials, CACHED, UNCACHED) if both else "When the tokens of one answer arrive")
+    place = dict(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2)
+    axes.legend(fontsize=9.5, title="typical answer (median of n)", alignment="left", **place)
+    headline(figure, claim(trials) if all(seconds(trials).values()) else "When the tokens of one answer arrive")
     return figure
 
 

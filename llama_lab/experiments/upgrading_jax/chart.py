@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench.record import Trial
-from llama_lab.experiments.upgrading_jax import finding, table
+from llama_lab.experiments.upgrading_jax import table
 from llama_lab.figures import labels
 from llama_lab.figures.labels import End, readable
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
@@ -19,24 +19,22 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     """Tokens/s of each placement, a line with 95 % intervals from release to release; a release that computes wrong
     values is crossed out and named in red, one that could not be had is a gap that says so."""
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
-    present = table.releases(meta)
+    present, right = table.releases(meta), table.sound(trials, meta)
     figure, axes = new(10, 5)
-    ends = []
+    ends, bad = [], [name for name in present if name not in right]
     for placement in placements:
-        own, scanned = colour(placement), "+scan" in placement
-        line = dict(marker="s" if scanned else "o", linestyle="--" if scanned else "-")
-        found = [(names.index(name), table.rate(trials, name, placement), name) for name in present]
-        found = [(x, summary, name) for x, summary, name in found if summary.n]
-        if not found:
+        rates = {name: rate for name in present if (rate := table.rate(trials, name, placement)).n}
+        if not rates:
             continue
-        x, middle = [x for x, _, _ in found], np.array([s.median for _, s, _ in found])
-        low, high = (np.array([getattr(s, end) for _, s, _ in found]) for end in ("low", "high"))
-        reach = np.clip(np.nan_to_num(np.stack([middle - low, high - middle])), 0, None)
+        own, x, middle = colour(placement), [names.index(name) for name in rates], [r.median for r in rates.values()]
+        reach = [[r.median - r.low for r in rates.values()], [r.high - r.median for r in rates.values()]]
+        reach = np.clip(np.nan_to_num(reach), 0, None)
+        line = dict(marker="s", linestyle="--") if "+scan" in placement else dict(marker="o", linestyle="-")
         axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, capsize=3, zorder=3)
-        ends.append(End(placement, x[-1], float(middle[-1]), own))
-        bad = [(at, s.median) for at, s, name in found if table.wrong(trials, meta, name)]
+        ends.append(End(placement, x[-1], middle[-1], own))
+        crossed = [(names.index(name), rates[name].median) for name in rates if name in bad]
         cross = dict(color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
-        axes.plot(*np.array(bad).reshape(-1, 2).T, "x", **cross)
+        axes.plot(*np.array(crossed).reshape(-1, 2).T, "x", **cross)
     labels.at_ends(axes, ends, 1.3, x=len(names) - 0.85, size=11)
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
     if limits:
@@ -53,7 +51,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     axes.set_xlim(-0.4, len(names))
     axes.set_xticks(range(len(names)), [name.replace("+", "\n+") for name in names])
     for tick, name in zip(axes.get_xticklabels(), names, strict=True):
-        if name in present and table.wrong(trials, meta, name):
+        if name in bad:
             tick.set(color=LIMIT_COLOUR, fontweight="bold")
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
@@ -62,5 +60,5 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         f"mark: median of {counted}; line: its 95 % interval)"
     )
     axes.set_ylabel("decode, tokens/s")
-    headline(figure, finding.claim(trials, meta))
+    headline(figure, table.claim(trials, meta))
     return figure

@@ -48,8 +48,8 @@ def opened(folder: Path) -> Checkpoint:
     """A checkpoint from such a folder."""
     about = json.loads((folder / "about.json").read_text())
     config = ModelConfig.from_json(about["config"])
-    found = {name: Tensor(value.shape, lambda value=value: np.asarray(value)) for name, value in arrays(folder).items()}
-    source = Source(about["name"], config, found, lambda: None, lambda: about["hash"])
+    there = {name: Tensor(value.shape, lambda value=value: np.asarray(value)) for name, value in arrays(folder).items()}
+    source = Source(about["name"], config, there, lambda: None, lambda: about["hash"])
     return Checkpoint(about["name"], config, tensors.assemble(source, "float32"), None, about["hash"], "", "float32")
 
 
@@ -98,13 +98,13 @@ def updates() -> float:
 
 def references(lab: Lab, folder: str, cases: list[dict], out: str) -> None:
     """Greedy tokens [n] and float32 logits [n V] of every case by `step`, under this Python, to a file."""
-    engine, found = generate.build(opened(Path(folder)), "step"), {}
+    engine, made = generate.build(opened(Path(folder)), "step"), {}
     for i, case in enumerate(cases):
         ids = case["ids"]
         tokens = generate.answer(engine, [ids], case["new_tokens"])[0].token_ids
-        found[f"tokens{i}"] = np.array(tokens)
-        found[f"logits{i}"] = np.asarray(generate.logits(engine, [*ids, *tokens[:-1]])[-len(tokens) :])
-    np.savez(out, **found)
+        made[f"tokens{i}"] = np.array(tokens)
+        made[f"logits{i}"] = np.asarray(generate.logits(engine, [*ids, *tokens[:-1]])[-len(tokens) :])
+    np.savez(out, **made)
 
 
 def judged(tokens: np.ndarray, known: dict, case: int) -> tuple[bool, str]:
@@ -122,12 +122,12 @@ def answers(
 ) -> None:
     """One process of a release: the facts (in its first block), then first requests, then interleaved warm answers.
 
-    files: where `weights`, those of the `small` model and the `reference` lie. cases: what is asked, {ids, new_tokens}:
-    the first is a decode, asked of every placement; the others are first tokens, asked of `step`.
+    files: where `weights`, those of the `small` model and the `reference.npz` lie. cases: what is asked, {ids,
+    new_tokens}: the first is a decode, asked of every placement; the others are first tokens, asked of `step`.
     """
     if lab.block == 0:
         lab.note(release=release, facts=facts(files["small"], placements, seed))
-    loaded, known = opened(Path(files["weights"])), dict(np.load(files["reference"]))
+    loaded, known = opened(Path(files["weights"])), dict(np.load(files["reference.npz"]))
     bandwidth = roofline.Probe().bandwidth()
     asked = [(protocol.subject(loaded, parse(name)), 0) for name in placements]
     asked += [(protocol.subject(loaded, parse("step")), case) for case in range(1, len(cases))]

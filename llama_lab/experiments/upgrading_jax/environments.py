@@ -75,8 +75,6 @@ def run(command: list[str]) -> None:
     except subprocess.TimeoutExpired:
         raise GapError(f"installing took longer than {LIMIT_S} s") from None
     if done.returncode:
-        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        told = next(
-            (line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "no message"
-        )
-        raise GapError(told.removeprefix("ERROR: ")[:200])
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()] or ["no message"]
+        last = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
+        raise GapError(last.removeprefix("ERROR: ")[:200])

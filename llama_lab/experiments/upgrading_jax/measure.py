@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -40,33 +41,32 @@ def cases(vocabulary: int, prompt_tokens: int, new_tokens: int, seed: int) -> li
     return [dict(ids=draw.integers(0, vocabulary, n).tolist(), new_tokens=new) for n, new in asked]
 
 
-def interpreters(
-    releases: Sequence[str], progress: Progress, make: Callable = environments.make
-) -> tuple[dict[str, Interpreter], list[dict], str]:
-    """(release → what runs it, gaps {name, reason, remedy}, version of Python); environments are made as needed."""
-    python, version = environments.interpreter()
-    found, gaps = {}, []
-    for i, release in enumerate(releases):
-        progress(f"environment of jax {release}", i, len(releases))
-        try:
-            path = make(release.removesuffix(environments.FLAGGED), python)
-        except environments.GapError as gap:
-            gaps.append(dict(name=release, reason=str(gap), remedy=f"make releases RELEASES={release}"))
-            continue
-        # as it is shipped, unless it says otherwise: what the package sets would hide what a release does
-        settings = {"PYTHONPATH": str(paths.ROOT), **xla_flags.shipped()}
-        settings["XLA_FLAGS"] += f" {xla_flags.SETTING}" * release.endswith(environments.FLAGGED)
-        found[release] = Interpreter(str(path), settings)
-    return found, gaps, version
-
-
 @dataclass(frozen=True)
 class Releases:
-    """What a set of releases can be measured with. python: its version. found: release → what runs it."""
+    """What a set of releases can be measured with. there: release → what runs it. gaps: {name, reason, remedy}. python:
+    its version."""
 
-    found: dict[str, Interpreter]
+    there: dict[str, Interpreter]
     gaps: list[dict]
     python: str
+
+    @classmethod
+    def made(cls, releases: Sequence[str], progress: Progress, make: Callable = environments.make) -> Self:
+        """Environments are made as needed."""
+        python, version = environments.interpreter()
+        there, gaps = {}, []
+        for i, release in enumerate(releases):
+            progress(f"environment of jax {release}", i, len(releases))
+            try:
+                path = make(release.removesuffix(environments.FLAGGED), python)
+            except environments.GapError as gap:
+                gaps.append(dict(name=release, reason=str(gap), remedy=f"make releases RELEASES={release}"))
+                continue
+            # as it is shipped, unless it says otherwise: what the package sets would hide what a release does
+            settings = {"PYTHONPATH": str(paths.ROOT), **xla_flags.shipped()}
+            settings["XLA_FLAGS"] += f" {xla_flags.SETTING}" * release.endswith(environments.FLAGGED)
+            there[release] = Interpreter(str(path), settings)
+        return cls(there, gaps, version)
 
 
 @dataclass(frozen=True)
@@ -103,56 +103,47 @@ class Upgrading(Experiment):
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         path = runner.journal.path
         folder = self.folder or path.parent.parent / NAME / path.stem
-        places = {name: folder / name for name in ("weights", "small")} | {"reference": folder / "reference.npz"}
-        source = checkpoint.find(self.model)
-        for where, model, opened in (
-            (places["weights"], self.model, source),
-            (places["small"], self.small, checkpoint.find(self.small)),
-        ):
-            if not (where / "about.json").is_file():
+        files = {name: str(folder / name) for name in ("weights", "small", "reference.npz")}
+        config = checkpoint.find(self.model).config
+        for name, model in (("weights", self.model), ("small", self.small)):
+            if not (folder / name / "about.json").is_file():
                 runner.progress(f"writing the weights of {model}", 0, 1)
-                child.save(opened, where, model)
-        files = {name: str(path) for name, path in places.items()}
-        asked = cases(source.config.vocab_size, self.prompt_tokens, self.new_tokens, self.seed)
-        if not places["reference"].is_file():
-            told = dict(folder=files["weights"], cases=asked, out=files["reference"])
-            runner.child(Point("reference", 0, child.references, 1, told, watched=False))
-        dead = self.each_release(runner, self.points_of(files, asked, folder))
-        notes = runner.journal.notes
-        facts = {note["release"]: note["facts"] for note in notes if "facts" in note}
-        sizes = {f"{note['release']} {note['placement']}": note["sizes"] for note in notes if "sizes" in note}
-        return runner.rows, dict(missing=[*self.made.gaps, *dead], facts=facts, sizes=sizes)
-
-    def points_of(self, files: dict[str, str], asked: list[dict], folder: Path) -> list[tuple[str, Point]]:
-        """(release, what one of its processes measures), in order."""
-        rows, found = len(PLACEMENTS) + self.blocks * (len(PLACEMENTS) + len(FIRST_TOKENS)), []
-        common = dict(files=files, cases=asked, placements=list(PLACEMENTS), blocks=self.blocks, seed=self.seed)
-        for block, _, release in blocks(list(self.made.found), self.processes, self.seed):
-            told, where = common | dict(release=release), self.made.found[release]
-            point = Point(
-                DECODE + release, block, child.answers, rows, told, f"jax {release}", interpreter=where, watched=False
-            )
-            found.append((release, point))
-        for release, where in self.made.found.items():
-            cache = folder / f"cache-{release}"
-            for block, phase in enumerate(("cold", "cached")):
-                told, what = dict(folder=files["weights"], case=asked[0], phase=phase), f"jax {release}"
-                how = dict(cache=cache, interpreter=where, watched=False)
-                found.append((release, Point(START + release, block, child.first_request, 1, told, what, **how)))
-        return found
-
-    def each_release(self, runner: Runner, points: list[tuple[str, Point]]) -> list[dict]:
-        """Every process, unless one of its release has died: the others go on. Returns the gaps that death leaves."""
+                child.save(checkpoint.find(model), folder / name, model)
+        asked = cases(config.vocab_size, self.prompt_tokens, self.new_tokens, self.seed)
+        if not (folder / "reference.npz").is_file():
+            wanted = dict(folder=files["weights"], cases=asked, out=files["reference.npz"])
+            runner.child(Point("reference", 0, child.references, 1, wanted, watched=False))
         dead: dict[str, str] = {}
+        points = self.points_of(files, asked, folder)
         for i, (release, point) in enumerate(points):
-            if release in dead:
+            if release in dead:  # the others go on
                 continue
             runner.progress(point.what, i, len(points))
             try:
                 runner.child(point)
             except UserError as error:
                 dead[release] = str(error)
-        return [dict(name=name, reason=reason, remedy="it was tried") for name, reason in dead.items()]
+        notes = runner.journal.notes
+        facts = {note["release"]: note["facts"] for note in notes if "facts" in note}
+        sizes = {f"{note['release']} {note['placement']}": note["sizes"] for note in notes if "sizes" in note}
+        gaps = [dict(name=name, reason=reason, remedy="it was tried") for name, reason in dead.items()]
+        return runner.rows, dict(missing=[*self.made.gaps, *gaps], facts=facts, sizes=sizes)
+
+    def points_of(self, files: dict[str, str], asked: list[dict], folder: Path) -> list[tuple[str, Point]]:
+        """(release, what one of its processes measures), in order."""
+        rows, points = len(PLACEMENTS) + self.blocks * (len(PLACEMENTS) + len(FIRST_TOKENS)), []
+        common = dict(files=files, cases=asked, placements=list(PLACEMENTS), blocks=self.blocks, seed=self.seed)
+        for block, _, release in blocks(list(self.made.there), self.processes, self.seed):
+            wanted, how = common | dict(release=release), dict(interpreter=self.made.there[release], watched=False)
+            points.append(
+                (release, Point(DECODE + release, block, child.answers, rows, wanted, f"jax {release}", **how))
+            )
+        for release, interpreter in self.made.there.items():
+            for block, phase in enumerate(("cold", "cached")):
+                wanted, what = dict(folder=files["weights"], case=asked[0], phase=phase), f"jax {release}"
+                how = dict(cache=folder / f"cache-{release}", interpreter=interpreter, watched=False)
+                points.append((release, Point(START + release, block, child.first_request, 1, wanted, what, **how)))
+        return points
 
 
 def obtain(
@@ -172,8 +163,8 @@ def obtain(
     """
     if source == "measure" and releases:
         environments.check(releases)
-        made = Releases(*interpreters(releases, progress, make))
-        if not made.found:
+        made = Releases.made(releases, progress, make)
+        if not made.there:
             raise UserError(f"No release of JAX can be had here: {made.gaps[0]['reason']}")
         return Upgrading(model, releases, made=made, **options).obtain(source, NAME, out_dir, progress)
     if source not in ("measure", "recorded"):

@@ -1,4 +1,4 @@
-"""What the trials of all releases say: rates, first tokens, what broke when."""
+"""What the trials of all releases say: rates, first tokens, what broke when; and what upgrading does, in sentences."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ import numpy as np
 
 from llama_jax.plumbing import runtime
 from llama_lab.bench import statistics, summary
+from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.upgrading_jax.child import CLOSE
 from llama_lab.experiments.upgrading_jax.measure import DECODE, START
 
+PLACEMENT = "step"  # of which the claim speaks
 SLOW_UPDATES = 2.0  # times as long as the number of updates explains: they are no longer made in place
 
 
@@ -21,49 +23,48 @@ def releases(meta: dict) -> list[str]:
 
 
 def decodes(trials: Sequence[Trial], release: str, placement: str, phase: str = "warm") -> list[Trial]:
-    """All decodes of one placement under one release, void ones too."""
-    mine = (t for t in trials if t.run == DECODE + release and t.subject == placement and t.new_tokens != 1)
-    return [t for t in mine if t.phase == phase]
+    """The decodes of one placement under one release; of warm ones those that are valid."""
+    mine = [t for t in trials if t.run == DECODE + release and t.subject == placement and t.new_tokens != 1]
+    return [t for t in mine if t.phase == phase and (t.valid or phase != "warm")]
 
 
 def first_tokens(trials: Sequence[Trial], release: str, prompt_tokens: int) -> list[Trial]:
-    mine = (t for t in trials if t.run == DECODE + release and t.new_tokens == 1)
+    mine = [t for t in trials if t.run == DECODE + release and t.new_tokens == 1]
     return [t for t in mine if t.prompt_tokens == prompt_tokens and t.valid]
 
 
 def rate(trials: Sequence[Trial], release: str, placement: str) -> statistics.Summary:
     """Tokens/s of the valid decodes, whole processes resampled."""
-    good = [t for t in decodes(trials, release, placement) if t.valid]
+    good = decodes(trials, release, placement)
     return statistics.summarise([t.tg for t in good], clusters=[t.process for t in good])
 
 
-def by_round(trials: Sequence[Trial], release: str, placement: str) -> dict[int, float]:
-    """Median tokens/s of each round, in which every release had one process."""
-    good = [t for t in decodes(trials, release, placement) if t.valid]
-    return {number: float(np.median(rates)) for number, rates in summary.grouped(good, "block", "tg").items()}
-
-
 def ratio(trials: Sequence[Trial], placement: str, release: str, other: str) -> statistics.Ratio:
-    """Decode rate under one release over that under another, in pairs of a round."""
-    mine, theirs = (by_round(trials, name, placement) for name in (release, other))
+    """Decode rate under one release over that under another, in pairs of medians of a round, in which every release had
+    one process."""
+    mine, theirs = (summary.grouped(decodes(trials, name, placement), "block", "tg") for name in (release, other))
     both = sorted(mine.keys() & theirs.keys())
-    return statistics.ratio([mine[n] for n in both], [theirs[n] for n in both])
+    return statistics.ratio(*([float(np.median(rates[n])) for n in both] for rates in (mine, theirs)))
 
 
 def wrong(trials: Sequence[Trial], meta: dict, release: str) -> list[str]:
     """What this release computes wrongly: issues whose check fails and that the package does not avoid (those that
     crash say so), placements that NumPy's float64 or the reference's tokens disagree with."""
     facts = meta["facts"][release]
-    faults = {}
-    for check in runtime.CHECKS:
-        outcome = facts["checks"].get(check.name, runtime.RIGHT)
-        if outcome != runtime.RIGHT and not check.avoided:
-            faults[check.issue + " crashes" * outcome.startswith("crashes")] = None
-    faults |= dict.fromkeys(
-        f"{name}: not NumPy's logits" for name, error in facts["oracle"].items() if not error <= CLOSE
-    )
-    missed = {t.subject for t in trials if t.run == DECODE + release and t.wrong}
-    return [*faults, *(f"{name}: other tokens" for name in sorted(missed))]
+    outcomes = [(check, facts["checks"].get(check.name, runtime.RIGHT)) for check in runtime.CHECKS]
+    failed = [
+        check.issue + " crashes" * outcome.startswith("crashes")
+        for check, outcome in outcomes
+        if outcome != runtime.RIGHT and not check.avoided
+    ]
+    apart = [f"{name}: not NumPy's logits" for name, error in facts["oracle"].items() if not error <= CLOSE]
+    missed = sorted({t.subject for t in trials if t.run == DECODE + release and t.wrong})
+    return [*dict.fromkeys([*failed, *apart]), *(f"{name}: other tokens" for name in missed)]
+
+
+def sound(trials: Sequence[Trial], meta: dict) -> list[str]:
+    """The releases that compute rightly."""
+    return [name for name in releases(meta) if not wrong(trials, meta, name)]
 
 
 def cache_hits(trials: Sequence[Trial], release: str) -> tuple[int, int] | None:
@@ -83,11 +84,10 @@ def by_release(trials: Sequence[Trial], meta: dict):
     """For reading, a pandas.DataFrame: a line a release, those that could not be had included."""
     import pandas as pd
 
-    lines = []
+    names, lines = meta["parameters"]["placements"], []
     for release in meta["parameters"]["releases"]:
         line = {"jax": release}
         if release in meta["facts"]:
-            names = meta["parameters"]["placements"]
             line |= {f"{name} tok/s": round(rate(trials, release, name).median, 1) for name in names}
             line |= {f"{name} compiles s": round(compile_seconds(trials, release, name), 2) for name in names[1:]}
             for n in sorted({t.prompt_tokens for t in trials if t.new_tokens == 1}):
@@ -96,18 +96,14 @@ def by_release(trials: Sequence[Trial], meta: dict):
             read = cache_hits(trials, release)
             line["persistent cache"] = "did not run" if read is None else f"{read[0]} read, {read[1]} compiled"
             line["update in a loop"] = f"{meta['facts'][release]['updates']:.1f}x"
-            line["temporary MB of loop"] = round(temporary(meta, release, "loop") / 1e6, 2)
+            temporary = meta["sizes"].get(f"{release} loop", {}).get("temp_bytes") or float("nan")
+            line["temporary MB of loop"] = round(temporary / 1e6, 2)
             line["wrong"] = ", ".join(wrong(trials, meta, release)) or "nothing"
         else:
             gap = next((g for g in meta["missing"] if g["name"] == release), {"reason": "not measured"})
             line["wrong"] = f"could not be had: {gap['reason']}"
         lines.append(line)
     return pd.DataFrame(lines).set_index("jax")
-
-
-def temporary(meta: dict, release: str, placement: str) -> float:
-    """Temporary bytes of a placement's decode program; NaN where XLA did not say."""
-    return meta["sizes"].get(f"{release} {placement}", {}).get("temp_bytes") or float("nan")
 
 
 def broken(meta: dict):
@@ -118,17 +114,39 @@ def broken(meta: dict):
     for check in runtime.CHECKS:
         seen = {name: meta["facts"][name]["checks"].get(check.name) for name in releases(meta)}
         if any(seen.values()):
-            cells = {
-                name: "right" if outcome == runtime.RIGHT else outcome.partition(":")[0]
-                for name, outcome in seen.items()
-                if outcome
-            }
-            note = f"avoided: {check.avoided}" if check.avoided else ""
-            lines.append(
-                {"fault": check.name, "issue": check.issue, "reported for": check.known, **cells, "here": note}
-            )
+            cells = {name: outcome.partition(":")[0] for name, outcome in seen.items() if outcome}
+            here = f"avoided: {check.avoided}" if check.avoided else ""
+            known = {"fault": check.name, "issue": check.issue, "reported for": check.known}
+            lines.append({**known, **cells, "here": here})
     updates = {name: f"{meta['facts'][name]['updates']:.1f}x" for name in releases(meta)}
-    lines.append(
-        {"fault": "time of small updates in a loop", "issue": "jax #40101", "reported for": "CPU, 0.11.1", **updates}
+    known = {"fault": "time of small updates in a loop", "issue": "jax #40101", "reported for": "CPU, 0.11.1"}
+    return pd.DataFrame([*lines, known | updates]).set_index("fault").fillna("")
+
+
+def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
+    """How far apart the slowest release and the fastest that computes rightly are, and how many err. meta: None where
+    nothing is recorded."""
+    names = releases(meta) if meta else []
+    if len(names) < 2:
+        return Claim("No two releases of JAX are recorded, so nothing can be said of upgrading yet.")
+    right, rates = sound(trials, meta), {name: rate(trials, name, PLACEMENT).median for name in names}
+    fast, slow, bad = max(right or names, key=rates.get), min(names, key=rates.get), len(names) - len(right)
+    subjects = (f"{PLACEMENT} under {name}" for name in (fast, slow))
+    gain = Comparison(ratio(trials, PLACEMENT, fast, slow), *subjects)
+    said = "The fastest JAX release that computes rightly decodes {gain} times as fast as the slowest; {bad} compute"
+    return (
+        stated(said + " wrongly or crash.", when=bool(right) and bad > 1, gain=gain, bad=bad)
+        or stated("The fastest JAX release decodes {gain} times as fast as the slowest.", when=not bad, gain=gain)
+        or gain.generic
     )
-    return pd.DataFrame(lines).set_index("fault").fillna("")
+
+
+def finding(trials: Sequence[Trial], meta: dict | None) -> str:
+    """The claim, and the releases that compute wrong values or copy what is updated in a loop."""
+    facts = meta["facts"] if meta else {}
+    slow = [name for name in facts if facts[name]["updates"] > SLOW_UPDATES]
+    faults = {name: wrong(trials, meta, name) for name in facts}
+    return claim(trials, meta).text(
+        *(f"wrong values or crashes under {name} ({', '.join(fault)})" for name, fault in faults.items() if fault),
+        f"small updates in a loop copy the whole array under {', '.join(slow)}" if slow else "",
+    )

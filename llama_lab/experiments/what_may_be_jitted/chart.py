@@ -1,14 +1,14 @@
-"""One token as a trace shows it."""
+"""One token as a trace shows it: a figure, and what it says in a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.pyplot import subplots
 
+from llama_lab.bench.claim import Claim
 from llama_lab.experiments.what_may_be_jitted.measure import DEVICE, HOST, Traced
-from llama_lab.figures.style import OTHERS, headline, styled
+from llama_lab.figures.style import OTHERS, headline, new, styled
 
 LANES = {HOST: OTHERS[1], DEVICE: OTHERS[3]}
 
@@ -16,18 +16,13 @@ LANES = {HOST: OTHERS[1], DEVICE: OTHERS[3]}
 @styled
 def token(rows: Sequence[Traced]) -> Figure:
     """Spans of one token, a panel a placement, in the same ms: above what Python called, below what was computed."""
-    figure, panels = subplots(len(rows), 1, figsize=(9.5, 1.3 + 1.5 * len(rows)), sharex=True, squeeze=False)
+    figure, panels = new(9.5, 1.3 + 1.5 * len(rows), lines=len(rows), sharex=True, squeeze=False)
     longest = max(row.total_ns for row in rows) / 1e6
     for axes, row in zip(panels[:, 0], rows, strict=True):
         for height, (lane, colour) in zip((1, 0), LANES.items(), strict=True):
-            spans = row.spans(lane)
-            axes.broken_barh(
-                [(start, length) for _, start, length in spans],
-                (height - 0.36, 0.72),
-                facecolors=colour,
-                edgecolors=colour,
-                linewidths=0.4,
-            )
+            spans = [(start, length) for _, start, length in row.spans(lane)]
+            look = dict(facecolors=colour, edgecolors=colour, linewidths=0.4)
+            axes.broken_barh(spans, (height - 0.36, 0.72), **look)
         end = row.total_ns / 1e6
         axes.axvline(end, color="black", linewidth=1)
         side = "right" if end > longest / 2 else "left"
@@ -35,9 +30,8 @@ def token(rows: Sequence[Traced]) -> Figure:
         axes.set_yticks([1, 0], list(LANES))
         axes.set_ylim(-0.5, 1.5)
         axes.grid(axis="y", visible=False)
-        axes.set_title(
-            f"{row.subject}: {calls(row)} from Python, {len(row.spans(DEVICE))} operations computed", fontsize=11
-        )
+        counted = f"{calls(row)} from Python, {len(row.spans(DEVICE))} operations computed"
+        axes.set_title(f"{row.subject}: {counted}", fontsize=11)
     panels[-1, 0].set(xlim=(0, longest * 1.02), xlabel="ms since the token began (one trace each, under the profiler)")
     said = ", ".join(f"{calls(row)} from Python under {row.subject}" for row in rows)
     headline(figure, f"One token takes {said}")
@@ -47,3 +41,16 @@ def token(rows: Sequence[Traced]) -> Figure:
 def calls(row: Traced) -> str:
     count = len(row.spans(HOST))
     return f"{count:,} call{'s' * (count != 1)}"
+
+
+def finding(rows: Sequence[Traced]) -> str:
+    """The rule, the calls of each placement, and how much of its time the device computed."""
+    return Claim("While jit traces, it sees shapes and no values.").text(
+        "what depends on values must be computed by JAX, what is fixed may be a static argument",
+        *(
+            f"a token through {row.layers} layers under {row.subject}: {len(row.spans(HOST)):,} calls from Python,"
+            f" {len(row.spans(DEVICE)):,} operations, device busy {row.busy_ms * 1e6 / row.total_ns:.0%} of the time"
+            for row in rows
+        ),
+        *(f"{row.subject} compiled while it was traced" for row in rows if not row.valid),
+    )

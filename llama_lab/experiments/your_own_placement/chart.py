@@ -1,4 +1,5 @@
-"""The ladder with one's own placement in it, and below it what was caught."""
+"""What became of a placement of one's own and of the subjects that had to be caught: a sentence, and the ladder with
+one's own placement in it, below it what was caught."""
 
 from __future__ import annotations
 
@@ -8,13 +9,32 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from llama_lab.bench import summary
+from llama_lab.bench.claim import Claim
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import times
-from llama_lab.experiments.your_own_placement import finding, measure
+from llama_lab.experiments.your_own_placement import measure
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, PALETTE, headline, new, styled
 
 WIDEST = 110  # characters of a reason; they may run on into the margin
+
+
+def claim(fates: Sequence[measure.Fate]) -> Claim:
+    """How many of the specimens that must not pass were caught."""
+    if not fates:
+        return Claim("A placement of your own takes one line.")
+    caught = sum(bool(fate.caught) for fate in fates)
+    return Claim(f"A placement of your own takes one line, and {caught} of {len(fates)} made to mislead were caught.")
+
+
+def finding(table: Sequence[dict], mine: str, said: str) -> str:
+    """The claim, what became of one's own placement, and of each specimen. said: the line that makes the placement."""
+    fates = {e["name"]: measure.fate(e) for e in table}
+    specimens = [fates[name] for name in measure.WHAT if name in fates]
+    return claim(specimens).text(
+        f"with one line, {said}: {fates[mine].why}",
+        *(f"“{fate.name}” was caught by {fate.caught or 'nobody'} ({fate.why})" for fate in specimens),
+    )
 
 
 @styled
@@ -29,7 +49,18 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     figure, axes = new(9.5, 0.5 * len(table) + 1.9)
     heights, limit = rows.heights(axes, [e["name"] for e in [*placed, *below]]), summary.limit(trials, measure.BASELINE)
     for entry in [*placed, *below]:
-        (measured if entry["valid_trials"] else refused)(axes, trials, entry, heights[entry["name"]], seed)
+        height, rate, ratio = heights[entry["name"]], entry["tokens_per_second"], entry["ratio_to_baseline"]
+        if not entry["valid_trials"]:
+            fate = measure.fate(entry)
+            words = textwrap.shorten(f"no time. {fate.caught.capitalize()}: {fate.why}", WIDEST, placeholder=" …")
+            ground = dict(facecolor="white", edgecolor="none", pad=1.5)  # reasons may reach the line of the limit
+            rows.beside(axes, height, words, x=0.01, color=LIMIT_COLOUR, bbox=ground)
+            continue
+        known = f"baseline, n = {rate['n']}"
+        if ratio["verdict"] != summary.BASELINE:
+            known = f"{times(ratio)}, n = {ratio['n']}: {ratio['verdict']}"
+        values = [t.tg for t in summary.warm(trials, entry["name"])]
+        rows.subject(axes, entry["name"], values, rate, height, f"{rate['median']:.1f} tok/s · {known}", seed)
     notes.bandwidth_limit(axes, limit)
     fastest = max((t.tg for t in trials if t.valid), default=0)
     axes.set_xlim(0, max(limit * 1.06, fastest * 1.05))
@@ -39,24 +70,5 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
         rows.beside(axes, len(below) - 0.5, "below: must not pass", style="italic")
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
-    fates = [measure.fate(e) for e in table if e["name"] in measure.WHAT]
-    headline(figure, finding.claim(fates))
+    headline(figure, claim([measure.fate(e) for e in table if e["name"] in measure.WHAT]))
     return figure
-
-
-def refused(axes, trials: Sequence[Trial], entry: dict, height: float, seed: int) -> None:
-    """A row without a time: who refused it, and why."""
-    fate = measure.fate(entry)
-    words = textwrap.shorten(f"no time. {fate.caught.capitalize()}: {fate.why}", WIDEST, placeholder=" …")
-    ground = dict(facecolor="white", edgecolor="none", pad=1.5)  # reasons may reach the line of the limit
-    rows.beside(axes, height, words, x=0.01, color=LIMIT_COLOUR, bbox=ground)
-
-
-def measured(axes, trials: Sequence[Trial], entry: dict, height: float, seed: int) -> None:
-    """A row with a rate: its answers, their median and interval, and in words the ratio and its verdict."""
-    name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]
-    known = f"baseline, n = {rate['n']}"
-    if ratio["verdict"] != summary.BASELINE:
-        known = f"{times(ratio)}, n = {ratio['n']}: {ratio['verdict']}"
-    words = f"{rate['median']:.1f} tok/s · {known}"
-    rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, height, words, seed)

@@ -64,14 +64,12 @@ WHAT = {
 def placements(mine: Placement, ladder: Sequence[str]) -> list[Placement]:
     """What is measured besides the specimens: the ladder's names, one's own, and the one that is too close to call.
 
-    Raises UserError for an unknown or repeated name, a ladder without the baseline, and kernels that this machine has
-    not.
+    Raises UserError for an unknown or repeated name, a ladder without the baseline, and kernels that are not here.
     """
     found = [*map(parse, ladder), mine, NESTED]
     if BASELINE not in ladder:
-        raise UserError(
-            f"ladder is {', '.join(ladder) or 'empty'}; it must hold {BASELINE}, which the others are compared with."
-        )
+        named = ", ".join(ladder) or "empty"
+        raise UserError(f"ladder is {named}; it must hold {BASELINE}, which the others are compared with.")
     names = [*(p.name for p in found), *SPECIMENS]
     if twice := [name for name in names if names.count(name) > 1 or name.endswith(AGAIN)]:
         raise UserError(f"The name {twice[0]!r} is taken; give your placement another.")
@@ -149,10 +147,8 @@ def as_recorded(mine: Placement, meta: dict) -> Placement:
     notebook now."""
     there = Placement(**meta["placement"])
     if there != mine:
-        raise UserError(
-            f"The trials are of {line(there)}, and you ask about {line(mine)}; measure yours:"
-            ' source = "measure", or `llama-jax run --measure`.'
-        )
+        remedy = 'source = "measure", or `llama-jax run --measure`'
+        raise UserError(f"The trials are of {line(there)}, and you ask about {line(mine)}; measure yours: {remedy}.")
     return there
 
 
@@ -160,9 +156,6 @@ def line(placement: Placement) -> str:
     """The one line that makes a placement, in Python: what differs from the defaults."""
     changed = {k: v for k, v in asdict(placement).items() if v != getattr(Placement(placement.name), k)}
     return f"Placement({', '.join([repr(placement.name), *(f'{k}={v!r}' for k, v in changed.items())])})"
-
-
-# What the trials say --------------------------------------------------------------------------------------------------
 
 
 def strict(trials: Sequence[Trial]) -> list[Trial]:
@@ -194,27 +187,16 @@ def fate(entry: dict) -> Fate:
     """An entry of the table was refused by the gate, voided by the guard, left open by the interval, or placed."""
     name, ratio = entry["name"], entry["ratio_to_baseline"]
     if wrong := [reason for reason in entry["reasons"] if WRONG in reason]:
-        told = next((reason for reason in wrong if reason != OTHER_TOKENS), wrong[0])
-        return Fate(name, GATE, told.partition(WRONG)[2])
+        first = next((reason for reason in wrong if reason != OTHER_TOKENS), wrong[0])
+        return Fate(name, GATE, first.partition(WRONG)[2])
     if not entry["valid_trials"]:
         reason = "; ".join(entry["reasons"])
         return Fate(name, GUARD if COMPILED in reason else FAILED, reason)
-    caught = INTERVAL if ratio["verdict"] in UNDECIDED else ""
-    return Fate(name, caught, f"{interval(ratio)}: {ratio['verdict']}" + (more(ratio) if caught else ""))
-
-
-def interval(ratio: dict) -> str:
-    """`0.26x [0.25, 0.28] of step, n = 6`."""
-    return f"{times(ratio)} of {BASELINE}, n = {ratio['n']}"
-
-
-def more(ratio: dict) -> str:
-    """How many more blocks would decide it, where that can be said and the two differ by as much as it seems."""
-    return (
-        f", about {ratio['more_blocks']:,} more blocks would show a difference, if there is one"
-        if ratio["more_blocks"]
-        else ""
-    )
+    why, more = f"{times(ratio)} of {BASELINE}, n = {ratio['n']}: {ratio['verdict']}", ratio["more_blocks"]
+    if ratio["verdict"] not in UNDECIDED:
+        return Fate(name, "", why)
+    why += f", about {more:,} more blocks would show a difference, if there is one" if more else ""
+    return Fate(name, INTERVAL, why)
 
 
 def ladder_frame(entries: Sequence[dict]):

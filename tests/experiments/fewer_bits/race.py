@@ -2,7 +2,7 @@
 
 from llama_lab.bench import AGAIN, footprints
 from llama_lab.bench.cold import Start
-from llama_lab.experiments.fewer_bits import measure, reading, table
+from llama_lab.experiments.fewer_bits import reading, table
 from tests.bench.test_record import trial
 from tests.experiments.fewer_bits.test_reading import readings
 
@@ -12,29 +12,13 @@ RATES = {256: dict(zip(NAMES, (60, 210, 340, 450, 30, 150, 240), strict=True)),
 Q4 = dict(dtype="q4_1", quantisation="gguf-q4_1", bytes_per_token=1e8)
 KINDS = {
     "loop": dict(bytes_per_token=5.4e8),
-    "loop+gemv": Q4,
-    "step+fused": Q4,
-    "loop+fused": Q4,
+    **dict.fromkeys(("loop+gemv", "step+fused", "loop+fused"), Q4),
     "llamacpp": {**Q4, "backend": "llama.cpp"},
     "llamacpp+q4_0": dict(dtype="q4_0", quantisation="gguf-q4_0", bytes_per_token=9e7, backend="llama.cpp"),
     "torch-int8": dict(dtype="int8", quantisation="int8-dynamic", bytes_per_token=1.4e8, backend="torch"),
 }
-# MB
-PEAKS = {
-    "loop": 900,
-    "loop+gemv": 400,
-    "step+fused": 380,
-    "loop+fused": 380,
-    "torch-int8": 1500,
-    "llamacpp": 250,
-    "llamacpp+q4_0": 260,
-}
+PEAKS = dict(zip(NAMES, (900, 400, 380, 380, 1500, 250, 260), strict=True))  # MB
 NOTES = [dict(subject=name, libraries_rss_bytes=2 * 10**8) for name in NAMES]
-NOTES += [
-    {measure.KERNELS: dict(way=way, block=block, seconds=seconds + block / 10, isa="avx2", found=way == "cached")}
-    for block in range(3)
-    for way, seconds in (("cold", 8.0), ("cached", 0.2))
-]
 MISSING = [dict(name="llamacpp+q8_0", reason="llama-cpp-python is not installed.", remedy="Run `make peers`.")]
 
 
@@ -52,21 +36,11 @@ def race(names=NAMES, blocks=8, contexts=(256, 1024), slower=None):
         for b in range(blocks)
         for n in (*names, "loop" + AGAIN)
     ]
+    alone = dict(phase="cold", weights_bytes=10**8, kv_bytes=10**6)
     for i in range(3):
-        made += [
-            trial(
-                n,
-                i,
-                [50, 60],
-                run=f"{footprints.MEMORY} {n}",
-                phase="cold",
-                peak_rss_bytes=(PEAKS[n] + i) * 10**6,
-                weights_bytes=10**8,
-                kv_bytes=10**6,
-                **KINDS[n],
-            )
-            for n in names
-        ]
+        for n in names:
+            about = dict(run=f"{footprints.MEMORY} {n}", peak_rss_bytes=(PEAKS[n] + i) * 10**6)
+            made.append(trial(n, i, [50, 60], **about, **alone, **KINDS[n]))
     return made
 
 
@@ -87,18 +61,12 @@ def firsts(names=tuple(FIRST_MS), blocks=8, slower=None):
     for n in LENGTHS:
         for name in (*names, names[0] + AGAIN):
             fixed, slope = FIRST_MS[name.removesuffix(AGAIN)]
+            more = dict(
+                backend="llama.cpp" if name.startswith("llama") else "jax", prompt_tokens=n, run="warm",
+                bandwidth_gbps=50.0, weights_bytes=5 * 10**8 if name in ("step", "step" + AGAIN) else 10**8,
+            )  # fmt: skip
             for block in range(blocks):
-                ms = (
-                    (fixed + slope * n)
-                    * (slower or {}).get((name, n), 1.0)
-                    * (1 + 0.002 * ((block * 5 + len(name)) % 7))
-                )
-                more = dict(
-                    backend="llama.cpp" if name.startswith("llama") else "jax",
-                    prompt_tokens=n,
-                    run="warm",
-                    bandwidth_gbps=50.0,
-                    weights_bytes=5 * 10**8 if name.startswith("step (") or name == "step" else 10**8,
-                )
+                noise = 1 + 0.002 * ((block * 5 + len(name)) % 7)
+                ms = (fixed + slope * n) * (slower or {}).get((name, n), 1.0) * noise
                 made.append(Start(**{**trial(name, block, (ms, ms + 5)).model_dump(), **more}))
     return made

@@ -17,22 +17,12 @@ from llama_lab.experiments.fewer_bits import measure, table
 from llama_lab.experiments.fewer_bits.measure import Contest
 from tests.bench import labs
 from tests.checkpoint import test_gguf
+from tests.experiments.conftest import TINY
 
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 CONTEST = Contest(
-    TINY,
-    ("loop", "loop+int8"),
-    ("torch-int8", "llamacpp+q4_0"),
-    (24, 48),
-    new_tokens=6,
-    blocks=2,
-    processes=1,
-    starts=1,
-    seed=0,
-)
+    TINY, ("loop", "loop+int8"), ("torch-int8", "llamacpp+q4_0"), (24, 48),
+    new_tokens=6, blocks=2, processes=1, starts=1, seed=0,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -69,18 +59,11 @@ def test_a_process_holds_its_subjects_weights_and_no_others(tmp_path, monkeypatc
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
     test_gguf.write(tmp_path / "m.gguf", "Q4_1")
     for model, own in ((str(tmp_path / "m.gguf"), "gguf"), (TINY, "q8_0")):
-        found = {
-            name: available.loaded_as(name, model)
-            for name in ("loop", "loop+bf16", "step+int8", "loop+gemv", "loop+q4_0+gemv", "torch-int8")
-        }
-        assert found == {
-            "loop": "float32",
-            "loop+bf16": "bfloat16",
-            "step+int8": "int8",
-            "loop+gemv": own,
-            "loop+q4_0+gemv": "q4_0",
+        expected = {
+            "loop": "float32", "loop+bf16": "bfloat16", "step+int8": "int8", "loop+gemv": own, "loop+q4_0+gemv": "q4_0",
             "torch-int8": "float32",
-        }
+        }  # fmt: skip
+        assert {name: available.loaded_as(name, model) for name in expected} == expected
 
 
 def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
@@ -92,10 +75,8 @@ def test_the_kernels_are_found_in_the_folder_given(tmp_path, monkeypatch):
     monkeypatch.setattr(
         build, "library", lambda: made.append(os.environ["LLAMA_JAX_CACHE"]) or (tmp_path / "x.o").write_text("code")
     )
-    notes = []
-    for way in measure.WAYS:
-        _, (note,) = labs.run(measure.kernels_ready, TINY, block=1, folder=str(tmp_path), way=way)
-        notes.append(note["kernels"])
+    asked = dict(block=1, folder=str(tmp_path))
+    notes = [labs.run(measure.kernels_ready, TINY, way=way, **asked)[1][0]["kernels"] for way in measure.WAYS]
     assert made == [str(tmp_path)] * 2
     assert [(n["way"], n["block"], n["found"]) for n in notes] == [("cold", 1, False), ("cached", 1, True)]
     assert all(n["seconds"] >= 0 and n["isa"] for n in notes)
@@ -112,15 +93,9 @@ def test_compiled_kernels_are_asked_for_once_a_way_and_start(monkeypatch):
     monkeypatch.setattr(Runner, "child", child)
     contest = replace(CONTEST, starts=2)
     runner = Runner(contest, Journal())
-    contest.compile_kernels(runner)
-    assert asked == [
-        ("kernels cold", 0, True),
-        ("kernels cached", 0, True),
-        ("kernels cold", 1, True),
-        ("kernels cached", 1, True),
-    ]
-    contest.compile_kernels(runner)  # all of it is in the journal
-    assert len(asked) == 4
+    for _ in range(2):  # the second time all of it is in the journal
+        contest.compile_kernels(runner)
+        assert asked == [(f"kernels {way}", block, True) for block in (0, 1) for way in measure.WAYS]
 
 
 @pytest.mark.slow

@@ -10,11 +10,8 @@ from llama_lab.bench import available, protocol, quality, record
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.fewer_bits import reading
 from llama_lab.experiments.fewer_bits.reading import ALL, CODE, PROSE, Reading
+from tests.experiments.conftest import TINY
 
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 FAR = {
     "float32": (0.0, 0.0),
     "loop": (0.0, 0.0),
@@ -28,34 +25,17 @@ FAR = {
 
 def readings(subjects=tuple(FAR), windows=3, size=64):
     """Prose at perplexity e², code at e, both e^more in a subject that foresees worse; noise common to all subjects."""
+    common = dict(run="r", block=0, process=1, seed=0, phase="read", valid=True, model="m", weights_hash="w")
     made = []
     for subject in subjects:
-        kl, more = FAR[subject]
-        backend = available.backend_of(subject) if subject != "float32" else "jax"
+        (kl, more), backend = FAR[subject], "jax" if subject == "float32" else available.backend_of(subject)
         for text, level in ((PROSE, 2.0), (CODE, 1.0)):
             for i in range(windows):
                 noise = np.random.default_rng([i, len(text)]).uniform(0.5, 1.5, size)
-                made.append(
-                    Reading(
-                        run="r",
-                        block=0,
-                        order=i,
-                        process=1,
-                        seed=0,
-                        phase="read",
-                        valid=True,
-                        subject=subject,
-                        backend=backend,
-                        model="m",
-                        weights_hash="w",
-                        first=i * size,
-                        text=text,
-                        text_sha256="t",
-                        kl_pnat=quality.pnat(kl * noise),
-                        agree=[int(kl < 0.002 or k % 16 > 0) for k in range(size)],
-                        nll_pnat=quality.pnat(level * noise + more),
-                    )
-                )
+                agree = [int(kl < 0.002 or k % 16 > 0) for k in range(size)]
+                about = dict(subject=subject, backend=backend, text=text, text_sha256="t", first=i * size, order=i)
+                nats = dict(kl_pnat=quality.pnat(kl * noise), nll_pnat=quality.pnat(level * noise + more))
+                made.append(Reading(**common, **about, **nats, agree=agree))
     return made
 
 
@@ -102,30 +82,6 @@ def test_the_table_has_each_text_and_both():
     assert at["float32", ALL]["ppl_low"] < both < at["float32", ALL]["ppl_high"]
     assert at["torch-int8", PROSE]["ppl"] == pytest.approx(prose * np.exp(0.9))
     assert at["float32", ALL]["kl"] == 0
-
-
-def test_quotients_pair_the_positions():
-    rows = readings()
-    found = reading.over(rows, "loop+fused", "llamacpp", "kl")
-    # the noise is common, so it cancels
-    assert (found.value, found.low, found.high) == pytest.approx((1, 1, 1), abs=1e-6)
-    assert reading.over(rows, "llamacpp+q4_0", "llamacpp", "kl").value == pytest.approx(100)
-    found = reading.over(rows, "loop+fused", "llamacpp", "ppl")
-    assert found.value == pytest.approx(np.exp(-0.001))
-    assert reading.over(rows, "torch-int8", "loop", "top1").value == pytest.approx(15 / 16)
-    assert found.n == 384
-    for missing in ("ollama", "loop+bf16"):
-        assert reading.over(rows, missing, "llamacpp", "kl").n == 0
-    partly = [r for r in rows if r.subject != "llamacpp" or r.first]
-    assert reading.over(partly, "loop+fused", "llamacpp", "kl").n == 0  # other positions are no pairs
-
-
-def test_a_quotient_of_noisy_distances_has_a_wide_interval():
-    rows, rng = readings(("loop+fused", "llamacpp")), np.random.default_rng(0)
-    noisy = [r.model_copy(update=dict(kl_pnat=quality.pnat(rng.exponential(0.003, len(r.agree))))) for r in rows]
-    found = reading.over(noisy, "loop+fused", "llamacpp", "kl")
-    assert 1.1 < found.high / found.low < 2
-    assert found.low < found.value < found.high
 
 
 def asked(*placements, **changes):

@@ -1,11 +1,14 @@
-"""What the rows of a contest say: lines of the table, the sentence."""
+"""What the rows of a contest say: lines of the table, and charts that are drawn in style and name what is missing."""
 
 import pytest
 
+from llama_lab import figures
+from llama_lab.bench import standings
 from llama_lab.bench.frames import show
-from llama_lab.experiments.fewer_bits import reading, table
+from llama_lab.experiments.fewer_bits import chart, reading, table
 from llama_lab.experiments.fewer_bits.reading import ALL, PROSE
-from tests.experiments.fewer_bits.race import NAMES, entries_of, race
+from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
+from tests.figures.drawn import META, assert_drawn, words
 
 
 def test_an_entry_joins_rate_bandwidth_memory_and_quality():
@@ -26,7 +29,7 @@ def test_who_is_compared_with_whom():
     found = entries_of(race())[256]
     assert table.rival(found, same_file=True)["name"] == "llamacpp"
     assert table.rival(found, same_file=False)["name"] == "llamacpp+q4_0"
-    assert table.fastest(found)["name"] == "loop+fused"
+    assert standings.fastest(found)["name"] == "loop+fused"
     assert reading.read_as("llamacpp+generate") == "llamacpp"
 
 
@@ -45,3 +48,43 @@ def test_the_probes_are_the_tables_or_the_most_of_its_trials():
     recorded = {"context 256": dict(max=60.0, median=33.0, min=30.0, n=6)}
     assert table.probes(dict(bandwidth_gbps=recorded), made, 256) == recorded["context 256"]
     assert table.probes({}, made, 256)["max"] == table.probes({}, made, 256)["median"] == 50.0
+
+
+CHARTS = ("quality", "roofline")
+
+
+def draw(name, made, missing=(), read=True, names=NAMES):
+    entries = entries_of(made, names, read=read)
+    if name == "quality":
+        return chart.quality_and_speed(entries[256], "512 tokens of two texts", missing)
+    return chart.roofline(entries, {n: dict(max=50.0 + (n > 256), median=33.0, min=30.0, n=6) for n in entries})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHARTS)
+def test_each_chart_is_drawn_in_style(tmp_path, name):
+    assert_drawn(draw(name, race()), tmp_path)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+@pytest.mark.parametrize("counts", [True, False], ids=["one placement that nobody read", "nothing counts"])
+def test_each_chart_draws_where_there_is_little(tmp_path, name, counts):
+    made = race(["loop"], blocks=1)
+    if not counts:
+        made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in made]
+    drawn = draw(name, made, MISSING, read=not counts, names=["loop"])
+    assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+    assert "nan" not in words(drawn)
+
+
+def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
+    figure = draw("quality", race(), MISSING)
+    for text in (
+        " tok/s, KL 0.003, top-1 93.8%",
+        "llamacpp+q4_0: 239",
+        "loop: 60 tok/s, top-1 100.0%",
+        "no llamacpp+q8_0: llama-cpp-python is not installed. Run `make peers`.",
+        "n ≥ 8",
+    ):
+        assert text in words(figure), text
+    assert "512 tokens of two texts" in figure.axes[0].get_ylabel()

@@ -8,11 +8,11 @@ import pytest
 from llama_jax import checkpoint, generate, transforms
 from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
-from llama_lab.bench import SAMPLED
+from llama_lab.bench import SAMPLED, summary
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.jit_placement import chart, table
 from tests.bench.test_record import trial
-from tests.figures.drawn import assert_drawn, words
+from tests.figures import drawn
 
 SETTINGS = "temperature 0.6, top-k 50"
 
@@ -47,9 +47,9 @@ def test_a_void_trial_takes_its_pair_with_it():
 def test_the_chart_names_what_is_added(tmp_path):
     found = table.costs(trials({"eager": 20, "step": 1}), ["eager", "step"])
     figure = chart.sampling(found, SETTINGS)
-    assert SETTINGS in words(figure)
-    assert "+20" in words(figure)
-    assert "<svg" in assert_drawn(chart.sampling(found, SETTINGS), tmp_path)
+    assert SETTINGS in drawn.words(figure)
+    assert "+20" in drawn.words(figure)
+    drawn.assert_drawn(figure, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -76,3 +76,25 @@ def test_the_unjitted_transform_is_the_models(loaded):
         logits, after = function(loaded.params, np.array([ids]), cache)
         np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
         assert int(after.length) == len(ids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["throughput", "latency", "compilation", "break_even", "pipelines"])
+def test_each_chart_is_drawn_in_style(tmp_path, name):
+    data = drawn.trials()
+    table = summary.table(data, "step")
+    draw = {
+        "throughput": lambda: chart.throughput(data, table),
+        "latency": lambda: chart.latency(data, table),
+        "compilation": lambda: chart.compilation(data, ["eager", "step", "loop"]),
+        "break_even": lambda: chart.break_even(table),
+        "pipelines": lambda: chart.pipelines(data, {"step": "one", "loop": "two"}),
+    }[name]
+    drawn.assert_drawn(draw(), tmp_path)
+
+
+def test_a_subject_without_a_valid_trial_says_so_in_the_figure():
+    wrong = dict(valid=False, reason="wrong: token 0")
+    data = [t.model_copy(update=wrong) if t.subject == "loop" else t for t in drawn.trials()]
+    figure = chart.throughput(data, summary.table(data, "step"))
+    assert any("no valid trial" in text.get_text() for text in figure.axes[0].texts)

@@ -4,7 +4,7 @@ import pytest
 
 from llama_lab import figures
 from llama_lab.bench import footprints, quality, standings
-from llama_lab.experiments.ollama import chart, conversation_chart, table
+from llama_lab.experiments.ollama import chart, table
 from llama_lab.figures import memory
 from tests.bench.test_quality import rows
 from tests.bench.test_standings import MISSING, RATES, contest
@@ -26,33 +26,27 @@ def draw(name, trials, names, missing=(), distances=None):
     if name == "quality":
         return chart.speed_and_quality(entries, distances)
     if name == "conversation":
-        talks = table.talks(trials, names, names[0])
-        return conversation_chart.conversation(
-            talks, {e["name"]: e["backend"] for e in entries}, [40, 110, 180], 16, names[0]
-        )
+        talks, backends = table.talks(trials, names, names[0]), {e["name"]: e["backend"] for e in entries}
+        return chart.conversation(talks, backends, [40, 110, 180], 16, names[0])
     return memory.footprint(footprints.table(trials, NOTES, names), 98 * 10**6)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHARTS)
 def test_each_chart_is_drawn_in_style(tmp_path, name):
-    made = contest(blocks=5)
-    assert_drawn(draw(name, made, list(RATES)), tmp_path)
+    assert_drawn(draw(name, contest(blocks=5), list(RATES)), tmp_path)
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_each_chart_draws_with_our_placements_alone(tmp_path, name):
-    """Random weights: no peer reads a file, one block, nothing known of the distributions."""
-    made = contest(("loop",), blocks=1, chats=1)
-    drawn = draw(name, made, ["loop"], MISSING, distances=[])
+@pytest.mark.parametrize("names", [["loop"], list(RATES)], ids=["our placements alone", "nothing counts"])
+def test_each_chart_draws_where_there_is_little(tmp_path, name, names):
+    """Random weights: no peer reads a file, one block, nothing known of the distributions; or every answer wrong."""
+    made, distances = contest(names, blocks=1, chats=1), [] if len(names) == 1 else None
+    if distances is None:
+        made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in made]
+    drawn = draw(name, made, names, MISSING, distances)
     assert figures.save(drawn, "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
     assert "nan" not in words(drawn)
-
-
-@pytest.mark.parametrize("name", CHARTS)
-def test_each_chart_draws_where_nothing_counts(tmp_path, name):
-    made = [t.model_copy(update=dict(valid=False, reason="wrong: token 0 is 1")) for t in contest(blocks=1, chats=1)]
-    assert figures.save(draw(name, made, list(RATES), MISSING), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
 
 
 def test_an_endless_interval_leaves_the_page_as_wide_as_it_was():
@@ -71,44 +65,30 @@ def test_an_endless_interval_leaves_the_page_as_wide_as_it_was():
 def test_a_missing_peer_is_a_labelled_gap():
     names = [name for name in RATES if name != "ollama"]
     for name in ("histogram", "ladder"):
-        drawn = words(draw(name, contest(names), names, MISSING))
-        assert "No Ollama server answers at x. Start it with `ollama serve`." in drawn
-    axes = draw("ladder", contest(names), names, MISSING).axes[0]
-    assert [label.get_text() for label in axes.get_yticklabels()] == names
+        figure = draw(name, contest(names), names, MISSING)
+        assert "No Ollama server answers at x. Start it with `ollama serve`." in words(figure)
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
+    assert words(chart.conversation({}, {}, [40, 110], 16, "")).startswith("Nobody was asked")
 
 
-def test_the_ladder_has_each_formats_own_limit_and_void_subjects():
-    made = [
-        t.model_copy(update=dict(valid=False, reason="wrong: token 1")) if t.subject == "torch" else t
-        for t in contest()
-    ]
-    drawn = words(draw("ladder", made, list(RATES)))
-    for text in (
-        "of 1000 (float32)",
-        "of 2000 (bfloat16)",
-        "of 5000 (q4_1)",
-        "no valid trial: wrong: token 1",
-        "float32 arithmetic 400",
+def test_charts_say_what_the_trials_say():
+    made = contest()
+    wrong = dict(valid=False, reason="wrong: token 1")
+    void = [t.model_copy(update=wrong) if t.subject == "torch" else t for t in made]
+    for name, trials, texts in (
+        ("ladder", void, ["of 1000 (float32)", "of 2000 (bfloat16)", "of 5000 (q4_1)", "float32 arithmetic 400"]),
+        ("ladder", void, ["no valid trial: wrong: token 1"]),
+        ("quality", made, ["llamacpp: KL 0.02, top-1 87.5%", "ollama: no logits, top-1 86.7%"]),
+        ("memory", made, ["1000 MB: the client alone, without its server", "needs least memory under"]),
     ):
-        assert text in drawn
+        drawn = words(draw(name, trials, list(RATES)))
+        assert all(text in drawn for text in texts), drawn
+    assert "least memory under ollama" not in drawn  # its client alone is no whole process
 
 
-def test_quality_says_top1_and_who_hands_out_no_logits():
-    drawn = words(draw("quality", contest(), list(RATES)))
-    for text in ("llamacpp: KL 0.02, top-1 87.5%", "ollama: no logits, top-1 86.7%", "to rounding (below 1e-06 nats)"):
-        assert text in drawn
-
-
-def test_who_hands_out_no_logits_stands_above_the_scale():
+def test_what_hands_out_no_logits_stands_above_the_scale():
     axes = draw("quality", contest(), list(RATES)).axes[0]
     (note,) = [text for text in axes.texts if text.get_text().startswith("above the scale")]
     edge = min(patch.get_y() for patch in axes.patches)  # of the shaded band
     assert axes.get_yticks().max() < edge < chart.place(None, 1e-6, 4 * edge) <= note.xy[1]
     assert "above the scale" not in words(draw("quality", contest(("loop", "llamacpp")), ["loop", "llamacpp"]))
-
-
-def test_ollamas_client_is_no_whole_process():
-    drawn = draw("memory", contest(), list(RATES))
-    assert "1000 MB: the client alone, without its server" in words(drawn)
-    names = [name for name in RATES if name != "ollama"]
-    assert any(f"needs least memory under {name}, 1,000 MB" in words(drawn) for name in names)

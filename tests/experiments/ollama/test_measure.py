@@ -1,7 +1,9 @@
-"""The contest: mistakes named first, and the same tokens for everyone. It is measured in tests/notebooks."""
+"""The contest: mistakes named first, and the same tokens for everyone, servers that keep the history included. It is
+measured in tests/notebooks."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
@@ -10,29 +12,16 @@ from llama_lab.bench import footprints, protocol
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
-from llama_lab.experiments.ollama import turns
+from llama_lab.experiments.ollama import table, turns
 from llama_lab.experiments.ollama.measure import Contest
+from llama_lab.peers import ollama_native
+from tests.bench import labs
+from tests.experiments.conftest import TINY
 
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 CONTEST = Contest(
-    TINY,
-    ("loop", "step+bf16"),
-    ("torch", "llamacpp", "ollama"),
-    ("loop", "step+bf16", "torch", "llamacpp"),
-    prompts=2,
-    new_tokens=5,
-    blocks=2,
-    processes=1,
-    turns=2,
-    turn_tokens=4,
-    chats=2,
-    served=(),
-    starts=1,
-    seed=0,
-)
+    TINY, ("loop", "step+bf16"), ("torch", "llamacpp", "ollama"), ("loop", "step+bf16", "torch", "llamacpp"), prompts=2,
+    new_tokens=5, blocks=2, processes=1, turns=2, turn_tokens=4, chats=2, served=(), starts=1, seed=0,
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -80,6 +69,39 @@ def test_turns_of_random_ids_where_there_is_no_tokenizer():
     work = turns.conversation(checkpoint.load(TINY), 3, 4, seed=5)
     assert [len(prompt) for prompt in work.prompts] == [40, 110, 180]
     assert all(b[: len(a)] == a for a, b in zip(work.prompts, work.prompts[1:], strict=False))
+
+
+def test_no_two_conversations_begin_alike(packaged):
+    one, other = (
+        encoder(packaged)(turns.conversation(packaged, 1, 4, 0, f"Conversation {n}. ").prompts[0]) for n in (1, 2)
+    )
+    alike = np.argmin([a == b for a, b in zip(one, other, strict=True)])
+    assert 0 < alike < 10 < len(one)
+
+
+def test_a_server_that_does_not_start_is_named(packaged):
+    words = "`llama-jax serve` under step did not start: .*context"
+    with pytest.raises(UserError, match=words), turns.ours(packaged.source, "step", 10**9):
+        pytest.fail("it started")
+
+
+@pytest.mark.slow
+def test_each_turn_makes_the_tokens_of_the_placement_alone(packaged):
+    names = ["step+donate"] + ["ollama"] * (ollama_native.BUILT.binary() is not None)
+    asked = dict(names=names, chats=2, turns=2, new_tokens=4, seed=3)
+    trials, notes = labs.run(turns.conversations, packaged.name, turns.KEPT, **asked)
+    assert {t["subject"] for t in trials} == set(names)
+    assert len(trials) == 2 * 2 * len(names)  # chats, turns
+    for t in trials:
+        assert t["valid"], t["reason"]
+        assert t["new_tokens"] == 4
+        assert t["server_prompt_tokens"] is not None
+    assert notes[-1]["watch"]
+
+
+def test_nobody_is_asked_where_nothing_is_served():
+    assert table.both_ways([], ["step+fused"]).empty
+    assert table.both_ways([], []).empty
 
 
 @pytest.mark.slow

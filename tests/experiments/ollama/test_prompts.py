@@ -41,6 +41,8 @@ def test_what_is_kept_says_how_it_was_made(tmp_path, monkeypatch, packaged):
     frame = prompts.both_answers(made)
     assert list(frame.columns) == ["question", "Ollama", "loop+fused", "same words"]
     assert list(frame["same words"]) == [f"0 of {len(text.split())}" for text in made.ours]
+    alike = made.model_copy(update=dict(answers=["a b c", "a b"], ours=["a b d", "a b c"]))
+    assert list(prompts.both_answers(alike)["same words"]) == ["2 of 3", "2 of 3"]
     assert made.weights_hash == packaged.weights_hash
     assert made.command.endswith("--count 2 --seed 7")
     first, *others = client.asked
@@ -68,11 +70,3 @@ def test_a_machine_without_ollama_is_told_in_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["prompts", "--out", str(tmp_path / "p.json")])
     with pytest.raises(SystemExit, match="error: No Ollama server answers. Run `make ollama`."):
         prompts.main()
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "found"),
-    [("a b c", "a b d", (2, 3)), ("a b", "a b c", (2, 3)), ("", "a", (0, 1)), ("x", "y", (0, 1))],
-)
-def test_words_with_which_two_answers_begin_alike(one, other, found):
-    assert prompts.together(one, other) == found

@@ -5,5 +5,4 @@ from tests.figures.drawn import assert_drawn, trials
 
 
 def test_arrivals_are_drawn_in_style(tmp_path):
-    data = trials()
-    assert "<svg" in assert_drawn(chart.arrivals(data, {"step": "one", "loop": "two"}), tmp_path)
+    assert "<svg" in assert_drawn(chart.arrivals(trials()), tmp_path)

@@ -4,6 +4,7 @@ import json
 import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,15 +15,11 @@ from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import environment
-from llama_lab.bench.process import Interpreter
-from llama_lab.experiments.upgrading_jax import chart, child, environments, finding, measure, oracle, table
+from llama_lab.experiments.upgrading_jax import chart, child, environments, measure, oracle, table
 from tests.bench.test_record import trial
 from tests.conftest import relative_error
+from tests.experiments.conftest import TINY
 
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 OPTIONS = dict(processes=1, blocks=1, prompt_tokens=8, new_tokens=5, seed=0)
 
 
@@ -36,14 +33,7 @@ def saved(tmp_path_factory):
 def test_weights_pass_through_plain_files(saved):
     before, after = checkpoint.load(TINY), child.opened(saved)
     assert (after.name, after.config, after.weights_hash) == ("tiny", before.config, before.weights_hash)
-    same = [np.array_equal(a, b) for a, b in zip(*(map(np.asarray, leaves(c)) for c in (before, after)), strict=True)]
-    assert all(same)
-
-
-def leaves(loaded):
-    import jax
-
-    return jax.tree.leaves(loaded.params)
+    assert jax.tree.all(jax.tree.map(np.array_equal, before.params, after.params))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -140,14 +130,7 @@ RATES = {"0.1.0": 10.0, "0.2.0": 20.0, "0.3.0": 15.0}
 def made(**facts):
     """Trials of three releases, three rounds each; `step` decodes at `RATES`; meta as it is recorded."""
     rows = [
-        trial(
-            name,
-            r,
-            [10, 10 + 1000 / rate, 10 + 2000 / rate],
-            run=f"decode {release}",
-            process=r * 3 + i,
-            prompt_tokens=8,
-        )
+        trial(name, r, [10, 10 + 1e3 / rate, 10 + 2e3 / rate], run=f"decode {release}", process=3 * r + i)
         for r in range(3)
         for i, (release, rate) in enumerate(RATES.items())
         for name in ("step", "loop")
@@ -164,9 +147,9 @@ def made(**facts):
 
 def test_rates_and_ratios_in_pairs_of_a_round():
     trials, meta = made()
-    assert table.rate(trials, "0.2.0", "step").median == pytest.approx(20)
-    assert table.ratio(trials, "step", "0.2.0", "0.1.0").value == pytest.approx(2)
-    assert table.ratio(trials, "step", "0.2.0", "0.1.0").n == 3
+    trials.append(trial("step", 3, [1, 2, 3], run="decode 0.2.0", valid=False, prompt_tokens=8))
+    ratio = table.ratio(trials, "step", "0.2.0", "0.1.0")
+    assert (ratio.value, ratio.n) == (pytest.approx(2), 3)
     assert table.by_release(trials, meta).loc["0.2.0", "step tok/s"] == 20.0
 
 
@@ -187,7 +170,7 @@ def test_what_a_release_computes_wrongly_is_named():
     frame = table.broken(meta)
     assert frame.loc[faulty.name, "0.1.0"] == "crashes"
     assert frame.loc[avoided.name, "0.2.0"] == "wrong"
-    said = finding.upgrading(trials, meta)
+    said = table.finding(trials, meta)
     assert f"rong values or crashes under 0.1.0 ({faulty.issue} crashes)" in said
     assert said.endswith("copy the whole array under 0.3.0.")
 
@@ -208,7 +191,7 @@ def test_nothing_recorded_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(measure.paths, "ROOT", tmp_path)
     assert measure.obtain("recorded", tmp_path) == ([], None)
     assert measure.obtain("measure", tmp_path) == ([], None)  # no release was named
-    assert "nothing can be said" in finding.upgrading([], None)
+    assert "nothing can be said" in table.finding([], None)
     with pytest.raises(UserError, match="must be recorded or measure"):
         measure.obtain("somewhere", tmp_path)
     with pytest.raises(UserError, match="no release of JAX"):
@@ -224,9 +207,7 @@ def test_no_release_at_all_is_one_line(tmp_path, monkeypatch):
 def test_another_jaxlib_is_not_given_our_flag(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--a=1 --xla_cpu_experimental_ynn_fusion_type=-reduce")
     monkeypatch.setattr(environments, "interpreter", lambda: (sys.executable, "3.12.1"))
-    found, gaps, _ = measure.interpreters(["1.0.0", "9.9.9"], lambda *_: None, dying)
-    assert [gap["name"] for gap in gaps] == ["9.9.9"]
-    assert isinstance(found["1.0.0"], Interpreter)
-    assert found["1.0.0"].settings["XLA_FLAGS"] == "--a=1"
-    flagged, _, _ = measure.interpreters(["1.0.0+flag"], lambda *_: None, dying)
-    assert flagged["1.0.0+flag"].settings["XLA_FLAGS"] == "--a=1 --xla_cpu_experimental_ynn_fusion_type=-reduce"
+    made = measure.Releases.made(["1.0.0", "9.9.9", "1.0.0+flag"], lambda *_: None, dying)
+    assert [gap["name"] for gap in made.gaps] == ["9.9.9"]
+    flags = {release: interpreter.settings["XLA_FLAGS"] for release, interpreter in made.there.items()}
+    assert flags == {"1.0.0": "--a=1", "1.0.0+flag": "--a=1 --xla_cpu_experimental_ynn_fusion_type=-reduce"}

@@ -15,7 +15,6 @@ from llama_jax import generate, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import LADDER, TREE, Placement, parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab import figures
 from llama_lab.bench import AGAIN, protocol, record, summary
 from llama_lab.bench.frames import show
 from llama_lab.bench.guard import Region
@@ -25,15 +24,12 @@ from llama_lab.bench.workload import Workload
 from llama_lab.experiments.your_own_placement import chart, measure
 from llama_lab.experiments.your_own_placement.measure import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
 from tests.bench.test_record import trial
-from tests.figures.drawn import META, words
+from tests.experiments.conftest import TINY
+from tests.figures.drawn import assert_drawn, words
 
 MINE = Placement("mine", jit=("attend", "head"))
 WORK = Workload(((3, 5, 7, 11), (13, 17, 19, 23)), 5, 16)
 WRONG, COMPILED = "wrong: token 3 is 7, the reference has 5", "compiled in the timed region: 5 programs (<lambda>)"
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 
 
 @pytest.fixture(scope="module")
@@ -48,9 +44,6 @@ def measured(loaded, compiling):
     subjects = measure.built(loaded, [LADDER["step"], Placement("mine", jit=("transform", "sample"))])
     caller = protocol.Caller(explain=True, locked=True)
     return protocol.measure(subjects, WORK, 2, Reference(loaded, WORK), measure.BASELINE, caller)
-
-
-# What the children do, here -------------------------------------------------------------------------------------------
 
 
 def of(trials, name):
@@ -120,21 +113,10 @@ def test_the_close_one_is_the_same_program(loaded):
     assert operations(NESTED) != operations(parse("step+scan"))
 
 
-# What the trials say --------------------------------------------------------------------------------------------------
-
-
-def answers(name, rate, blocks=8, process=1, spread=0.0, **changes):
+def answers(name, rate, blocks=8, spread=0.0, **changes):
     """Valid answers of a rate, tokens/s; spread: how far they alternate around it."""
-    return [
-        trial(
-            name,
-            block,
-            [100 + i * 1e3 / rate * (1 + spread * (-1) ** block) for i in range(5)],
-            process=process,
-            **changes,
-        )
-        for block in range(blocks)
-    ]
+    gaps = [1e3 / rate * (1 + spread * (-1) ** block) for block in range(blocks)]
+    return [trial(name, b, [100 + i * gap for i in range(5)], process=1, **changes) for b, gap in enumerate(gaps)]
 
 
 def made(mine=10.0, nested=20.2, spread=0.04, blocks=8):
@@ -170,22 +152,23 @@ def test_what_the_data_decide_is_not_caught():
     assert fates(made(spread=0.3))[NESTED.name].caught == INTERVAL  # unstable is no verdict either
 
 
-def test_ones_own_is_caught_by_the_same_rules():
-    trials = [t.model_copy(update=dict(valid=False, reason=WRONG)) if t.subject == "mine" else t for t in made()]
-    assert fates(trials)["mine"].caught == GATE
-    trials = [
-        t.model_copy(update=dict(valid=False, reason="failed: ValueError: no")) if t.subject == "mine" else t
-        for t in made()
-    ]
-    assert fates(trials)["mine"] == measure.Fate("mine", measure.FAILED, "failed: ValueError: no")
+@pytest.mark.parametrize(
+    ("reason", "caught", "why"),
+    [
+        (WRONG, GATE, WRONG.removeprefix("wrong: ")),
+        ("failed: ValueError: no", measure.FAILED, "failed: ValueError: no"),
+    ],
+)
+def test_ones_own_is_caught_by_the_same_rules(reason, caught, why):
+    void = dict(valid=False, reason=reason)
+    trials = [t.model_copy(update=void) if t.subject == "mine" else t for t in made()]
+    assert fates(trials)["mine"] == measure.Fate("mine", caught, why)
 
 
 def test_right_by_chance_is_not_right():
     """Other tokens for one prompt: no answer of that subject has a time."""
-    trials = [
-        t.model_copy(update=dict(valid=False, reason=WRONG)) if (t.subject, t.block) == ("mine", 3) else t
-        for t in made()
-    ]
+    void = dict(valid=False, reason=WRONG)
+    trials = [t.model_copy(update=void) if (t.subject, t.block) == ("mine", 3) else t for t in made()]
     entry = next(e for e in measure.table(trials, ["step", "mine"]) if e["name"] == "mine")
     assert (entry["valid_trials"], entry["tokens_per_second"]["n"]) == (0, 0)
     assert measure.fate(entry) == measure.Fate("mine", GATE, WRONG.removeprefix("wrong: "))
@@ -203,33 +186,20 @@ def test_the_sentence_and_the_tables_are_computed():
 
 def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     trials = measure.strict(made())
-    table = measure.table(trials, ["step", "mine", NESTED.name])
-
-    def draw():
-        return chart.own_ladder(trials, table, "mine")
-
-    drawn = words(draw())
-    refused = (
+    figure = chart.own_ladder(trials, measure.table(trials, ["step", "mine", NESTED.name]), "mine")
+    for text in (
         "no time. The gate: token 3 is 7",
         "no time. The guard: compiled in the timed",
         "n = 8: inconclusive",
         "below: must not pass",
-    )
-    for text in (
-        *refused,
         "10.0 tok/s · 0.50x [0.50, 0.50], n = 8: slower",
         "baseline, n = 8",
-        "memory-bandwidth limit",
     ):
-        assert text in drawn
-    labels = {label.get_text(): label.get_fontweight() for label in draw().axes[0].get_yticklabels()}
+        assert text in words(figure)
+    labels = {label.get_text(): label.get_fontweight() for label in figure.axes[0].get_yticklabels()}
     assert [name for name, weight in labels.items() if weight == "bold"] == ["mine"]
     assert [*labels][:3] == ["step", "step (again)", "mine"]  # the fastest first
-    files = [figures.save(draw(), "x", "nb", META, {}, "alt", tmp_path / str(i)) for i in range(2)]
-    assert files[0]["svg"].read_bytes() == files[1]["svg"].read_bytes()
-
-
-# What may be asked ----------------------------------------------------------------------------------------------------
+    assert_drawn(figure, tmp_path)
 
 
 def own(mine, ladder):

@@ -1,0 +1,101 @@
+"""What the trials of growing sizes say: time against what the machine allows, and how far it follows the bytes that a
+token must read."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from llama_lab.bench import frames, summary
+from llama_lab.bench.claim import Claim, stated
+from llama_lab.bench.experiment import whole
+from llama_lab.bench.record import Run, Trial
+
+THROUGH = {"layers": "through more layers", "width": "in wider layers", "context": "of a longer text"}
+
+
+def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
+    """One entry a point, in the order of its size: {axis, value, ms: list, median, bytes_ms, flops_ms, parameters, n,
+    processes}.
+
+    bytes_ms: what the bandwidth allows, the most that any probe of any point read. flops_ms: what the machine's
+    arithmetic allows.
+    """
+    trials = whole(trials)
+    bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=float("nan"))
+    good = [t for t in trials if t.valid and Run.read(t.run).kind == axis]
+    points = []
+    for value, mine in summary.grouped(good, lambda t: Run.read(t.run).what).items():
+        first, ms = mine[0], [t.tpot * 1e3 for t in mine]  # of a step, which makes one token for each row
+        flops = first.flops_per_token * first.batch
+        points.append(dict(
+            axis=axis, value=value, ms=ms, median=float(np.median(ms)), bytes=first.bytes_per_token,
+            bytes_ms=first.bytes_per_token / bandwidth / 1e6, flops_ms=flops / gflops / 1e6 if gflops else None,
+            n=len(mine), processes=len({t.process for t in mine}), weights_bytes=first.weights_bytes,
+        ))  # fmt: skip
+    return sorted(points, key=lambda p: p["weights_bytes"] if axis == "model" else int(p["value"]))
+
+
+COLUMNS = frames.Columns(
+    {
+        "axis": "axis",
+        "value": "value",
+        "ms": "median",
+        "bytes_ms": "bytes_ms",
+        "flops_ms": "flops_ms",
+        "MB": frames.scaled("bytes", 1e6),
+        "n": "n",
+    },
+    index=("axis", "value"),
+    digits=2,
+)
+
+
+def crossing(points: Sequence[dict]) -> float:
+    """Where along an axis the arithmetic limit overtakes the bandwidth's, by interpolation; NaN where it does not."""
+    over = [(int(p["value"]), p["flops_ms"] / p["bytes_ms"]) for p in points if p["flops_ms"]]
+    for (a, low), (b, high) in itertools.pairwise(over):
+        if low < 1 <= high:
+            return float(np.exp(np.interp(0.0, [np.log(low), np.log(high)], [np.log(a), np.log(b)])))
+    return float("nan")
+
+
+def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]:
+    """Axis → how many times as many bytes a token reads at its last point as at its first, and how many times as long
+    it takes."""
+    ends = {axis: (points[axis][0], points[axis][-1]) for axis in THROUGH if len(points.get(axis, ())) > 1}
+    return {
+        axis: dict(more=last["bytes"] / first["bytes"], longer=last["median"] / first["median"])
+        for axis, (first, last) in ends.items()
+    }
+
+
+def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
+    """How much longer a token takes that reads more."""
+    axis, numbers = next(iter(growths(points).items()), ("", {}))
+    if not axis:
+        return Claim("No size that a token's bytes grow with was varied.")
+    said = "A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.1f} times as long."
+    other = "A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.2f} times the time."
+    numbers |= dict(noun=THROUGH[axis])
+    return stated(said, when=numbers["longer"] > 1, **numbers) or stated(other, **numbers)
+
+
+def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
+    """The claim, the same of every axis, and what a batch gains. crossing: rows at which the time to compute overtakes
+    the time to read; NaN where it does not."""
+    batch = points.get("batch", ())
+    rates = [int(p["value"]) / p["median"] for p in batch]
+    return claim(points).text(
+        *(
+            f"{axis}: {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
+            for axis, n in growths(points).items()
+        ),
+        f"a batch of {batch[-1]['value']} makes {rates[-1] / rates[0]:.1f} times the tokens/s"
+        if len(rates) > 1
+        else "",
+        f"reading and arithmetic take equally long at about {crossing:.0f} rows" if math.isfinite(crossing) else "",
+    )
