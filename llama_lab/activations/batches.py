@@ -25,8 +25,7 @@ SHORTEST = 8  # a packed row holds T / SHORTEST segments at most where not all p
 
 @dataclass(frozen=True)
 class Batch:
-    """One call of the model. `at` and `to` say where its kept tokens are: in the batch, and among the rows of the
-    unit."""
+    """One call of the model, and where its kept tokens are."""
 
     ids: np.ndarray  # int32 [B T]
     positions: np.ndarray  # int32 [B T], in the context
@@ -46,7 +45,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Unit:
-    """A fixed range of examples with everything that is known before the model runs: its rows and its batches."""
+    """A fixed range of examples with everything that is known before the model runs."""
 
     number: int
     first: int  # the first example
@@ -58,7 +57,6 @@ class Unit:
 
     @property
     def size(self) -> int:
-        """Number of rows."""
         return len(self.rows["token"])
 
 
@@ -86,8 +84,7 @@ def labels(parts: Iterable[tuple[np.ndarray, int, int, np.ndarray]]) -> dict[str
 def plan(
     number: int, first: int, examples: Sequence[Sequence[int]], spec: ActivationSpec, shape: tuple[int, int], pack: bool
 ) -> Unit:
-    """The batches of the examples `first`, `first` + 1, …, given as token ids, and the rows that they will fill, in
-    order."""
+    """The batches of the examples `first`, `first` + 1, …, given as token ids, and the rows that they will fill."""
     pieces, size = [], 0
     for example, ids in enumerate(examples, first):
         ids = np.asarray(ids, np.int32)
@@ -99,10 +96,8 @@ def plan(
                 size += len(inside)
     most = most_segments(spec, shape[1]) if pack else 1
     filled = best_fit([len(p.ids) for p in pieces], shape[1], most)
-    batches = tuple(
-        lay([[pieces[i] for i in row] for row in filled[b : b + shape[0]]], shape)
-        for b in range(0, len(filled), shape[0])
-    )
+    starts = range(0, len(filled), shape[0])
+    batches = tuple(lay([[pieces[i] for i in row] for row in filled[b : b + shape[0]]], shape) for b in starts)
     rows = labels((piece.ids[piece.kept], piece.example, piece.segment, piece.kept) for piece in pieces)
     return Unit(number, first, len(examples), sum(len(p.ids) for p in pieces), rows, batches)
 
@@ -143,7 +138,7 @@ def best_fit(lengths: Sequence[int], room: int, most: int) -> list[list[int]]:
 
 
 def lay(rows: Sequence[Sequence[Piece]], shape: tuple[int, int]) -> Batch:
-    """One batch of rows of pieces; what they leave free is padding."""
+    """One batch of rows of pieces; the rest is padding."""
     ids, positions, segments = (np.zeros(shape, np.int32) for _ in range(3))
     at, to = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
     for b, row in enumerate(rows):

@@ -28,8 +28,8 @@ class Dealer:
         return given
 
     def next(self, hand: list[int]) -> int | None:
-        """What has not been begun; for an empty hand also what somebody else has: what the fewest have, and of that
-        what lies last in the other hand."""
+        """A unit that nobody has begun. For an empty hand also one of another hand: the one that the fewest have, last
+        in its hand."""
         while self.waiting:
             if (unit := self.waiting.popleft()) in self.left:
                 return unit
@@ -40,14 +40,14 @@ class Dealer:
         return min(held, default=(0, 0, None))[2]
 
     def committed(self, worker: Hashable, unit: int) -> None:
-        """A worker says that a unit is committed, by it or by another: it is at it no more."""
+        """A unit is committed, by this worker or by another."""
         self.left.discard(unit)
         if unit in self.hands.get(worker, ()):
             self.hands[worker].remove(unit)
             self.copies[unit] -= 1
 
     def lost(self, worker: Hashable) -> None:
-        """A worker has died. What it had goes to the end: if one of these kills workers, the others are done first."""
+        """A worker has died. Its units go to the end: if one of these kills workers, the others are done first."""
         hand = self.hands.pop(worker, [])
         self.copies.subtract(hand)
         self.waiting += hand

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -183,8 +183,7 @@ def pooled(site: str, count: int, mean: jax.Array, m2: jax.Array) -> Moments:
 
 
 class Writers:
-    """Threads that write units, as many waiting as writing. An error in one is raised by the next `put`, or at the
-    end."""
+    """Threads that write units, as many waiting as writing. The next `put`, or the end, raises an error of one."""
 
     def __init__(self, write: Callable[[Work], None], threads: int):
         self.write = write
@@ -195,7 +194,7 @@ class Writers:
         if self.pool is None:
             return self.write(work)
         self.room.acquire()
-        self.running = [future for future in self.running if not ended(future)]
+        self.running = [f for f in self.running if not f.done() or f.result()]  # raises the error of one
         future = self.pool.submit(self.write, work)
         future.add_done_callback(lambda _: self.room.release())
         self.running.append(future)
@@ -212,14 +211,8 @@ class Writers:
                 future.result()
 
 
-def ended(future: Future) -> bool:
-    """Whether a write is over; raises its error."""
-    return future.done() and future.result() is None
-
-
 def fingerprint(extractor: Compiled, source: dict, unit: int) -> dict:
-    """What decides every byte of the store, as JSON values: a run goes on only where all of it is the same. source:
-    what identifies it."""
+    """What decides every byte of the store, as JSON values: a run goes on only where all of it is the same."""
     checkpoint, device = extractor.checkpoint, jax.devices()[0]
     tokenizer = checkpoint.tokenizer and hashlib.sha256(checkpoint.tokenizer.definition.encode()).hexdigest()
     packages = {name: importlib.metadata.version(name) for name in ("llama-jax", "jax", "jaxlib", "tokenizers")}
@@ -246,7 +239,7 @@ def fingerprint(extractor: Compiled, source: dict, unit: int) -> dict:
 
 @contextlib.contextmanager
 def in_plain_words(extractor: Compiled) -> Iterator[None]:
-    """A device or host that is out of memory, in one line."""
+    """Raises UserError where a device or the host is out of memory."""
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -278,12 +271,9 @@ def check_room(extractor: Compiled, depth: int) -> None:
 
 
 def empty(extractor: Compiled, unit: Unit) -> dict[str, np.ndarray]:
-    """Room for a unit's values. Raises UserError where there is none."""
     try:
         if not fits(unit.size * extractor.row_bytes):
             raise MemoryError
         return extractor.room(unit.size)
     except MemoryError:
-        raise UserError(
-            f"Not enough memory for the {unit.size:,} rows of unit {unit.number}; make units smaller (--unit)."
-        ) from None
+        raise UserError(f"No room for {unit.size:,} rows of unit {unit.number}; make units smaller (--unit).") from None

@@ -73,7 +73,7 @@ def temporary(name: str) -> str:
 
 
 def is_temporary(name: str) -> bool:
-    """By a mark that nobody else's file has: `sweep` must not touch these."""
+    """Other people's files have no such mark: `sweep` must not touch them."""
     return re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", name.rpartition("/")[2]) is not None
 
 
@@ -101,7 +101,6 @@ class Folder:
         return list(self.sizes(prefix))
 
     def leftovers(self) -> list[str]:
-        """Temporary files of writers that died."""
         return sorted(name for name, _ in self._all("") if is_temporary(name))
 
     def sweep(self) -> list[str]:

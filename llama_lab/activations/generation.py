@@ -107,9 +107,7 @@ def check_sites(spec: ActivationSpec, config: ModelConfig) -> tuple[Site, ...]:
     """The sites, all of which can be had while tokens are made. Raises UserError for another."""
     sites = spec.resolve(config)
     if wide := [site for site in sites if site.name == "pattern"]:
-        raise UserError(
-            f"{wide[0]} is as wide as the cache while tokens are made; extract it from the finished text instead."
-        )
+        raise UserError(f"{wide[0]} is as wide as the cache; extract it from the finished text instead.")
     if spec.positions != "all":
         raise UserError(f"positions is {shown(spec.positions)}; of an answer every token's values are taken: 'all'.")
     return sites
@@ -143,10 +141,8 @@ def answer(
     shape = Shape(engine.config, sites, tap.dtype, sampler, batch.new_tokens, room, engine.placement.kv)
     tokens, values = jax.device_get(COMPILED(engine.params, batch.ids, batch.pad, batch.seeds, shape=shape))
     cut = [generate.cut(row, stop) for row in tokens.T]
-    return [
-        replace(each, activations={site: value[: len(each.token_ids), row] for site, value in values.items()})
-        for row, each in enumerate(cut)
-    ]
+    rows = [(row, answer, len(answer.token_ids)) for row, answer in enumerate(cut)]
+    return [replace(answer, activations={s: v[:n, row] for s, v in values.items()}) for row, answer, n in rows]
 
 
 class Generator(Compiled):
@@ -177,8 +173,7 @@ class Generator(Compiled):
         self.one_at_a_time = threading.Lock()
 
     def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
-        """A unit, its answers made. Raises UserError for a token id that the vocabulary has not and for a prompt that
-        is empty or too long, naming the example."""
+        """A unit, its answers made. Raises UserError, naming the example, for ids and prompts that cannot be."""
         b, t = self.shape
         prompts = self.checked(first, examples)
         for i, ids in enumerate(prompts, first):
@@ -188,10 +183,8 @@ class Generator(Compiled):
         for at in range(0, len(prompts), b):
             tokens, values = self.run(prompts[at : at + b])
             cut = [generate.cut(row, self.stop).token_ids for row in tokens.T[: len(prompts) - at]]
-            kept = {
-                site: np.concatenate([value[: len(ids), row] for row, ids in enumerate(cut)])
-                for site, value in values.items()
-            }
+            lengths = list(enumerate(map(len, cut)))
+            kept = {site: np.concatenate([v[:n, row] for row, n in lengths]) for site, v in values.items()}
             to = size + np.arange(sum(map(len, cut)))
             sums = {site: moments.of(value) for site, value in kept.items()}
             batches.append(Made(to, kept, {site: (m.mean, m.m2) for site, m in sums.items()}))

@@ -38,8 +38,7 @@ class Loaded(NamedTuple):
 
 
 def is_dataset(value) -> bool:
-    """Whether a value is a dataset, or several by split, of the `datasets` library, which is not imported to find
-    out."""
+    """Whether a value is one of the `datasets` library's, which is not imported to find out."""
     library = sys.modules.get("datasets")
     kinds = ("Dataset", "IterableDataset", "DatasetDict", "IterableDatasetDict")
     return library is not None and isinstance(value, tuple(getattr(library, kind) for kind in kinds))
@@ -61,8 +60,7 @@ def about(dataset, field: str) -> dict:
 
 
 def rows(dataset, field: str, name: str, first: int = 0) -> Iterator[Example]:
-    """The examples of a dataset from one on, one at a time. Raises UserError where the field is missing, or the rest
-    cannot be had."""
+    """The examples of a dataset from one on, one at a time. Raises UserError where the rest cannot be read."""
     names = dataset.column_names
     if names is not None and field not in names:
         raise UserError(f"{name} has no column {field!r}.{near(field, names)} Name another (--field).")
@@ -77,16 +75,12 @@ def rows(dataset, field: str, name: str, first: int = 0) -> Iterator[Example]:
 
 
 def load(source: str, field: str) -> Loaded:
-    """The dataset that `hf:PATH[@REVISION][:CONFIG[:SPLIT]]` names. Raises UserError where it cannot be reached or has
-    no such part."""
+    """The dataset that `hf:PATH[@REVISION][:CONFIG[:SPLIT]]` names. Raises UserError where it cannot be opened."""
     parts = source.removeprefix("hf:").split(":")
     path, config, split = (parts + ["", ""])[:3]
     split = split or SPLIT
     if len(parts) > 3 or not path or not source.isprintable():
-        raise UserError(
-            f"{shown(source)} is no dataset; it must read hf:OWNER/NAME, hf:OWNER/NAME:CONFIG or"
-            " hf:OWNER/NAME:CONFIG:SPLIT."
-        )
+        raise UserError(f"{shown(source)} is no dataset; it must read hf:OWNER/NAME[:CONFIG[:SPLIT]].")
     try:
         import datasets
 

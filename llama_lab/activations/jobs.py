@@ -44,8 +44,8 @@ RANKS = (  # of a task that starts several processes
 
 
 def parse(text: str, environment: Mapping[str, str] = os.environ) -> tuple[tuple[int, int], str]:
-    """((index, count), whence) of what `--shard` says: `3/16`, or `auto`. Raises UserError for what is neither, for a
-    scheduler's variables that contradict each other, and for `auto` where no scheduler speaks."""
+    """((index, count), whence) of `--shard`: `3/16`, or `auto`. Raises UserError for anything else, and where the
+    scheduler's variables are missing or contradict each other."""
     if text == "auto":
         return detected(environment)
     if not (match := re.fullmatch(r"(\d{1,7})/(\d{1,7})", text, re.ASCII)):
@@ -78,8 +78,7 @@ def detected(environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
 
 
 def place(variables: Variables, environment: Mapping[str, str]) -> tuple[int, int]:
-    """(index from 0, count) of one scheduler. Raises UserError where a variable is missing, no number or out of
-    range."""
+    """(index from 0, count) of one scheduler. Raises UserError where its variables make no sense."""
     index, count = number(variables.index, environment), number(variables.count, environment)
     first = number(variables.first, environment) if variables.first in environment else 0
     step = number(variables.step, environment) if variables.step in environment else 1

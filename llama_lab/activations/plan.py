@@ -140,29 +140,24 @@ def pending(out: str | os.PathLike, shard: Shard | None = None) -> list[int]:
 
 
 def count_of(folder: Folder) -> int:
-    """How many units a run has, finished or not."""
     if folder.read(store.RUN) is None:
         raise UserError(f"{folder.where} holds no run yet: `llama-jax extract` or `extract` begins one.")
     if plan := read_plan(folder):
         return len(plan)
     if whole := store.read_whole(folder):
         return whole.units
-    raise UserError(
-        f"How many units {folder.where} will have is not known: its source is read in order, and has not been read to"
-        " its end yet."
-    )
+    raise UserError(f"How many units {folder.where} will have is not known yet: its source is read in order.")
 
 
 def finish(out: str | os.PathLike) -> bool:
-    """Complete a store once all of its units are committed; whether it is complete now. Doing it again changes
-    nothing. Raises UserError as `pending` does."""
+    """Complete a store once all of its units are committed; whether it is complete now. Raises UserError as
+    `pending`."""
     folder = open_folder(out)
     folder.tidy()
     return completed(folder, count_of(folder))
 
 
 def completed(folder: Folder, count: int) -> bool:
-    """Write the index and the record of the whole, if so many units are committed."""
     if len(committed(folder.sizes("units/"))) < count or len(commits(folder)) < count:
         return False
     store.finish(folder, count)

@@ -41,8 +41,7 @@ def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
 
 
 def needed(params: Model, sites: Sequence[Site]) -> Model:
-    """The weights that these sites depend on: layers up to the last of them; the head only for what comes after the
-    layers."""
+    """The weights that these sites depend on: layers up to the last; the head for what comes after the layers."""
     names = {site.name for site in sites}
     after = bool(names & {"ln_final", "logits"})
     layers = params.layers if after else params.layers[: 1 + max(site.layer for site in sites)]
@@ -63,12 +62,8 @@ def tapped(
     rotation = rope.angles(positions, rope.frequencies(config)) if rotary else (None, None)
     where = CallPositions(jnp.zeros((), jnp.int32), *rotation, segment_mask(segments))
     normalise = partial(norm.NORMS[config.norm], eps=config.norm_eps)
-    attend = partial(
-        attention.attend,
-        head_dim=config.head_dim,
-        rope=rope.rotate if rotary else rope.unrotated,
-        append=kvc.append_none,
-    )
+    turn = rope.rotate if rotary else rope.unrotated
+    attend = partial(attention.attend, head_dim=config.head_dim, rope=turn, append=kvc.append_none)
     x, values = embeddings.embed(params.embedding, ids, positions), {}
     for i, weights in enumerate(params.layers):
         seen: Values = {}
@@ -145,9 +140,7 @@ class Compiled:
     ):
         config = checkpoint.config
         if is_quantised(checkpoint.params.embedding.weight):
-            raise UserError(
-                f"Activations are read in float32 or bfloat16, and this model is loaded as {checkpoint.dtype}."
-            )
+            raise UserError(f"Activations are read in float32 or bfloat16; this model is loaded as {checkpoint.dtype}.")
         self.checkpoint, self.spec, self.new_tokens = checkpoint, spec, new_tokens
         self.shape = checked_shape(batch, config.max_position_embeddings)
         if self.shape[1] + new_tokens > config.max_position_embeddings:
@@ -178,7 +171,7 @@ class Compiled:
         return {site: np.empty((rows, *shape), dtype) for site, shape in self.row_shapes.items()}
 
     def checked(self, first: int, examples: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        """Token ids [n] of each example. Raises UserError for an id that the vocabulary has not, naming the example."""
+        """Token ids [n] of each example. Raises UserError, naming the example, for ids outside the vocabulary."""
         return [checked_ids(i, ids, self.checkpoint.config.vocab_size) for i, ids in enumerate(examples, first)]
 
     def __call__(self, examples: Iterable[str | Sequence[int]]) -> dict[str, np.ndarray]:
@@ -237,7 +230,6 @@ class Extractor(Compiled):
         self.compile(lambda: jitted.lower(self.params, abstract, abstract, abstract, at))
 
     def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
-        """The batches of a unit. Raises UserError for a token id that the vocabulary has not, naming the example."""
         return batches.plan(number, first, self.checked(first, examples), self.spec, self.shape, self.pack)
 
     def dispatch(self, batch: Batch) -> tuple[Values, dict]:
@@ -279,10 +271,7 @@ def checked_ids(example: int, ids: Sequence[int], vocabulary: int) -> np.ndarray
     if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise UserError(f"Example {example} is not a list of token ids.")
     if array.size and not (array.min() >= 0 and array.max() < vocabulary):
-        raise UserError(
-            f"Example {example} has a token id outside the vocabulary of {vocabulary}; it was made by another"
-            " tokenizer."
-        )
+        raise UserError(f"Example {example} has a token id outside the vocabulary, of {vocabulary} ids.")
     return array.astype(np.int32)
 
 

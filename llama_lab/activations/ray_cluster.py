@@ -73,17 +73,10 @@ def check(address: str) -> None:
         raise UserError(f"No Ray cluster answers at {address}: {reason}. {BEGINS}") from error
 
 
-@contextlib.contextmanager
-def heard_out() -> Iterator[Overheard]:
-    """What Ray prints of its own accord (who died, in many lines, on standard output, where a report may be read) is
-    told on standard error, a sentence each, once."""
-    with contextlib.redirect_stdout(Overheard(sys.stdout)) as overheard:
-        yield overheard
-
-
 class Overheard(io.TextIOBase):
-    """Standard output, but for what Ray writes there, in any thread: a text that begins as `RAYS`, and `print`'s end of
-    its line. over: whether all is done, and nothing of what Ray says matters any more."""
+    """Standard output, where a report may be read, but for what Ray prints there of its own accord, in any thread: a
+    text that begins as `RAYS`, and `print`'s end of its line. That goes to standard error, a sentence each, once.
+    over: whether all is done, and nothing that Ray prints matters any more."""
 
     def __init__(self, out: TextIO):
         self.out, self.sentences, self.within, self.over = out, set(), None, False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -150,7 +151,7 @@ def run(
     ray = ray_cluster.installed()
     with (
         ray_cluster.interruptible(),
-        ray_cluster.heard_out() as overheard,
+        contextlib.redirect_stdout(ray_cluster.Overheard(sys.stdout)) as overheard,
         ray_cluster.connected(ray, address),
         terminable(),
         ray_cluster.in_one_line(ray),
@@ -161,7 +162,9 @@ def run(
             tally = Tally(job.out, progress)
             overtaken = driven(ray, members, Dealer(pending(job.out)), tally.heard)
             seconds, overheard.over = tally.seconds, True  # it would speak of calls that nobody needs
-            reports = ended(ray, [member for i, member in enumerate(members) if i not in overtaken.values()])
+            idle = [member for i, member in enumerate(members) if i not in overtaken.values()]
+            answers, _ = ray.wait([member.end.remote() for member in idle], num_returns=len(idle), timeout=GRACE)
+            reports = [report for report in ray.get(answers) if report]  # who does not answer soon is left out
         if overtaken:  # they keep the folder from being tidied until they are gone
             ray.wait(list(overtaken), num_returns=len(overtaken), timeout=GRACE)
     return tally.report(finish(job.out), reports, seconds)
@@ -186,12 +189,6 @@ def driven(ray, members: Sequence, dealer: Dealer, heard: Callable[[Progress], N
             heard(spent)
         deal(index)
     return {call: index for call, (index, _) in calls.items()}
-
-
-def ended(ray, members: Sequence) -> list[RunReport]:
-    """What actors that have nothing to do say they did; who does not answer soon is left out."""
-    answers, _ = ray.wait([member.end.remote() for member in members], num_returns=len(members), timeout=GRACE)
-    return [report for report in ray.get(answers) if report]
 
 
 class Tally:

@@ -47,8 +47,8 @@ TAIL = 1 << 16  # bytes at a file's end
 
 
 def find(source: str) -> list[Path]:
-    """The files that a path, a folder or a glob names, in order of their names. Raises UserError where there are none,
-    and for what is no regular file: a pipe or a device would be waited for."""
+    """The files that a path, a folder or a glob names, in order of their names. Raises UserError for none, and for what
+    is no regular file: a pipe would be waited for."""
     if not source:
         raise UserError("The source has no name; the folder that you are in is '.'.")
     path = Path(source)
@@ -69,8 +69,7 @@ def find(source: str) -> list[Path]:
 
 
 def matches(pattern: str) -> list[Path]:
-    """The files that a glob names, hidden ones only where it asks for them. ** follows no link to a folder: several
-    that lead back up have no end."""
+    """The files that a glob names, hidden ones only where it asks for them. ** follows no link: some have no end."""
     parts = Path(re.sub(r"(\*\*/+)+", "**/", pattern)).parts
     at = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     root, wanted = Path(*parts[:at]), parts[at:]
@@ -96,8 +95,7 @@ def check_size(folder: Path, depth: int | None = None) -> None:
 
 
 def inside(folder: Path) -> list[Path]:
-    """The files of known formats in a folder and below, hidden ones left out. Raises UserError for none, or several
-    kinds."""
+    """The files of known formats in a folder and below, hidden ones left out. Raises UserError for several kinds."""
     check_size(folder)
     paths = [p for p in folder.rglob("*") if p.suffix.lower() in READERS and p.is_file()]
     files = sorted((p for p in paths if not hidden(p.relative_to(folder))), key=lambda p: p.relative_to(folder).parts)
@@ -116,20 +114,15 @@ def neighbours(path: Path) -> str:
     beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in READERS] if path.parent.is_dir() else []
     if close := difflib.get_close_matches(path.name, [*beside, "manual"], cutoff=0.55):
         return f" Did you mean {' or '.join(repr(c) for c in close)}?"
-    return (
-        f" A source is 'manual', a file ({', '.join(READERS)}), a folder or a glob of such files, '-', or"
-        " 'hf:OWNER/NAME:CONFIG:SPLIT'."
-    )
+    return f" A source is 'manual', a file ({', '.join(READERS)}), a folder or glob of these, '-', or 'hf:OWNER/NAME'."
 
 
 def example(value, field: str, where: str) -> Example:
     """What one value stands for: a text, or token ids; of a mapping its `field`. Raises UserError, naming `where`."""
     if isinstance(value, Mapping):
         if field not in value:
-            names = [*map(shown, itertools.islice(value, NAMES)), *["…"] * (len(value) > NAMES)]
-            raise UserError(
-                f"{where} has no field {shown(field)}; it has {', '.join(names) or 'none'}. Name another (--field)."
-            )
+            names = ", ".join([*map(shown, itertools.islice(value, NAMES)), *["…"] * (len(value) > NAMES)]) or "none"
+            raise UserError(f"{where} has no field {shown(field)}; it has {names}. Name another (--field).")
         value, where = value[field], f"{where}, field {shown(field)}"
     length = value.size if isinstance(value, np.ndarray) else len(value) if isinstance(value, str | list | tuple) else 0
     check_length(length, where)
@@ -137,9 +130,7 @@ def example(value, field: str, where: str) -> Example:
         try:
             value.encode()
         except UnicodeEncodeError as error:  # JSON can spell half a surrogate pair
-            raise UserError(
-                f"{where} has half a surrogate pair at character {error.start + 1}, which is no text."
-            ) from error
+            raise UserError(f"{where} has half a surrogate pair at character {error.start + 1}.") from error
         return value
     ids = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(ids, list | tuple) and all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
@@ -148,7 +139,6 @@ def example(value, field: str, where: str) -> Example:
 
 
 def check_length(length: int, where: str) -> None:
-    """Raises UserError for more than an example may have."""
     if length > LONGEST:
         raise UserError(f"{where} is too long: an example has at most {LONGEST:,} characters or token ids. Cut it.")
 
@@ -176,9 +166,7 @@ class Reading:
         for raw in iter(partial(self.file.readline, LONGEST_LINE + 1), b""):
             number = self.place.line + 1
             if len(raw) > LONGEST_LINE:
-                raise UserError(
-                    f"{self.name}, line {number} is longer than {LONGEST_LINE:,} bytes. Cut it into several."
-                )
+                raise UserError(f"{self.name}, line {number} is longer than {LONGEST_LINE:,} bytes. Cut it.")
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
@@ -192,7 +180,6 @@ class Reading:
             yield number, line
 
     def paragraphs(self) -> Iterator[str]:
-        """Lines between blank ones."""
         kept, begin, length = [], 0, 0
         for number, line in itertools.chain(self.lines(), [(0, "")]):
             if line.strip():
@@ -204,20 +191,18 @@ class Reading:
                 kept = []
 
     def records(self, field: str) -> Iterator[Example]:
-        """The examples of JSON lines."""
         for number, line in self.filled():
             where = f"{self.name}, line {number}"
             value = boundary.parse(line, where, "Each line must be one JSON object, string or list.")
             yield example(value, field, where)
 
     def filled(self) -> Iterator[tuple[int, str]]:
-        """Lines that are not blank."""
         return ((number, line) for number, line in self.lines() if line.strip())
 
 
 def rows(path: Path | str, field: str, first: int = 0) -> Iterator[Example]:
-    """The examples of a column of a parquet file, here or behind a URL, from a row on. Of the row groups before it
-    nothing is read."""
+    """The examples of a column of a parquet file, here or behind a URL, from a row on. Row groups before it are not
+    read."""
     with table(path) as file:
         names = file.schema_arrow.names
         if field not in names:
@@ -286,7 +271,6 @@ def ends(path: Path | str, told: Told) -> Iterator[Place]:
 
 
 def typed(field: str) -> Iterator[Example]:
-    """The examples of standard input."""
     with readable("standard input"):
         yield from Reading(sys.stdin.buffer, "standard input").records(field)
 
@@ -308,8 +292,7 @@ def readable(name: str) -> Iterator[None]:
 
 
 def tail(path: Path) -> list:
-    """[size, sha256 of the last bytes]: most changes show in them, and nobody reads the whole. Of parquet it is the
-    footer."""
+    """[size, sha256 of the last bytes], of parquet the footer: most changes show in them."""
     with opened(path) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - TAIL))

@@ -16,7 +16,7 @@ from llama_lab.activations import shards, verification
 from llama_lab.activations.folder import Folder, open_folder
 from llama_lab.activations.moments import Moments, joined
 from llama_lab.activations.records import Commit, Whole, as_json, commits, plain, read_commit, shard_name
-from llama_lab.activations.store import INDEX, LONGEST_INDEX, RUN, read_index, read_run, read_whole, spec_of
+from llama_lab.activations.store import INDEX, LONGEST_INDEX, no_store, read_index, read_run, read_whole, spec_of
 
 OPEN_SHARDS = 1024  # whose headers are remembered
 
@@ -76,10 +76,8 @@ class Column:
         if rows.dtype == bool and rows.shape == (len(self),):
             return np.flatnonzero(rows)
         if rows.ndim != 1 or not (np.issubdtype(rows.dtype, np.integer) or not rows.size):
-            raise UserError(
-                f"Rows of {self.name} are asked for as {rows.dtype} {list(rows.shape)}; give whole numbers, or a mask"
-                f" of {len(self)}."
-            )
+            asked = f"Rows of {self.name} are {rows.dtype} {list(rows.shape)}"
+            raise UserError(f"{asked}; give whole numbers, or a mask of {len(self)}.")
         rows = rows.astype(np.int64)
         if (outside := rows[(rows < -len(self)) | (rows >= len(self))]).size:
             raise UserError(f"Row {outside[0]} of {self.name} is asked for; the store has {len(self):,} rows.")
@@ -136,14 +134,10 @@ class ActivationStore:
 
     @classmethod
     def open(cls, out: str | os.PathLike) -> ActivationStore:
-        """A store that `extract` wrote, finished or not. Raises UserError where there is none, or a record of it is
-        damaged."""
+        """A store that `extract` wrote, finished or not. Raises UserError for none, and for damaged records."""
         folder = open_folder(out)
         if (run := read_run(folder)) is None:
-            raise UserError(
-                f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a"
-                " folder."
-            )
+            raise no_store(folder)
         whole = read_whole(folder)
         units = indexed(folder, whole) if whole else None
         return cls(folder, run, whole, list(commits(folder).values()) if units is None else units)
@@ -156,8 +150,8 @@ class ActivationStore:
         return f"ActivationStore({self.folder.where!r}: {self.rows:,} rows, {', '.join(self.sites)}{state})"
 
     def __getitem__(self, name: str) -> Column:
-        """A site's column [rows ...], or `token`, `example`, `segment`, `position` [rows]. Raises UserError for one
-        that is not there."""
+        """A site's column [rows ...], or `token`, `example`, `segment`, `position` [rows]. Raises UserError for
+        others."""
         if name not in (known := (*self.sites, *shards.LABELS)):
             raise UserError(f"No {name!r} in {self.folder.where}.{near(str(name), known)}")
         spec = self.run["spec"]
@@ -170,8 +164,7 @@ class ActivationStore:
         return self[name if layer is None else f"{name}:{layer}"]
 
     def rows_of(self, example: int | Sequence[int]) -> np.ndarray:
-        """Rows int64 of an example, or of several one after the other. Raises UserError for one that is not in the
-        store."""
+        """Rows int64 of an example, or of several in turn. Raises UserError for one that is not there."""
         return np.concatenate([np.empty(0, np.int64), *map(self._rows_of, np.atleast_1d(example).tolist())])
 
     def _rows_of(self, example: int) -> np.ndarray:
@@ -184,8 +177,8 @@ class ActivationStore:
         return self._ends[unit] - commit.rows + np.arange(start, stop)
 
     def rows_where(self, **wanted: int | Sequence[int]) -> np.ndarray:
-        """Rows int64 whose token, example, segment and position are what is asked for, or among it:
-        `rows_where(token=262, position=0)`."""
+        """Rows int64 whose token, example, segment and position are, or are among, what is asked for:
+        `rows_where(token=262)`."""
         for name in wanted:
             if name not in shards.LABELS:
                 raise UserError(f"Rows have no {name!r}.{near(name, shards.LABELS)}")
@@ -198,8 +191,7 @@ class ActivationStore:
         return np.concatenate(rows)
 
     def example(self, number: int) -> dict[str, np.ndarray]:
-        """All that is kept of one example: each site [rows ...], and its token, example, segment and position
-        [rows]."""
+        """All that is kept of one example: each site, and token, example, segment and position: [rows ...]."""
         rows = self.rows_of(number)
         return {name: self[name][rows] for name in (*self.sites, *shards.LABELS)}
 
@@ -226,10 +218,8 @@ class ActivationStore:
         columns = {name: self[name] for name in (*names, *shards.LABELS)}
         if shuffle:
             return self._shuffled(columns, size, np.random.default_rng(seed), mix)
-        return (
-            {name: column[start : start + size] for name, column in columns.items()}
-            for start in range(0, self.rows, size)
-        )
+        starts = range(0, self.rows, size)
+        return ({name: column[start : start + size] for name, column in columns.items()} for start in starts)
 
     def _shuffled(
         self, columns: dict[str, Column], size: int, rng: np.random.Generator, mix: int
@@ -238,10 +228,7 @@ class ActivationStore:
         order = rng.permutation(self.units)
         for at in range(0, self.units, mix):
             group = [(int(unit), self._units[unit].rows) for unit in order[at : at + mix]]
-            pool = {
-                name: np.concatenate([left[name], *(self._read(name, u, 0, rows) for u, rows in group)])
-                for name in columns
-            }
+            pool = {n: np.concatenate([left[n], *(self._read(n, u, 0, rows) for u, rows in group)]) for n in columns}
             drawn = rng.permutation(len(pool["token"]))
             full = len(drawn) if at + mix >= self.units else len(drawn) - len(drawn) % size
             for start in range(0, full, size):
@@ -249,8 +236,7 @@ class ActivationStore:
             left = {name: values[drawn[full:]] for name, values in pool.items()}
 
     def mean(self, site: str) -> np.ndarray:
-        """Mean of a site over all rows, float64 [...] (one number for `pattern` and `logits`), from the commits: no
-        shard is read."""
+        """Mean of a site over all rows, float64 [...] (one number for `pattern` and `logits`); no shard is read."""
         return self.moments(site).mean
 
     def std(self, site: str) -> np.ndarray:
@@ -258,8 +244,7 @@ class ActivationStore:
         return self.moments(site).std
 
     def moments(self, site: str) -> Moments:
-        """Count, mean and M2 of a site over all rows. Raises UserError for an unknown site, or when there are no
-        rows."""
+        """Count, mean and M2 of a site over all rows. Raises UserError for an unknown site, or no rows."""
         if site not in self.sites:
             raise UserError(f"No site {site!r} in {self.folder.where}.{near(str(site), self.sites)}")
         if site not in self._moments:
@@ -277,23 +262,19 @@ class ActivationStore:
         return verification.check(self.folder).problems
 
     def _read(self, name: str, unit: int, start: int, stop: int) -> np.ndarray:
-        """Rows start..stop of a column in the unit at this place of the list."""
         return shards.read(self.folder, shard_name(self._units[unit].unit), self._tensors(unit)[name], start, stop)
 
     def _read_header(self, unit: int) -> dict[str, shards.Tensor]:
         commit = self._units[unit]
-        tensors = shards.read_header(self.folder, shard_name(commit.unit))
+        name = shard_name(commit.unit)
+        tensors = shards.read_header(self.folder, name)
         for difference in shards.unlike(tensors, commit.rows, self.run["spec"]):
-            raise UserError(
-                f"{self.folder.where}/{shard_name(commit.unit)} is not this run's: {difference}. See `llama-jax"
-                " verify`."
-            )
+            raise UserError(f"{self.folder.where}/{name} is not this run's: {difference}. See `llama-jax verify`.")
         return tensors
 
 
 def indexed(folder: Folder, whole: Whole) -> list[Commit] | None:
-    """The commits as index.parquet has them; None unless it is the one that complete.json was written for, with the
-    commits that this was written for."""
+    """The commits as index.parquet has them; None unless complete.json was written for just these."""
     content = folder.read(INDEX, LONGEST_INDEX)
     if content is None or hashlib.sha256(content).hexdigest() != whole.index_sha256:
         return None

@@ -149,8 +149,8 @@ def committed(names: Mapping[str, int] | Sequence[str]) -> list[int]:
 
 
 def read_commit(folder: Folder, unit: int, kind: type[Commit] = Sealed) -> Commit:
-    """The commit of a unit; as a `Commit` without its moments. Raises UserError when it is not there, no JSON, changed,
-    lacks a field or belongs to another unit."""
+    """The commit of a unit; as a `Commit` without its moments. Raises UserError when it is damaged or of another
+    unit."""
     name = f"{folder.where}/{commit_name(unit)}"
     values = record(folder.read(commit_name(unit)), name, AGAIN, must_be_sealed=True)
     commit = boundary.read(kind, values, name, AGAIN)
@@ -160,8 +160,8 @@ def read_commit(folder: Folder, unit: int, kind: type[Commit] = Sealed) -> Commi
 
 
 def sealed(values: Mapping, indent: int | None = None) -> bytes:
-    """JSON that ends with the sha256 of all before it: a bit that flips in a record is noticed too, in the last digit
-    of a mean. Raises UserError for more than will be read back."""
+    """JSON that ends with the sha256 of all before it: a flipped bit is noticed too, even in the last digit of a mean.
+    Raises UserError for more than will be read back."""
     body = as_json(values, indent)[:-2].rstrip()
     if len(body) + len(SEAL) + 64 > boundary.LIMIT:
         raise UserError(f"A record of {len(body):,} bytes would be too long to be read back; ask for fewer sites.")
@@ -169,8 +169,8 @@ def sealed(values: Mapping, indent: int | None = None) -> bytes:
 
 
 def record(content: bytes | None, name: str, remedy: str = "", must_be_sealed: bool = False) -> dict:
-    """A JSON object, whose seal fits if it has one: earlier versions sealed only commits. Raises UserError when the
-    file is missing, holds none, or has been changed."""
+    """A JSON object, whose seal fits if it has one: earlier versions sealed only commits. Raises UserError for none,
+    and for one that has been changed."""
     if content is None:
         raise UserError(f"{name} is missing.")
     values = boundary.read(dict[str, Any], boundary.parse(content, name, remedy), name, remedy)
@@ -189,8 +189,7 @@ def plain(commit: Commit) -> dict:
 
 
 def packed(moments: Moments) -> dict:
-    """As JSON, to the last bit: Python writes a float64 so that it reads back the same; what is not finite as a
-    string."""
+    """As JSON, to the last bit: Python writes a float64 so that it reads back the same; others as strings."""
 
     def numbers(values):
         if np.ndim(values):

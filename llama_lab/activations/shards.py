@@ -24,12 +24,8 @@ from llama_lab.activations.folder import Folder
 
 DTYPES = {"I64": np.dtype("<i8"), "F32": np.dtype("<f4"), "I32": np.dtype("<i4"), "BF16": np.dtype(ml_dtypes.bfloat16),
           "F16": np.dtype("<f2")}  # fmt: skip # in the order in which tensors are laid out
-LABELS = {
-    "token": np.dtype("int32"),
-    "example": np.dtype("int64"),
-    "segment": np.dtype("int32"),
-    "position": np.dtype("int32"),
-}
+I32, I64 = np.dtype("int32"), np.dtype("int64")
+LABELS = {"token": I32, "example": I64, "segment": I32, "position": I32}
 LONGEST_HEADER = 16 << 20  # bytes: a hundred thousand columns
 GUESS = 1 << 16  # bytes that hold most headers
 
@@ -125,7 +121,5 @@ def parse(head: bytes, size: int, file: str) -> dict[str, Tensor]:
             raise UserError(f"{file} has an invalid header: bytes {begin} to {after} cannot be {name} {list(shape)}.")
         end = after
     if end != size:
-        raise UserError(
-            f"{file} is {size:,} bytes; its header says {end:,}. It is {'truncated' if size < end else 'damaged'}."
-        )
+        raise UserError(f"{file} is {'truncated' if size < end else 'damaged'}: {size:,} bytes, {end:,} by its header.")
     return tensors

@@ -210,9 +210,7 @@ def taken(examples: Iterator[Example], count: int, unit: int) -> list[Example]:
         held.append(value)
         length += len(value)
         if length > LARGEST_UNIT:
-            raise UserError(
-                f"Unit {unit} has more than {LARGEST_UNIT:,} characters or token ids; make units smaller (--unit)."
-            )
+            raise UserError(f"Unit {unit} has over {LARGEST_UNIT:,} characters or token ids; make it smaller (--unit).")
     return held
 
 
@@ -294,9 +292,7 @@ def object_source(source, field: str, limit: int | None) -> Source:
     kind = type(source).__name__
     if not isinstance(source, Iterable) or isinstance(source, Mapping | Set) or getattr(source, "ndim", 1) == 0:
         # these have no order, or keys first; or they are one number
-        raise UserError(
-            f"A {kind} is no source: give a name, a path, a list or generator of texts or of token ids, or a dataset."
-        )
+        raise UserError(f"A {kind} is no source; give a name, a path, a dataset, or an iterable of texts or token ids.")
     once = iter(source) is source
     name = getattr(source, "__name__", kind) if once else kind
     where = f"{name} (a Python {kind})" if name != kind else f"The {kind}"

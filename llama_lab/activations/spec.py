@@ -63,9 +63,7 @@ class ActivationSpec:
             raise UserError("No sites are asked for; name some, such as resid_post:3,7.")
         if not (isinstance(self.positions, str) and self.positions in ("all", "last")):
             if not (numbers := whole(self.positions)):
-                raise UserError(
-                    f"positions is {shown(self.positions)}; it must be 'all', 'last' or whole numbers such as (0, -1)."
-                )
+                raise UserError(f"positions is {shown(self.positions)}; it must be 'all', 'last' or whole numbers.")
             object.__setattr__(self, "positions", tuple(sorted(set(numbers), key=lambda p: (p < 0, p))))
         if not (isinstance(self.dtype, str) and self.dtype in DTYPES):
             raise UserError(f"dtype is {shown(self.dtype)}; activations are kept as {', '.join(DTYPES)}.")
@@ -99,9 +97,8 @@ def checked(site) -> tuple[str, Layers]:
     if not (isinstance(name, str) and name in SITES):
         raise UserError(f"No such site: {shown(name)}.{near(str(name)[:60], SITES)}")
     if (layers is None) != (name in OF_THE_MODEL):
-        raise UserError(
-            f"Site {name} {'belongs to no layer' if layers is not None else f'needs layers, such as {name}:3,7'}."
-        )
+        wrong = "belongs to no layer" if layers is not None else f"needs layers, such as {name}:3,7"
+        raise UserError(f"Site {name} {wrong}.")
     if layers is None or (isinstance(layers, str) and layers == "all"):
         return name, layers
     if not (numbers := whole(layers)):
@@ -138,9 +135,7 @@ def parse_layers(name: str, words: Sequence[str]) -> str | tuple[int, ...]:
         match = re.fullmatch(r"(-?\d{1,4})|(\d{1,4})-(\d{1,4})", word)
         some = match and ([int(match[1])] if match[1] else range(int(match[2]), int(match[3]) + 1))
         if not some:
-            raise UserError(
-                f"Layers of {name}: {shown(word)} is neither a number, nor a range such as 0-5, nor 'all' by itself."
-            )
+            raise UserError(f"Layers of {name}: {shown(word)} is neither a number, a range (0-5) nor 'all' by itself.")
         numbers += some
     return tuple(numbers)
 

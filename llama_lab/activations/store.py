@@ -81,6 +81,11 @@ def read_run(folder: Folder) -> dict | None:
     return run
 
 
+def no_store(folder: Folder) -> UserError:
+    why = f"There are no activations in {folder.where}: it has no {RUN}."
+    return UserError(f"{why} `llama-jax extract --out` makes such a folder.")
+
+
 def fields(folder: Folder, name: str, remedy: str) -> dict | None:
     """A record without its seal, None where there is none. Raises UserError when it is damaged."""
     if (content := folder.read(name)) is None:
@@ -107,20 +112,14 @@ def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
     spec_of(wanted)
     if folder.read(RUN) is None:
         if folder.names("units/") and folder.read(RUN) is None:
-            raise UserError(
-                f"{folder.where} holds units but no {RUN}: whose they are is not known. Choose another folder."
-            )
+            raise UserError(f"{folder.where} holds units but no {RUN} that says whose. Choose another folder.")
         resume = folder.create(RUN, sealed(wanted, indent=2)) or resume
     if different := list(differences(fields(folder, RUN, RESTORE), wanted)):
         more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
-        raise UserError(
-            f"{folder.where} holds another run: {'; '.join(different[:SHOWN])}{more}. Choose another folder."
-        )
+        which = "; ".join(different[:SHOWN]) + more
+        raise UserError(f"{folder.where} holds another run: {which}. Choose another folder.")
     if not resume:
-        raise UserError(
-            f"{folder.where} holds this run already. Leave --no-resume (resume=False) away to go on with it, or choose"
-            " another folder."
-        )
+        raise UserError(f"{folder.where} holds this run already. Leave --no-resume (resume=False) away.")
 
 
 def differences(there: object, here: object, path: str = "") -> Iterator[str]:
@@ -181,21 +180,16 @@ def finish(folder: Folder, units: int | None = None) -> dict:
     committed = commits(folder)
     count = len(committed) if units is None else units
     if missing := [unit for unit in range(count) if unit not in committed]:
-        raise UserError(
-            f"{folder.where} is not complete: unit {missing[0]}{' and others are' if missing[1:] else ' is'} not"
-            " committed. Resume it."
-        )
+        more = f", of {len(missing):,} that are missing" if missing[1:] else ""
+        raise UserError(f"{folder.where} is not complete: unit {missing[0]} is not committed{more}. Resume it.")
     if extra := [unit for unit in committed if unit >= count]:
-        raise UserError(
-            f"{folder.where} holds unit {extra[0]}, but the source ends after {count} units: it has changed since."
-        )
+        raise UserError(f"{folder.where} holds unit {extra[0]}, but the source has {count} units: it has changed.")
     first, merged = 0, {}  # a unit without rows may have no moments
     for unit in committed:
         commit = read_commit(folder, unit)
         if commit.first != first:
-            raise UserError(
-                f"{folder.where}/{commit_name(unit)} begins at example {commit.first}; {first} should follow."
-            )
+            name = f"{folder.where}/{commit_name(unit)}"
+            raise UserError(f"{name} begins at example {commit.first}; {first} should follow.")
         first += commit.examples
         merged = joined(merged, commit.moments)
     units = list(committed.values())

@@ -283,10 +283,8 @@ def check(workers: Sequence[Worker], done: bool) -> None:
         raise UserError(mistakes[0])  # a mistake that all of them met before they began
     worker = min(bad or workers, key=lambda w: (not w.error, w.index))
     others = f" So did {len(bad) - 1} more." if len(bad) > 1 else ""
-    raise UserError(
-        f"Worker {worker.index} of {len(workers)}"
-        f" {worker.end}{': ' + worker.error if worker.error else '.'}{others} {AGAIN}"
-    )
+    why = f": {worker.error}" if worker.error else "."
+    raise UserError(f"Worker {worker.index} of {len(workers)} {worker.end}{why}{others} {AGAIN}")
 
 
 def summed_progress(workers: Sequence[Worker]) -> Progress:

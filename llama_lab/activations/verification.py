@@ -39,6 +39,7 @@ from llama_lab.activations.store import (
     RUN,
     digest_of,
     index_table,
+    no_store,
     read_index,
     read_run,
     read_whole,
@@ -82,10 +83,7 @@ def check(folder: Folder) -> Check:
     """See `verify`."""
     sizes, problems = folder.sizes(), []
     if not any(name in (RUN, COMPLETE) or name.startswith("units/") for name in sizes):
-        raise UserError(
-            f"There are no activations in {folder.where}: it has no {RUN}. `llama-jax extract --out` makes such a"
-            " folder."
-        )
+        raise no_store(folder)
     attempt = partial(attempted, folder, problems)
     run = attempt(RUN, read_run, folder)
     spec, units, merged = run and run["spec"], [], {}

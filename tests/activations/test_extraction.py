@@ -365,7 +365,7 @@ def test_out_of_memory_is_one_line(extractor, tmp_path, monkeypatch):
         extract(extractor, Stream(), tmp_path / "out", depth=2)
     assert not (tmp_path / "out").exists()
     monkeypatch.setattr(extraction, "check_room", lambda *_: None)
-    with says("Not enough memory for the", "rows of unit 0"):
+    with says("No room for", "rows of unit 0"):
         extract(extractor, Stream(), tmp_path / "out")
     assert not (tmp_path / "out" / "units").exists()
 

@@ -274,7 +274,7 @@ def test_no_tokens_are_no_rows(extractor, nothing):
 
 def test_what_cannot_be_extracted_is_one_line_before_anything_is_compiled(checkpoint, extractor):
     for ids in ([97], [-1], [5, 2**40], np.array([2**63], np.uint64)):
-        with says("Example 12 has a token id outside the vocabulary of 97"):
+        with says("Example 12 has a token id outside the vocabulary, of 97"):
             extractor.plan(0, 11, [[96], ids, [0]])
     for example in (5, None, [1.5], [[1, 2]], [[1], [2, 3]], ["a"], [True], {"text": "a"}):
         with says("Example 1 is not a list of token ids"):
@@ -287,7 +287,7 @@ def test_what_cannot_be_extracted_is_one_line_before_anything_is_compiled(checkp
     batches = ((0, 8), (2, 0), (1, 257), (8,), (1, 2, 3), 8, (1.0, 8), ("1", "8"), "18", (2**62, 8), None, (True, 8))
     for given, words in (
         *((dict(batch=batch), "context of 256") for batch in batches),
-        (dict(checkpoint=blocks), "float32 or bfloat16, and this model is loaded as q8_0"),
+        (dict(checkpoint=blocks), "float32 or bfloat16; this model is loaded as q8_0"),
         (dict(spec=ActivationSpec("resid_post:3")), "resid_post:3 is asked for; the model has layers 0 to 2"),
         (
             dict(spec=ActivationSpec("pattern:0-1"), row_limit=383),

@@ -77,7 +77,7 @@ def test_machines_are_shared_out(cpus, gpus, count, shared):
 
 def test_what_ray_writes_is_a_sentence_on_standard_error_and_nothing_once_all_is_done(capsys):
     dead = "\x1b[33m(raylet)\x1b[0m A worker died or was killed. To troubleshoot,\n  [state-dump] 1\n"
-    with ray_cluster.heard_out() as overheard:
+    with contextlib.redirect_stdout(ray_cluster.Overheard(sys.stdout)) as overheard:
         for _ in range(2):
             print(dead)
         overheard.over = True

@@ -143,7 +143,7 @@ def test_chunks_are_fixed_ranges_and_their_digest_is_of_the_examples(tmp_path):
     assert len({sources.Chunk(0, 0, examples).sha256 for examples in others}) == len(others)
     assert [len(c.examples) for c in chunks(open_source(texts, limit=8), 4)] == [4, 4]
     half = ["x" * (readers.LONGEST // 2)] * 40
-    with says("Unit 0 has more than 67,108,864 characters or token ids; make units smaller"):
+    with says("Unit 0 has over 67,108,864 characters or token ids; make it smaller"):
         list(chunks(open_source(half), 40))
     assert [len(chunk.examples) for chunk in chunks(open_source(half), 20)] == [20, 20]
 
