@@ -1,5 +1,7 @@
 """The protocol on a small model: pairing, order, gate and guard, each with a subject that breaks it."""
 
+import functools
+import itertools
 import json
 import multiprocessing
 import os
@@ -22,8 +24,7 @@ from tests.conftest import build
 from tests.kernels.models import small
 
 WORK = Workload(((1, 2, 3), (4, 5)), new_tokens=6, length=4)
-
-
+SAMPLED = replace(WORK, sampler=Sampler(temperature=0.8, top_k=20, top_p=0.95), seed=5, batch=2)
 WHERE = dict(run="r", block=0, order=0, process=0, phase="warm")
 
 
@@ -32,45 +33,58 @@ def _quick_probe(monkeypatch, own_lock):
     monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
 
 
-def measured(loaded, *subjects, blocks=3, baseline="step"):
-    everyone = [protocol.subject(loaded, parse("step")), *subjects]
-    return protocol.measure(everyone, WORK, blocks, protocol.Reference(loaded, WORK), baseline)
+@pytest.fixture(scope="module")
+def made(loaded):
+    """Subjects by their placements' names, each built once."""
+    return functools.cache(lambda name: protocol.subject(loaded, parse(name)))
 
 
-def altered(loaded, name, change):
+@pytest.fixture(scope="module")
+def reference(loaded):
+    return protocol.Reference(loaded, WORK)
+
+
+@pytest.fixture
+def measured(made, reference):
+    """Blocks of `step` and these subjects."""
+
+    def measured(*subjects, blocks=3, baseline="step"):
+        return protocol.measure([made("step"), *subjects], WORK, blocks, reference, baseline)
+
+    return measured
+
+
+@pytest.fixture
+def altered(made):
     """The `loop` placement with its blocks passed through `change`."""
-    good = protocol.subject(loaded, parse("loop"))
-    return replace(good, name=name, run=lambda ids, work: (change(b) for b in good.run(ids, work)))
+    good = made("loop")
+    return lambda name, change: replace(good, name=name, run=lambda ids, work: map(change, good.run(ids, work)))
 
 
-SAMPLED = replace(WORK, sampler=Sampler(temperature=0.8, top_k=20, top_p=0.95), seed=5, batch=2)
-
-
-def test_sampled_tokens_are_equal_under_equal_seeds(loaded):
-    subjects = [protocol.subject(loaded, parse(name)) for name in ("step", "eager", "split", "loop+traced")]
-    reference = protocol.Reference(loaded, SAMPLED)
-    trials = protocol.measure(subjects, SAMPLED, 2, reference, "step")
-    assert all(t.valid for t in trials), {t.subject: t.reason for t in trials}
+def test_sampled_tokens_are_equal_under_equal_seeds_and_others_are_wrong(loaded, made, reference):
+    sampled = protocol.Reference(loaded, SAMPLED)
+    good = made("loop")
+    other_ways = (replace(WORK, batch=2), replace(SAMPLED, seed=6), replace(SAMPLED, sampler=Sampler(temperature=3.0)))
+    others = [
+        replace(good, name=f"other {i}", run=lambda ids, _, work=work: good.run(ids, work))
+        for i, work in enumerate(other_ways)
+    ]
+    subjects = [made(name) for name in ("step", "eager", "split", "loop+traced")]
+    trials = protocol.measure([*subjects, *others], SAMPLED, 2, sampled, "step")
+    valid = [t for t in trials if t.valid]
+    assert {t.subject for t in trials} - {t.subject for t in valid} == {who.name for who in others}
+    assert len(valid) == 2 * (len(subjects) + 1), {t.subject: t.reason for t in trials}
     assert {t.sampling for t in trials} == {"temperature 0.8, top-k 20, top-p 0.95"}
     for prompt in (0, 1):
-        assert len({t.tokens_sha256 for t in trials if t.prompt == prompt}) == 1
-    rows = [reference.tokens(0, sampler=SAMPLED.sampler, seed=seed).tolist() for seed in (5, 6)]
+        assert len({t.tokens_sha256 for t in valid if t.prompt == prompt}) == 1
+    rows = [sampled.tokens(0, sampler=SAMPLED.sampler, seed=seed).tolist() for seed in (5, 6)]
     assert rows[0] != rows[1]  # a row draws with a seed of its own
-    assert rows[0] != protocol.Reference(loaded, WORK).tokens(0).tolist()
+    assert rows[0] != reference.tokens(0).tolist()
     assert Workload.from_json(json.loads(json.dumps(asdict(SAMPLED)))) == SAMPLED
 
 
-def test_a_sampled_subject_that_draws_otherwise_is_wrong(loaded):
-    greedy, reference = replace(WORK, batch=2), protocol.Reference(loaded, SAMPLED)
-    step, good = (protocol.subject(loaded, parse(name)) for name in ("step", "loop"))
-    for work in (greedy, replace(SAMPLED, seed=6), replace(SAMPLED, sampler=Sampler(temperature=3.0))):
-        other = replace(good, name="other", run=lambda ids, _, work=work: good.run(ids, work))
-        trials = protocol.measure([step, other], SAMPLED, 1, reference, "step")
-        assert {t.subject: t.valid for t in trials} == {"step": True, "step" + AGAIN: True, "other": False}
-
-
-def test_every_block_holds_every_subject_once_and_the_baseline_twice(loaded):
-    trials = measured(loaded, protocol.subject(loaded, parse("loop")), blocks=8)
+def test_every_block_holds_every_subject_once_and_the_baseline_twice(loaded, made, measured):
+    trials = measured(made("loop"), blocks=8)
     orders = []
     for block in range(8):
         here = sorted((t for t in trials if t.block == block), key=lambda t: t.order)
@@ -78,48 +92,45 @@ def test_every_block_holds_every_subject_once_and_the_baseline_twice(loaded):
         assert {t.prompt for t in here} == {block % 2}
         orders.append(tuple(t.subject for t in here))
     assert len(set(orders)) > 1  # the order is drawn anew
-    with pytest.raises(UserError, match="'loop' is not among"):
-        measured(loaded, baseline="loop")
     assert all(t.valid and t.new_tokens == 6 and t.bandwidth_gbps > 0 for t in trials)
     assert all(np.all(np.diff(t.token_times_ns) >= 0) and t.tokenize_ns <= t.token_times_ns[0] for t in trials)
     assert len({t.tokens_sha256 for t in trials if t.prompt == 0}) == 1
     assert {t.weights_bytes for t in trials} == {sum(w.nbytes for w in jax.tree.leaves(loaded.params))}
     assert {t.kv_bytes for t in trials} == {WORK.slots * loaded.config.kv_bytes_per_position(4)}
-    part = measured(loaded, protocol.subject(loaded, parse("loop")), blocks=[3])  # and is the seed's and the block's
+    part = measured(made("loop"), blocks=[3])  # and is the seed's and the block's
     assert [(t.subject, t.prompt) for t in part] == [(t.subject, t.prompt) for t in trials if t.block == 3]
+    with pytest.raises(UserError, match="'loop' is not among"):
+        measured(baseline="loop")
 
 
-def test_wrong_tokens_void_the_time(loaded):
-    trials = measured(loaded, altered(loaded, "liar", lambda b: (b + 1) % 97))
-    liar = [t for t in trials if t.subject == "liar"]
-    assert liar
-    assert not any(t.valid for t in liar)
-    assert all("wrong: token 0" in t.reason for t in liar)
-    row = next(r for r in summary.table(trials, "step") if r["name"] == "liar")
-    assert (row["tokens_equal"], row["valid_trials"], row["voided_trials"]) == (False, 0, 3)
-    assert np.isnan(row["tokens_per_second"]["median"])
-
-
-def test_a_compilation_voids_its_trial_and_no_other(loaded):
-    shapes = iter(range(1000, 2000))
-    state = {"runs": 0}
+def test_a_fault_voids_its_own_trials_and_no_other(altered, measured):
+    shapes, runs = iter(range(1000, 2000)), itertools.count(1)
 
     def compile_sometimes(block):
-        state["runs"] += 1
-        if state["runs"] % 4 == 0:
+        if next(runs) % 4 == 0:
             jnp.cos(jnp.asarray(np.ones(next(shapes), np.float32)))
         return block
 
-    trials = measured(loaded, altered(loaded, "leaky", compile_sometimes), blocks=5)
-    leaky = [t for t in trials if t.subject == "leaky"]
-    void = [t for t in leaky if not t.valid]
-    assert void
-    assert len(void) < len(leaky)
+    def fail(block):
+        raise RuntimeError("out of\nluck")
+
+    faults = dict(liar=lambda block: (block + 1) % 97, leaky=compile_sometimes, broken=fail)
+    trials = measured(*(altered(name, fault) for name, fault in faults.items()), blocks=5)
+    of = summary.grouped(trials, "subject")
+    assert all(t.valid for t in of["step"] + of["step" + AGAIN])
+    assert all("wrong: token 0" in t.reason and not t.valid for t in of["liar"])
+    void = [t for t in of["leaky"] if not t.valid]
+    assert 0 < len(void) < 5
     assert all("compiled in the timed region" in t.reason and t.lowered for t in void)
-    assert all(t.valid for t in trials if t.subject != "leaky")
+    assert {t.reason for t in of["broken"]} == {"failed: RuntimeError: out of luck"}
+    assert not any(t.valid or t.token_times_ns for t in of["broken"])
+    rows = {row["name"]: row for row in summary.table(trials, "step")}
+    assert [rows[name]["tokens_equal"] for name in ("liar", "leaky", "broken")] == [False, True, False]
+    assert (rows["liar"]["valid_trials"], rows["liar"]["voided_trials"], rows["broken"]["ttft_ms"]) == (0, 5, None)
+    assert np.isnan(rows["liar"]["tokens_per_second"]["median"])
 
 
-def test_warm_up_ends_when_the_guard_is_silent_three_times(loaded):
+def test_warm_up_ends_when_the_guard_is_silent_three_times(altered):
     runs, sizes = [], iter(range(3000, 4000))
 
     def compile_at_first(block, until):
@@ -129,17 +140,17 @@ def test_warm_up_ends_when_the_guard_is_silent_three_times(loaded):
         return block
 
     jax.clear_caches()
-    first = altered(loaded, "first", lambda b: compile_at_first(b, until=4))
+    first = altered("first", lambda b: compile_at_first(b, until=4))
     assert protocol.warm_up(first, WORK)
     calls = len(runs)
     runs.clear()
-    assert protocol.warm_up(altered(loaded, "none", lambda b: compile_at_first(b, until=0)), WORK)
+    assert protocol.warm_up(altered("none", lambda b: compile_at_first(b, until=0)), WORK)
     assert len(runs) < calls
     runs.clear()
-    assert not protocol.warm_up(altered(loaded, "always", lambda b: compile_at_first(b, until=10**6)), WORK)
+    assert not protocol.warm_up(altered("always", lambda b: compile_at_first(b, until=10**6)), WORK)
 
 
-def test_warm_up_hears_one_whole_answer_and_then_short_ones(loaded):
+def test_warm_up_hears_one_whole_answer_and_then_short_ones(made):
     for backend, expected in (("jax", [12, 8, 8]), ("peer", [12, 12, 12])):
         runs = []
 
@@ -149,14 +160,13 @@ def test_warm_up_hears_one_whole_answer_and_then_short_ones(loaded):
                 runs[-1] += 1
                 yield np.zeros((1, 1), np.int32)
 
-        first = protocol.subject(loaded, parse("step"))
-        assert protocol.warm_up(replace(first, backend=backend, run=run), replace(WORK, new_tokens=12))
+        assert protocol.warm_up(replace(made("step"), backend=backend, run=run), replace(WORK, new_tokens=12))
         assert runs == expected
 
 
-def test_every_row_of_a_batch_is_judged(loaded):
+def test_every_row_of_a_batch_is_judged(loaded, made):
     reference = protocol.Reference(loaded, WORK)
-    record, tokens = protocol.trial(protocol.subject(loaded, parse("loop")), replace(WORK, batch=2), 0, **WHERE)
+    record, tokens = protocol.trial(made("loop"), replace(WORK, batch=2), 0, **WHERE)
     tokens = tokens.copy()
     assert reference.judge(record, tokens).reason == record.reason
     reference.logits = lambda prompt, row, *kind: (row == tokens[:, 1])[:, None] * np.eye(97)[row]
@@ -173,9 +183,9 @@ def test_every_row_of_a_batch_is_judged(loaded):
     [("loop+bf16", ("bfloat16", "none"), 0.6), ("chunk8+int8", ("float32", "int8"), 0.5),
      ("loop+q4_1+kvf16", ("float32", "q4_1+kv-f16"), 0.5)],
 )  # fmt: skip
-def test_subjects_are_gated_by_a_reference_of_their_own_arithmetic(loaded, name, arithmetic, most):
-    who = protocol.subject(loaded, parse(name))
-    trials = measured(loaded, who)
+def test_subjects_are_gated_by_a_reference_of_their_own_arithmetic(loaded, made, measured, name, arithmetic, most):
+    who = made(name)
+    trials = measured(who)
     mine = [t for t in trials if t.subject == name]
     assert {(t.dtype, t.quantisation) for t in mine} == {arithmetic}
     assert all(t.valid for t in mine), mine[0].reason
@@ -234,21 +244,14 @@ def test_a_process_of_one_quantised_form_loads_no_float_weights(tmp_path, monkey
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "m.gguf", "Q4_1")
     for model, own in ((str(tmp_path / "m.gguf"), "gguf"), ("random:smollm2-135m", "q8_0")):
-        for names, expected in {
-            (): "float32",
-            ("step",): "float32",
-            ("step+bf16",): "float32",
-            ("step", "step+int8"): "float32",
-            ("step+int8", "loop+int8"): "int8",
-            ("loop+fused",): own,
-            ("loop+fused", "step+gemv", f"step+{own}"): own,
-            ("step+q4_0+gemv", "step+gemv"): "float32",
-        }.items():
-            assert available.form(model, [parse(n) for n in names]) == expected
+        cases = {"": "float32", "step": "float32", "step+bf16": "float32", "step step+int8": "float32",
+                 "step+int8 loop+int8": "int8", "loop+fused": own, f"loop+fused step+gemv step+{own}": own,
+                 "step+q4_0+gemv step+gemv": "float32"}  # fmt: skip
+        for names, expected in cases.items():
+            assert available.form(model, [parse(name) for name in names.split()]) == expected
 
 
-def test_a_text_is_judged_by_the_references_own_logits(loaded):
-    reference = protocol.Reference(loaded, WORK)
+def test_a_text_is_judged_by_the_references_own_logits(loaded, reference):
     tokens = reference.tokens(0)
     assert np.all(gate.behind(reference.logits(0, tokens), tokens) <= gate.NEAR_TIE)  # its own text
     other = tokens.copy()
@@ -296,21 +299,7 @@ def test_a_lock_that_cannot_be_taken_is_one_line(tmp_path):
         pass
 
 
-def test_a_subject_that_raises_is_recorded_and_the_others_go_on(loaded):
-    def fail(block):
-        raise RuntimeError("out of\nluck")
-
-    trials = measured(loaded, altered(loaded, "broken", fail))
-    broken = [t for t in trials if t.subject == "broken"]
-    assert len(broken) == 3
-    assert {t.reason for t in broken} == {"failed: RuntimeError: out of luck"}
-    assert not any(t.valid or t.token_times_ns for t in broken)
-    assert all(t.valid for t in trials if t.subject != "broken")
-    row = next(r for r in summary.table(trials, "step") if r["name"] == "broken")
-    assert (row["valid_trials"], row["voided_trials"], row["ttft_ms"]) == (0, 3, None)
-
-
-def test_the_cause_is_attached_on_request(loaded):
+def test_the_cause_is_attached_on_request(altered):
     sizes = iter(range(5000, 6000))
     program = jax.jit(lambda x: x * 2)
     program(np.ones(4999, np.float32))
@@ -319,27 +308,27 @@ def test_the_cause_is_attached_on_request(loaded):
         program(np.ones(next(sizes), np.float32))
         return block
 
-    leaky = altered(loaded, "leaky", compile_always)
+    leaky = altered("leaky", compile_always)
     record, _ = protocol.trial(leaky, WORK, 0, explain=True, **WHERE)
     assert not record.valid
     assert "different input types" in record.cause
     assert protocol.trial(leaky, WORK, 0, **WHERE)[0].cause == ""
 
 
-def test_a_torch_recompilation_voids_its_trial(loaded):
+def test_a_torch_subject_may_compile_while_it_warms_up_and_not_in_a_trial(made, measured):
+    """The stance forbids even the first compilation, so warm-up must run without it."""
     torch = pytest.importorskip("torch")
     torch._dynamo.reset()
     program = torch.compile(lambda x: x + 1, backend="eager", dynamic=False)
-    program(torch.ones(2))
-    lengths = iter([2, 3])
-    good = protocol.subject(loaded, parse("loop"))
+    good, sizes = made("loop"), [2]
 
     def run(ids, work):
-        program(torch.ones(next(lengths)))
+        program(torch.ones(sizes[-1]))
         yield from good.run(ids, work)
 
-    who = replace(good, run=run, guard=guard.TorchGuard)
-    assert protocol.trial(who, WORK, 0, **WHERE)[0].valid
+    who = replace(good, name="compiled", run=run, guard=guard.TorchGuard)
+    assert [t.valid for t in measured(who) if t.subject == "compiled"] == [True] * 3
+    sizes.append(3)
     void, tokens = protocol.trial(who, WORK, 0, **WHERE)
     assert not void.valid
     assert "compiled in the timed region" in void.reason
@@ -347,27 +336,12 @@ def test_a_torch_recompilation_voids_its_trial(loaded):
     assert (void.token_times_ns, len(tokens)) == ([], 0)
 
 
-def test_a_torch_subject_may_compile_while_it_warms_up(loaded):
-    """The stance forbids even the first compilation, so warm-up must run without it."""
-    torch = pytest.importorskip("torch")
-    torch._dynamo.reset()
-    program = torch.compile(lambda x: x - 1, backend="eager", dynamic=False)
-    good = protocol.subject(loaded, parse("loop"))
-
-    def run(ids, work):
-        program(torch.ones(5))
-        yield from good.run(ids, work)
-
-    trials = measured(loaded, replace(good, name="compiled", run=run, guard=guard.TorchGuard))
-    assert [t.valid for t in trials if t.subject == "compiled"] == [True] * 3
-
-
 def test_pairs_use_both_runs_of_the_baseline_and_only_within_a_process():
-    rate = dict(step=10, again=40, fast=100)
+    rates = {"step": 10, "step" + AGAIN: 40, "fast": 100}
     trials = [
-        record_trial(n, b, (10, 10 + 1000 / r), process=p)
-        for p, b in ((1, 0), (1, 1), (2, 2), (2, 3))
-        for n, r in (("step", rate["step"]), ("step" + AGAIN, rate["again"]), ("fast", rate["fast"]))
+        record_trial(name, block, (10, 10 + 1000 / rate), process=process)
+        for process, block in ((1, 0), (1, 1), (2, 2), (2, 3))
+        for name, rate in rates.items()
     ]
     found = summary.paired_ratio(trials, "fast", "step")
     assert found.value == pytest.approx(100 / 20)  # over the geometric mean of 10 and 40
