@@ -16,7 +16,7 @@ SCHEMA = 2  # version of the records
 NAMES = {  # name here: the module it comes from
     "Guard": "guard",
     "Plan": "phases",
-    "Reference": "protocol",
+    "Reference": "gate",
     "Subject": "workload",
     "TorchCounter": "guard",
     "TorchGuard": "guard",

@@ -44,8 +44,7 @@ class Arithmetic:
 
     @property
     def is_approximate(self) -> bool:
-        """Whether its subject need not make the reference's tokens: another program computes on a file's quantised
-        blocks, or rounds activations itself. A placement of ours is held to the tokens of its own arithmetic."""
+        """Whether its subject need not make the reference's tokens, as another program computes on quantised blocks."""
         return self.form.startswith(("gguf-", "int8-"))
 
     def step(self, dtype: str) -> Placement:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
@@ -14,13 +13,9 @@ from llama_lab.bench import protocol
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Subject
 
-if TYPE_CHECKING:
-    from llama_lab.bench.journal import Journal
-
 
 def gaps(names: Sequence[str], model: str) -> list[dict]:
-    """Those that cannot run this model here: {name, reason, remedy} each. Kernels are asked for only where one wants
-    them."""
+    """Those that cannot run this model here: {name, reason, remedy} each."""
     from llama_jax import kernels
     from llama_lab import peers
 
@@ -29,11 +24,6 @@ def gaps(names: Sequence[str], model: str) -> list[dict]:
     without = dict(reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:])
     gaps = peers.missing([name for name in names if name in peers.PEERS], model)
     return [dict(name=name) | without for name in wanting if why] + gaps
-
-
-def missing(journal: Journal) -> list[dict]:
-    """What could not be measured, as the journal's notes say: {name, reason, remedy}, each once."""
-    return list({note["missing"]["name"]: note["missing"] for note in journal.notes if "missing" in note}.values())
 
 
 def check_baseline(name: str) -> None:
@@ -48,23 +38,20 @@ def needs_kernels(name: str) -> bool:
 
 
 def form(model: str, placements: Sequence[Placement]) -> str:
-    """The dtype to load a model in: the one quantised form that all placements want, so that their process never holds
-    float weights."""
+    """The dtype to load a model in: the one quantised form that all placements want, else float32."""
     wanted = {weights_of(model, p) for p in placements}
     return next(iter(wanted)) if len(wanted) == 1 and wanted <= set(FORMS) else "float32"
 
 
 def weights_of(model: str, placement: Placement) -> str:
-    """The form of weights that a placement computes on: kernels that are to take what was loaded take the file's own
-    blocks."""
+    """The form of weights that a placement computes on: the file's own blocks for kernels that take what was loaded."""
     if placement.weights == "loaded" and placement.kernels != "none":
         return checkpoint.own_blocks(checkpoint.find(model))
     return placement.weights
 
 
 def loaded_as(subject: str, model: str) -> str:
-    """The dtype in which `checkpoint.load` gives a subject what it computes on and nothing beside it; peers share
-    float32 weights."""
+    """The dtype in which `checkpoint.load` gives a subject what it computes on; peers share float32 weights."""
     if subject in peer_names():
         return "float32"
     weights = weights_of(model, parse(subject))

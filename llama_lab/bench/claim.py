@@ -101,8 +101,7 @@ class Claim:
         return self.sentence
 
     def text(self, *details: str) -> str:
-        """The whole finding: the sentence, the ratios behind it with their intervals, and what else there is to say;
-        empty details are left out."""
+        """The whole finding: the sentence, the ratios behind it with their intervals, and details."""
         text = "; ".join(filter(None, [*(c.words for c in self.evidence), *details]))
         return f"{self.sentence} {text[0].upper()}{text[1:]}." if text else self.sentence
 

@@ -30,8 +30,7 @@ class Start(Trial):
 
     @property
     def compile_part(self) -> float:
-        """Seconds that having the programs took, over the whole request: read from a file, or traced, lowered and
-        compiled."""
+        """Seconds that having the programs took: read from a file, or traced, lowered and compiled."""
         return self.bind_ns / 1e9 if self.phase == "serialised" else self.compile_seconds
 
     @property
@@ -48,10 +47,7 @@ def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) 
 
 
 def as_first(record: Trial, reason: str = "", **fields) -> Trial:
-    """The trial as a first request, which may compile: void where it failed, or for a reason of its own.
-
-    fields: more of it.
-    """
+    """The trial as a first request, which may compile: void where it failed, or for a reason of its own."""
     reason = reason if record.token_times_ns else record.reason
     return record.model_copy(update=dict(valid=not reason, reason=reason, **fields))
 

@@ -54,8 +54,7 @@ def kinds(condensed: str) -> str:
 
 
 def quote(cause: str) -> str:
-    """The message of a cause that says most, in JAX's words, without where the call stands and what every message
-    says."""
+    """The message of a cause that says most, in JAX's words, without what every message says."""
     messages = cause.split(SEPARATOR)
     message = next((m for m in messages if condense_message(m) != FIRST), messages[0])
     return re.sub(

@@ -11,7 +11,6 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -96,22 +95,20 @@ def version(package: str) -> str | None:
 
 def git_state() -> dict:
     """Commit of the source tree and whether code in it differs from that commit (data and figures do not count)."""
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(paths.ROOT), *arguments], capture_output=True, text=True, timeout=10, check=True
-        ).stdout
-
+    git = ["git", "-C", str(paths.ROOT)]
     try:
-        changed = git("status", "--porcelain", "--", *SOURCES)
-        return {"commit": git("rev-parse", "HEAD").strip(), "dirty": bool(changed.strip())}
+        return {"commit": output(*git, "rev-parse", "HEAD").strip(),
+                "dirty": bool(output(*git, "status", "--porcelain", "--", *SOURCES).strip())}  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return {"commit": "unknown", "dirty": "unknown"}
 
 
+def output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
+
+
 def settings() -> dict[str, str]:
-    """Every environment variable of XLA, JAX and the numeric libraries in this process; of folders only that they are
-    set."""
+    """Environment variables of XLA, JAX and the numeric libraries; of folders only that they are set."""
     known = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
     return {k: "a folder" if k.endswith("_DIR") else v for k, v in known.items()}
 
@@ -132,36 +129,28 @@ def gpus() -> list[dict] | str:
     seen = [dict(name=d.device_kind, driver="unknown", memory="unknown") for d in jax.devices() if d.platform == "gpu"]
     if not (program := shutil.which("nvidia-smi")):
         return seen
-    query = [program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
     try:
-        lines = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout.splitlines()
-        return [
-            dict(zip(("name", "driver", "memory"), map(str.strip, line.rsplit(",", 2)), strict=True))
-            for line in lines
-            if line.strip()
-        ]
+        listed = output(program, "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader")
+        rows = [map(str.strip, line.rsplit(",", 2)) for line in listed.splitlines() if line.strip()]
+        return [dict(zip(("name", "driver", "memory"), row, strict=True)) for row in rows]
     except (OSError, subprocess.SubprocessError, ValueError):
         return seen or "unknown"
 
 
 def limits(root: str = "/") -> dict:
-    """What the container allows: {cpus, memory_bytes}, by cgroup v2 or v1. None: no limit. root: where /proc and /sys
-    are."""
-    return dict(cpus=tightest("cpu", cpu_limit, root), memory_bytes=tightest("memory", memory_limit, root))
-
-
-def tightest(controller: str, limit: Callable[[Path], float | None], root: str) -> float | str | None:
-    """The smallest limit among this process's control group and those around it."""
-    try:
-        known = [limit(folder) for folder in control_groups(controller, Path(root))]
-    except (OSError, ValueError, LookupError):
-        return "unknown"
-    return min((value for value in known if value is not None), default=None)
+    """What the container allows, by cgroup v2 or v1: {cpus, memory_bytes}; None where it sets no limit."""
+    tightest: dict[str, float | str | None] = {}
+    for name, controller, limit in (("cpus", "cpu", cpu_limit), ("memory_bytes", "memory", memory_limit)):
+        try:
+            around = [limit(folder) for folder in control_groups(controller, Path(root))]
+            tightest[name] = min((value for value in around if value is not None), default=None)
+        except (OSError, ValueError, LookupError):
+            tightest[name] = "unknown"
+    return tightest
 
 
 def control_groups(controller: str, root: Path) -> list[Path]:
-    """Folders of this process's control group for a controller, innermost first. Raises LookupError where there is
-    none."""
+    """Folders of this process's control group, innermost first. Raises LookupError where there is none."""
     lines = (root / "proc/self/cgroup").read_text().splitlines()
     own = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
     names = next((names for names in own if controller in names.split(",")), "")  # version 2 names no controllers
@@ -235,8 +224,7 @@ def own_cpu_seconds() -> float:
 
 
 def busy(environment: dict) -> str:
-    """One short phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not, or not
-    watched."""
+    """One phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not."""
     watch, cores = environment.get("watch") or {}, environment.get("cores")
     values = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
     others, steal, load = (value if isinstance(value, int | float) else 0 for value in values)

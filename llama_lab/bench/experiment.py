@@ -66,8 +66,8 @@ class Experiment:
     beside: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self):
-        for each in dataclasses.fields(self):
-            object.__setattr__(self, each.name, frozen(getattr(self, each.name)))
+        for name in names_of(self):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
@@ -78,13 +78,11 @@ class Experiment:
     @property
     def parameters(self) -> dict:
         """What the meta of its table says was asked for."""
-        names = [each.name for each in dataclasses.fields(self) if each.name not in self.beside]
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in names_of(self) if name not in self.beside}
 
     @property
     def also(self) -> object:
-        """What makes two runs the same beside their parameters, such as a list that stands in the code; its `repr`
-        counts."""
+        """What makes two runs the same beside their parameters; its `repr` counts."""
         return None
 
     def check(self) -> None:
@@ -154,7 +152,7 @@ class Runner:
     @property
     def missing(self) -> list[dict]:
         """What could not be measured: {name, reason, remedy}."""
-        return available.missing(self.journal)
+        return self.journal.missing
 
     def present(self, names: Sequence[str]) -> list[str]:
         """Those that can run here; of the others the journal says why they cannot."""
@@ -179,34 +177,25 @@ class Runner:
         made = Counter(t.process for t in self.journal.trials if t.run == point.run and t.block == point.block)
         if max(made.values(), default=0) >= point.rows:
             return
+        identity = dict(run=point.run, block=point.block, process=self.journal.next_process())
+        work, owner = point.workload and asdict(point.workload), getattr(point.task, "__self__", None)
+        given = dict(identity=identity, model=point.model or self.model, workload=work)
+        asked = dict(lab=given, arguments=point.arguments, is_watched=point.watched)
+        if owner is None:
+            asked |= dict(task=f"{point.task.__module__}:{point.task.__qualname__}")
+        else:
+            kind = f"{type(owner).__module__}:{type(owner).__qualname__}"
+            asked |= dict(task=point.task.__name__, experiment=dict(kind=kind, fields=asdict(owner)))
+
+        def heard(kind: str, value) -> None:
+            if kind == "progress":
+                self.progress(*value)
+
+        how = dict(threads=point.threads, cache=point.cache, interpreter=point.interpreter, limit=self.limit)
         with protocol.alone() as lock:
-            outcome = run_child(
-                self.journal,
-                lock,
-                self.asked(point),
-                lambda kind, value: self.progress(*value) if kind == "progress" else None,
-                limit=self.limit,
-                threads=point.threads,
-                cache=point.cache,
-                interpreter=point.interpreter,
-            )
+            outcome = run_child(self.journal, lock, asked, heard, **how)
         if not outcome.ok:
             raise UserError(f"A measuring process ({point.run}) failed: {outcome.reason}")
-
-    def asked(self, point: Point) -> dict:
-        """What the child is told, as `lab.main` takes it."""
-        identity = dict(run=point.run, block=point.block, process=self.journal.next_process())
-        work = point.workload and asdict(point.workload)
-        common = dict(
-            lab=dict(identity=identity, model=point.model or self.model, workload=work),
-            arguments=point.arguments,
-            is_watched=point.watched,
-        )
-        owner = getattr(point.task, "__self__", None)
-        if owner is None:
-            return common | dict(task=f"{point.task.__module__}:{point.task.__qualname__}")
-        kind = f"{type(owner).__module__}:{type(owner).__qualname__}"
-        return common | dict(task=point.task.__name__, experiment=dict(kind=kind, fields=asdict(owner)))
 
 
 def run_child(
@@ -223,14 +212,17 @@ def run_child(
     return process.start(f"{lab.__name__}:main", asked, receive, held=(lock.fileno(),), **how)
 
 
+def names_of(kind: object) -> list[str]:
+    return [each.name for each in dataclasses.fields(kind)]
+
+
 def from_names(kind: type[T], parameters: Mapping[str, object], **others) -> T:
     """A dataclass with its fields taken by name from a notebook's parameters, as `Experiment.from_parameters`."""
-    apart = (*getattr(kind, "beside", ()), *others)
-    names = [each.name for each in dataclasses.fields(kind) if each.name not in apart]
-    for name in names:
+    wanted = [name for name in names_of(kind) if name not in (*getattr(kind, "beside", ()), *others)]
+    for name in wanted:
         if name not in parameters:
             raise UserError(f"{kind.__name__} needs {name}, which is not among the notebook's parameters.")
-    return kind(**{name: parameters[name] for name in names}, **others)
+    return kind(**{name: parameters[name] for name in wanted}, **others)
 
 
 def check_counts(**counts: int) -> None:
@@ -249,5 +241,4 @@ def whole(rows: Sequence[Row]) -> list[Row]:
 
 
 def frozen(value: object) -> object:
-    """A value with tuples for lists, as deep as they go."""
     return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value

@@ -29,7 +29,7 @@ LIBRARIES = {  # modules, or `module:function` where a function loads them
 
 
 def file_bytes(loaded: Checkpoint) -> int | None:
-    """Size of the one file that holds the weights; None where they are random or in several files."""
+    """Size of the one file that holds the weights; None where there is none."""
     path = Path(loaded.source)
     return path.stat().st_size if path.is_file() else None
 
@@ -44,8 +44,7 @@ def points(names: Sequence[str], starts: int, workload: Workload) -> list[Point]
 
 
 def alone(lab: Lab, subject: str, order: int) -> None:
-    """One request; its peak memory is the subject's. The note says what the process held before the model, libraries
-    imported."""
+    """One request; its peak memory is the subject's. The note says what the process held before the model."""
     backend = backend_of(subject)
     for library in LIBRARIES.get(backend, ()):
         loaded = resolve_name(library)

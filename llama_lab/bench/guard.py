@@ -14,7 +14,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import jax
@@ -70,13 +70,11 @@ class Region:
 
     @property
     def compilations(self) -> int:
-        """Programs compiled, and CUDA graphs captured: backend events that no persistent-cache hit explains, and
-        captures."""
+        """Programs compiled (backend events that no persistent-cache hit explains) and CUDA graphs captured."""
         return self.count("backend") - self.count("hit") + self.count("capture")
 
     @property
     def backend_seconds(self) -> float:
-        """How long that took."""
         return self.seconds("backend") + self.seconds("capture")
 
     @property
@@ -95,11 +93,10 @@ class Region:
         if not self.fired:
             return ""
         names = ", ".join(self.names[:3]) + (" …" if len(self.names) > 3 else "")
-        others = sorted({e.thread for e in self.events} - {"MainThread"})
-        where = f" in thread {', '.join(others)}" if others else ""
-        captures = self.count("capture")
-        what = f"{captures} CUDA graphs captured" if captures else f"{COMPILED}: {self.count('backend')} programs"
-        return f"{what} ({names}){where}"
+        others = ", ".join(sorted({e.thread for e in self.events} - {"MainThread"}))
+        captures, programs = self.count("capture"), self.count("backend")
+        what = f"{captures} CUDA graphs captured" if captures else f"{COMPILED}: {programs} programs"
+        return f"{what} ({names})" + (f" in thread {others}" if others else "")
 
 
 class Guard(Region):
@@ -116,17 +113,17 @@ class Guard(Region):
         self.explanations = Explanations() if explain else None
 
     def __enter__(self) -> Guard:
+        self.stack = contextlib.ExitStack()
         if self.explanations:
-            self.explanations.start()
+            self.stack.enter_context(self.explanations.collected())
         monitoring.register_event_duration_secs_listener(self._on_duration)
+        self.stack.callback(unregister_event_duration_listener, self._on_duration)
         monitoring.register_event_listener(self._on_event)
+        self.stack.callback(unregister_event_listener, self._on_event)
         return self
 
     def __exit__(self, *exception) -> None:
-        unregister_event_duration_listener(self._on_duration)
-        unregister_event_listener(self._on_event)
-        if self.explanations:
-            self.explanations.stop()
+        self.stack.close()
 
     def _on_duration(self, event: str, seconds: float, **details) -> None:
         if kind := DURATIONS.get(event):
@@ -139,8 +136,7 @@ class Guard(Region):
 
     @property
     def cause(self) -> str:
-        """Why things were compiled, as JAX explains it, one line a miss; "" when silent or when it was not asked
-        for."""
+        """Why things were compiled, as JAX explains it, one line a miss; "" when silent or not asked for."""
         if not self.explanations or not self.fired:
             return ""
         if not self.count("trace"):  # JAX then speaks of helpers that lowering made at most, never of the program
@@ -149,20 +145,20 @@ class Guard(Region):
 
 
 class Explanations(logging.Handler):
-    """Collects what `jax_explain_cache_misses` logs between `start` and `stop`; the setting is put back afterwards."""
+    """Collects what `jax_explain_cache_misses` logs; the setting is put back afterwards."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
         self.messages: list[str] = []
 
-    def start(self) -> None:
-        self.before = jax.config.jax_explain_cache_misses
+    @contextlib.contextmanager
+    def collected(self) -> Iterator[None]:
+        before, logger = jax.config.jax_explain_cache_misses, logging.getLogger("jax")
         jax.config.update("jax_explain_cache_misses", True)
-        logging.getLogger("jax").addHandler(self)
-
-    def stop(self) -> None:
-        logging.getLogger("jax").removeHandler(self)
-        jax.config.update("jax_explain_cache_misses", self.before)
+        logger.addHandler(self)
+        yield
+        logger.removeHandler(self)
+        jax.config.update("jax_explain_cache_misses", before)
 
     def emit(self, record: logging.LogRecord) -> None:
         message = record.getMessage()

@@ -24,8 +24,7 @@ def processes(clusters: Labels) -> int:
 
 
 def gather(logs: np.ndarray, clusters: Labels) -> np.ndarray:
-    """What is resampled: sum and count [units 2] of each process, or of each value where there are not several
-    processes."""
+    """What is resampled: sum and count [units 2] of each process, or of each value where there is one process."""
     labels = list(clusters) if processes(clusters) > 1 else range(len(logs))
     place = {label: i for i, label in enumerate(dict.fromkeys(labels))}
     units = np.zeros((len(place), 2))
@@ -101,8 +100,7 @@ def median_interval(values: np.ndarray, clusters: Labels, seed: int, resamples: 
 
 
 def centre(values: Values) -> tuple[float, float]:
-    """Student's t interval of where few values lie, two at least: of their logarithms where all are above 0, as times
-    and rates scatter by factors."""
+    """Student's t interval of few values, two at least: of their logarithms where all are above 0."""
     values = np.asarray(values, float)
     factors = (values > 0).all()
     scaled = np.log(values) if factors else values

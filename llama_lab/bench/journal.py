@@ -78,12 +78,16 @@ class Journal:
             self._write(json.dumps({"note": about}))
 
     def receive(self, kind: str, value: dict, process: int) -> None:
-        """Keep what a measuring process says: its trials, and its notes under its number. Other messages are not the
-        journal's."""
+        """Keep what a measuring process says: its trials, and its notes under its number."""
         if kind == "trial":
             self.append(self.kind(**value))
         elif kind == "note":
             self.note(process=process, **value)
+
+    @property
+    def missing(self) -> list[dict]:
+        """What could not be measured, as the notes say: {name, reason, remedy}, each once."""
+        return list({note["missing"]["name"]: note["missing"] for note in self.notes if "missing" in note}.values())
 
     def next_process(self) -> int:
         """Processes are numbered from 1 in the order they are started, resumed runs included; 0 is the caller's own."""

@@ -61,8 +61,7 @@ class Lab:
         return without_weights(self.model, dtype)
 
     def trial(self, who: Subject, workload: Workload, prompt: int, **more) -> tuple[Trial, np.ndarray]:
-        """One timed request, as `protocol.trial`, under this process's identity. more: fields of the record, before
-        which those of the identity give way."""
+        """One timed request, as `protocol.trial`, under this process's identity, which gives way to `more`."""
         return protocol.trial(who, workload, prompt, **{**self.identity, **more})
 
     def blocks(
@@ -74,8 +73,7 @@ class Lab:
         keep: Callable[[Trial], None] | None = None,
         **more,
     ) -> None:
-        """Interleaved blocks of the workload, as `protocol.measure`. keep(trial): in place of `Lab.keep`. more: fields
-        of its `Caller`."""
+        """Interleaved blocks, as `protocol.measure`. keep(trial): instead of `Lab.keep`. more: fields of `Caller`."""
         where = {k: v for k, v in self.identity.items() if k != "block"}
         caller = protocol.Caller(where, keep or self.keep, **dict(starting=self.announce) | more, locked=True)
         protocol.measure(subjects, self.workload, numbers, reference, baseline, caller)
@@ -112,7 +110,6 @@ class Lab:
 
 
 def without_weights(model: str, dtype: str = "float32") -> Checkpoint:
-    """A checkpoint without its arrays."""
     source = checkpoint.find(model)
     return Checkpoint(model, source.config, None, source.tokenizer(), source.hash(), source.where, dtype)
 
@@ -132,10 +129,8 @@ def main(
     """The child's entry. task: `module:function`, or the name of a method where an experiment is given, as {kind:
     `module:class`, fields}. lab: fields of `Lab`, as JSON values."""
     here = Lab(say, **lab | dict(workload=lab["workload"] and Workload.from_json(lab["workload"])))
-    if experiment:
-        function = getattr(resolve_name(experiment["kind"])(**experiment["fields"]), task)
-    else:
-        function = resolve_name(task)
+    owner = experiment and resolve_name(experiment["kind"])(**experiment["fields"])
+    function = getattr(owner, task) if owner else resolve_name(task)
     with watched(here) if is_watched else contextlib.nullcontext():
         function(here, **arguments)
     return {}

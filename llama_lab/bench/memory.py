@@ -35,8 +35,7 @@ def predicted(
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled program's buffers in bytes, as XLA's own analysis has them. alias: outputs that overwrite a donated
-    argument."""
+    """A compiled program's buffers in bytes, as XLA says. alias: outputs that overwrite a donated argument."""
 
     name: str  # the jitted function's
     argument_bytes: int
@@ -47,15 +46,12 @@ class Program:
 
     @property
     def need_bytes(self) -> int:
-        """argument + output + temp - alias: what must be there while it runs.
-
-        Not XLA's `peak_memory_in_bytes`, which leaves the temporaries out on CPU.
-        """
+        """What must be there while it runs; XLA's own `peak_memory_in_bytes` leaves the temporaries out on CPU."""
         return self.argument_bytes + self.output_bytes + self.temp_bytes - self.alias_bytes
 
 
 def executables() -> list:
-    """Every executable alive in this process. One lives as long as the jitted function that it was compiled for."""
+    """Every executable alive in this process; one lives as long as its jitted function."""
     return jax.extend.backend.get_backend().live_executables()
 
 
@@ -75,8 +71,7 @@ def analyse(executable) -> Program | None:
 
 
 def programs() -> list[Program]:
-    """All programs alive in this process whose sizes can be read, those of other subjects and of JAX itself
-    included."""
+    """All programs alive in this process whose sizes can be read, other subjects' and JAX's own included."""
     return [program for executable in executables() if (program := analyse(executable))]
 
 

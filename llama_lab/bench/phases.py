@@ -44,7 +44,7 @@ PATIENCE = 2  # a subject is left out once this many processes died in it
 class Plan:
     """What a run measures. blocks are spread evenly over `processes`; `cold` and `cached` are processes a subject.
 
-    peers: names of `peers.PEERS`; one that cannot be built leaves a note in the journal (`available.missing`) and is
+    peers: names of `peers.PEERS`; one that cannot be built leaves a note in the journal (`Journal.missing`) and is
     left out. sampled: each placement is measured under this sampler too, in the same blocks; the workload's is for the
     others.
     """
@@ -130,15 +130,11 @@ class Bench:
         return [t for t in self.journal.trials if t.run == self.plan.run]
 
     @property
-    def missing(self) -> set[str]:
-        return {gap["name"] for gap in available.missing(self.journal)}
-
-    @property
     def alive(self) -> dict[str, Placement | None]:
         """The subjects that could be built so far and have not yet cost PATIENCE processes their life."""
         deaths = Counter(t.placement for t in self.trials if t.phase == "warm" and t.died)
-        gone = self.missing
-        return {name: p for name, p in self.plan.subjects.items() if deaths[name] < PATIENCE and name not in gone}
+        missing = [gap["name"] for gap in self.journal.missing]
+        return {name: p for name, p in self.plan.subjects.items() if deaths[name] < PATIENCE and name not in missing}
 
     def expected(self, names: dict[str, Placement | None]) -> set[str]:
         """The subjects of a block's trials."""
@@ -191,7 +187,8 @@ class Bench:
         with tempfile.TemporaryDirectory() as folder:
             filled: set[str] = set()
             for block, (order, name) in itertools.product(range(count), enumerate(subjects)):
-                if (name, block) in done or name not in wanted or name in self.missing:
+                missing = [gap["name"] for gap in self.journal.missing]
+                if (name, block) in done or name not in wanted or name in missing:
                     continue
                 number, prompt = self.journal.next_process(), block % len(plan.workload.prompts)
                 identity = dict(run=plan.run, block=block, order=order, phase=phase, process=number)

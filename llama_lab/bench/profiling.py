@@ -8,8 +8,8 @@ import math
 import re
 import tempfile
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 
@@ -83,10 +83,8 @@ def those_run(trace: bytes, before: list) -> list[tuple]:
     ]
 
 
-@dataclass(frozen=True)
-class Instruction:
-    """One line of HLO text: its name, its output's shape as XLA writes it, its operation, and whether a fusion
-    swallowed it."""
+class Instruction(NamedTuple):
+    """One line of HLO text. shape: its output's, as XLA writes it. fused: whether a fusion swallowed it."""
 
     name: str
     shape: str

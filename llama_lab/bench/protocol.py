@@ -26,8 +26,8 @@ from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, gate, memory, roofline
 from llama_lab.bench.arithmetic import Arithmetic
+from llama_lab.bench.gate import Reference
 from llama_lab.bench.guard import Guard, Region, TorchGuard
-from llama_lab.bench.reference import Reference
 from llama_lab.bench.workload import Subject, Workload, encoder, shuffled
 
 if TYPE_CHECKING:
@@ -161,8 +161,7 @@ def compiling(guard: Region) -> dict:
 
 
 def sizes(subject: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
-    """The Trial fields that follow from the configuration: bytes and operations a token, and what weights and cache
-    occupy."""
+    """The Trial fields that follow from the configuration: bytes and operations a token, sizes of weights and cache."""
     config, width = subject.identity["config"], subject.identity["weight_bytes"]
     kept = subject.identity.get("cache_bytes", width)
     context = prompt_tokens + new_tokens / 2
@@ -200,10 +199,7 @@ def warm_up(
 
 @contextlib.contextmanager
 def alone():
-    """Hold the machine's measurement lock, as an open file that children may keep too.
-
-    Raises UserError when another measurement runs: both would be wrong.
-    """
+    """Hold the machine's measurement lock, an open file. Raises UserError while another measurement runs."""
     path = Path(tempfile.gettempdir()) / f"llama-jax-measuring-{os.getuid()}.lock"
     try:
         file = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by the `with` below)

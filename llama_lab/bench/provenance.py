@@ -75,8 +75,7 @@ def describe(roots: Sequence[str]) -> dict:
 
 
 def changed(meta: dict) -> list[str] | None:
-    """Modules that have changed, come or gone since a table was recorded; None where its meta does not say of which
-    code it is."""
+    """Modules that have changed, come or gone since a table was recorded; None where its meta does not name any."""
     code = meta.get("code")
     if not code:
         return None
@@ -103,8 +102,7 @@ def within(module: str, places: Iterable[str]) -> str:
 
 
 def reached(roots: Iterable[str], known: dict[str, Path]) -> set[str]:
-    """The modules that the roots reach by imports, themselves included, less those that are never timed. known:
-    `sources`."""
+    """The modules that the roots reach by imports, themselves included, less those that are never timed."""
     rules, modules = declared(), set()
     waiting = [name for name in known if within(name, roots) or any(within(root, [name]) for root in roots)]
     while waiting:
@@ -120,8 +118,7 @@ def reached(roots: Iterable[str], known: dict[str, Path]) -> set[str]:
 
 
 def read(path: Path) -> tuple[set[str], str]:
-    """(dotted names that a module imports, hash of what is left of its syntax tree, the same under every version of
-    Python that reads it)."""
+    """(dotted names that a module imports, hash of what is left of its syntax tree under any version of Python)."""
     return read_once(path, path.stat().st_mtime_ns)
 
 

@@ -9,8 +9,7 @@ FILE = paths.ROOT / "data" / "published.csv"
 
 
 def table():
-    """What was published, a pandas.DataFrame: claim, quantity, value, unit, system, and what was wrong with its
-    measuring."""
+    """What was published, a pandas.DataFrame: claim, quantity, value, unit, system, and how it was measured."""
     import pandas as pd
 
     return pd.read_csv(FILE)

@@ -235,8 +235,7 @@ def pnat(nats: np.ndarray) -> list[int]:
 
 
 def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str = "") -> str:
-    """The arithmetic of a trial, among those that are read here: what its rate is to be seen against. name: the
-    subject's."""
+    """The arithmetic of a trial, among those that are read here. name: the subject's."""
     if name in PEERS:
         return name
     if backend != "jax":
@@ -279,8 +278,7 @@ def neighbours(windows: Sequence[Window]) -> list[tuple]:
 
 
 def with_interval(name: str, values: np.ndarray, groups: Sequence, seed: int) -> dict[str, float | None]:
-    """{name, name_low, name_high}: a mean and its interval, neighbouring positions resampled together; None, NaN and
-    NaN for no values."""
+    """{name, name_low, name_high}: a mean and its interval, neighbouring positions resampled together."""
     mean = statistics.mean(values, seed, groups)
     return {name: mean.value if mean.n else None, f"{name}_low": mean.low, f"{name}_high": mean.high}
 

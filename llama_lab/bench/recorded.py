@@ -85,8 +85,7 @@ def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):
 
 
 def missing(gaps: Sequence[dict]):
-    """What could not run, why, and what would fill the gap, a pandas.DataFrame; a line that says so where all ran.
-    gaps: {name, reason, remedy}."""
+    """What could not run, why, and what would fill the gap, a pandas.DataFrame. gaps: {name, reason, remedy}."""
     import pandas as pd
 
     nothing = dict(name="nothing", reason="all that was asked for ran here", remedy="")

@@ -45,8 +45,7 @@ def flops_per_token(config: ModelConfig, context: float) -> float:
 
 
 def prefill_flops(config: ModelConfig, tokens: int) -> float:
-    """Operations that a prompt of `tokens` needs until its next token: all layers for each, causal attention, the head
-    once."""
+    """Operations that a prompt needs until its next token: all layers for each token, causal attention, one head."""
     layers = config.num_hidden_layers * config.parameters_per_layer * tokens
     attention = config.num_hidden_layers * config.num_attention_heads * config.head_dim * tokens * (tokens + 1)
     return 2 * (layers + attention + config.vocab_size * config.hidden_size)
@@ -95,27 +94,21 @@ def bandwidth() -> float:
     return Probe().bandwidth(REPEATS)
 
 
-def probes(rows: Iterable) -> dict[str, list[float]]:
-    """Run → what its probes read, GB/s, each once: the trials of a block in a process share one."""
-    runs: dict[str, dict[tuple, float]] = {}
+def spread(rows: Iterable) -> dict[str, dict]:
+    """Run → {max, median, min, n} of what its probes read, GB/s: how steady the machine was meanwhile. Each probe
+    counts once: the trials of a block in a process share one."""
+    reads: dict[str, set] = {}
     for row in rows:
         if row.bandwidth_gbps:
-            runs.setdefault(row.run, {})[row.process, row.block, row.bandwidth_gbps] = row.bandwidth_gbps
-    return {run: list(reads.values()) for run, reads in runs.items()}
+            reads.setdefault(row.run, set()).add((row.process, row.block, row.bandwidth_gbps))
+    known = {run: [gbps for *_, gbps in probes] for run, probes in reads.items()}
+    return {run: dict(max=max(v), median=float(np.median(v)), min=min(v), n=len(v)) for run, v in known.items()}
 
 
 def of_runs(rows: Sequence) -> list:
     """The rows, each with the bandwidth of its run: the most that any probe of the run read. Rows without stay so."""
-    most = {run: max(read) for run, read in probes(rows).items()}
+    most = {run: reads["max"] for run, reads in spread(rows).items()}
     return [r.model_copy(update=dict(bandwidth_gbps=most[r.run])) if r.bandwidth_gbps else r for r in rows]
-
-
-def spread(rows: Iterable) -> dict[str, dict]:
-    """Run → {max, median, min, n} of what its probes read, GB/s: how steady the machine was meanwhile."""
-    return {
-        run: dict(max=max(read), median=float(np.median(read)), min=min(read), n=len(read))
-        for run, read in probes(rows).items()
-    }
 
 
 def flops(repeats: int = 5) -> float:

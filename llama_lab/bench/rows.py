@@ -34,8 +34,7 @@ class Run:
 
 
 class Row(pydantic.BaseModel):
-    """What every row of a table says of itself, whatever it measures. A row that is not valid stays, with its
-    reason."""
+    """What every row of a table says of itself. A row that is not valid stays, with its reason."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 

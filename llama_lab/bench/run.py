@@ -13,7 +13,7 @@ from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.sampling import Sampler
-from llama_lab.bench import available, environment, phases, profiling, protocol, roofline, summary
+from llama_lab.bench import environment, phases, profiling, protocol, roofline, summary
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.passages import PROMPTS, check_context, random_prompts
 from llama_lab.bench.phases import Plan
@@ -69,7 +69,7 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     same_run = journal_plan(settled, before, source.hash())
     journal = Journal(settings.journal, same_run, settings.skip_corrupt, environment=before)
     trials = phases.run(plan, journal, progress)
-    gaps += available.missing(journal)
+    gaps += journal.missing
     meta = dict(
         parameters=about,
         baseline=baseline,
@@ -86,8 +86,7 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
 
 
 def document(trials: Sequence[Trial], table: list[dict], baseline: str, meta: dict) -> dict:
-    """The document of `bench --json` for some trials and the meta of their table. The limit is tokens/s of the whole
-    batch."""
+    """The document of `bench --json` for trials and their table's meta. The limit is that of the whole batch."""
     sample = next((t for t in trials if t.subject == baseline and t.valid), trials[0])
     known = {k: getattr(sample, k) for k in ("model", "dtype", "prompt_tokens", "new_tokens", "batch", "sampling")}
     bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=None)
@@ -109,8 +108,7 @@ def asked(settings: Settings, config: ModelConfig, count: int = PROMPTS) -> Work
 
 
 def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
-    """The placements and the baseline that the settings name. Raises UserError for what does not exist or is named
-    twice, peers too."""
+    """The placements and the baseline of the settings. Raises UserError for what does not exist or is named twice."""
     from llama_lab import peers
 
     placements = tuple(parse(name) for name in settings.placements or LADDER)
@@ -125,8 +123,7 @@ def chosen(settings: Settings) -> tuple[tuple[Placement, ...], str]:
 
 
 def collect(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
-    """Everything about some placements of one model, in fresh processes; see `phases.run`. Raises UserError for too
-    long a text."""
+    """All phases of a plan (`phases.run`). Raises UserError for a text that is too long for the model."""
     check_context(checkpoint.load_config(plan.model), plan.workload)
     return phases.run(plan, journal, progress)
 

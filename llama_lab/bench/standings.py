@@ -43,8 +43,7 @@ def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: st
 
 
 def weights(trial: Trial) -> str:
-    """What a subject's weights are kept as: the quantised form where its arithmetic names one (`gguf+fused`), else its
-    dtype."""
+    """What a subject's weights are kept as: the quantised form of its arithmetic (`gguf+fused`), else its dtype."""
     form = Arithmetic.read(trial.quantisation).form
     return form if form in FORMS else trial.dtype
 

@@ -181,8 +181,7 @@ def unpaired_ratio(
 
 
 def welch(subject: Values, baseline: Values) -> Ratio:
-    """subject over baseline as unpaired samples: Welch's 95 % interval of the difference of mean logs. What most claims
-    rest on."""
+    """The same of unpaired samples by Welch's interval of the difference of mean logs, which most claims rest on."""
     from scipy import stats
 
     a, b = np.log(subject), np.log(baseline)
@@ -204,11 +203,7 @@ def with_floor(measured: Ratio, control: Ratio) -> Ratio:
 
 
 def pair_baseline(first: Values, again: Values) -> np.ndarray:
-    """The denominator of a block's pairs: the geometric mean of the baseline's two runs there [n].
-
-    It halves the denominator's variance at no cost, as the control is run anyway. Where one is void (NaN), the other
-    stands.
-    """
+    """The denominator of a block's pairs: the geometric mean of the baseline's two runs [n], or of the one not NaN."""
     return np.exp(np.nanmean(np.log([first, again]), axis=0))
 
 

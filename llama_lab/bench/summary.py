@@ -24,7 +24,7 @@ Where = str | Callable  # an attribute of a row, or a function of it
 
 
 def subjects(trials: Rows) -> list[str]:
-    """Names in order of first appearance, the baseline's second one included."""
+    """Names in order of first appearance."""
     return list(dict.fromkeys(t.subject for t in trials))
 
 
@@ -39,8 +39,7 @@ def in_block(trial: Trial) -> tuple[int, int]:
 
 
 def rates(trials: Rows, subject: str, value: Where = "tg", place: Callable = in_block) -> dict[tuple, float]:
-    """A subject's valid warm trials by where they stood side by side with others. value: the decode rate, unless told
-    otherwise. place: (process, …) of a trial."""
+    """A subject's valid warm trials' value by the place, (process, …), where they stood side by side with others."""
     get = getter(value)
     return {place(t): get(t) for t in warm(trials, subject)}
 
@@ -207,8 +206,7 @@ def largest(trials: Sequence[Trial], name: str) -> int | None:
 
 
 def first_request(starts: Sequence[Trial]) -> dict | None:
-    """What the first request of a fresh process cost: programs XLA compiled, seconds of trace, lower and backend,
-    TTFT."""
+    """What the first request of a fresh process cost: programs compiled, seconds of compiling, TTFT."""
     if not starts:
         return None
     return {
@@ -283,8 +281,7 @@ def baseline_of(table: Sequence[dict]) -> str:
 
 
 def limit(trials: Sequence[Trial], subject: str) -> float:
-    """A subject's bandwidth limit in tokens/s: probed bandwidth over the bytes a token must read (median of its warm
-    trials)."""
+    """A subject's bandwidth limit in tokens/s (median of its warm trials)."""
     return float(np.median([t.limit for t in trials if t.subject == subject and t.bandwidth_gbps]))
 
 

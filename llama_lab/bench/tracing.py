@@ -18,10 +18,7 @@ from llama_jax.plumbing.errors import UserError
 
 @contextlib.contextmanager
 def traced(folder: str) -> Iterator[None]:
-    """Everything within goes into a trace in `folder`. Without Python's own calls, which would drown the rest.
-
-    Raises UserError where another trace is being taken.
-    """
+    """Everything within, Python's own calls left out, goes into a trace. Raises UserError while another is taken."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     try:
@@ -42,8 +39,7 @@ def taken(folder: str) -> bytes:
 
 @contextlib.contextmanager
 def recorded(path: Path) -> Iterator[None]:
-    """Everything within goes into the file `path` (.json.gz), which is written when it ends well. Raises UserError
-    where it cannot be."""
+    """Everything within goes into a file (.json.gz), written when it ends well. Raises UserError where it cannot be."""
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder; a trace is a file, such as {path / 'trace.json.gz'}.")

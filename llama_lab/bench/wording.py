@@ -91,7 +91,6 @@ def clipped(text: str, room: int) -> str:
 
 
 def points(finding: str) -> tuple[str, list[str]]:
-    """How a finding begins, and the details that follow, one by one: its other sentences, and what semicolons part in
-    them outside of brackets."""
+    """How a finding begins, and its details one by one: its other sentences, parted at semicolons outside brackets."""
     first, *others = SENTENCE.split(finding.strip())
     return first, [part.rstrip(".;") for other in others for part in PART.split(other)]

@@ -97,8 +97,7 @@ def encoder(checkpoint: Checkpoint) -> Callable:
 
 @dataclass(frozen=True)
 class Policy:
-    """How the shapes of a request are chosen. positions(n, most): what n positions are rounded up to; `most` is the
-    stream's largest n."""
+    """How shapes are chosen. positions(n, most): what n is rounded up to; `most` is the stream's largest n."""
 
     positions: Callable[[int, int], int]
     placement: str = "step"
@@ -136,8 +135,7 @@ def shuffled(items: Sequence[T], seed: int, *key: object) -> list[T]:
 
 
 def blocks(items: Sequence[T], count: int, seed: int, *key: object) -> Iterator[tuple[int, int, T]]:
-    """(block, place in it, item): every item once in each of `count` blocks, shuffled by the seed, the key and the
-    block's number."""
+    """(block, place in it, item): every item once in each of `count` blocks, shuffled by seed, key and block."""
     for block in range(count):
         for place, item in enumerate(shuffled(items, seed, *key, block)):
             yield block, place, item

@@ -52,7 +52,7 @@ def test_what_pytorch_compiles_is_counted_cold_and_absent_warm(folder):
     journal = Journal()
     trials = phases.run(plan(folder, "step", blocks=1, cold=1, cached=1, peers=names), journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
-    assert [gap["name"] for gap in phases.available.missing(journal)] == ["torch-cudagraph"]
+    assert [gap["name"] for gap in journal.missing] == ["torch-cudagraph"]
     (cold,) = (t for t in trials if t.subject == "torch-compile" and t.phase == "cold")
     assert cold.compiled == 2
     assert cold.backend_ns > 0
@@ -82,12 +82,12 @@ def test_a_peer_that_cannot_be_built_is_a_gap_and_the_run_goes_on(folder, monkey
     )
     journal = Journal(tmp_path / "j.jsonl")
     trials = phases.run(plan(folder, cold=1, peers=("broken",)), journal)
-    assert phases.available.missing(journal) == [dict(name="broken", reason="No server answers.", remedy="Start one.")]
+    assert journal.missing == [dict(name="broken", reason="No server answers.", remedy="Start one.")]
     assert {t.subject for t in trials} == {"step", "step" + AGAIN}
     assert all(t.valid for t in trials)
     resumed = Journal(tmp_path / "j.jsonl")
     assert phases.run(plan(folder, cold=1, peers=("broken",)), resumed) == trials  # nothing is tried again
-    assert phases.available.missing(resumed)
+    assert resumed.missing
 
 
 @pytest.mark.slow

@@ -17,8 +17,8 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import Engine
 from llama_jax.placement import LADDER, parse
 from llama_lab.bench import gate, protocol
+from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
-from llama_lab.bench.reference import Reference
 from llama_lab.bench.workload import Subject, Workload
 
 ONE_THREAD, THREADS = "one thread", "three threads"  # the two ways to serve
