@@ -82,17 +82,14 @@ def test_what_was_interrupted_goes_on_and_what_is_done_is_left(tmp_path, monkeyp
     assert not campaign.steps(("05",), "full", tmp_path)[0].done  # other parameters
 
 
-def test_a_failure_is_no_step_that_is_done(tmp_path, monkeypatch):
-    failed = Result("05-kv-cache", False, 1.0, [], "", "cell 3 failed")
-    monkeypatch.setattr(campaign, "measure", lambda *rest: failed)
-    assert campaign.run(campaign.steps(("05",), "quick", tmp_path), "quick", tmp_path, lambda line: None) == [failed]
-    assert not campaign.steps(("05",), "quick", tmp_path)[0].done
+def test_neither_a_failure_nor_a_table_of_other_code_is_a_step_that_is_done(tmp_path, monkeypatch):
+    def measured(result):
+        monkeypatch.setattr(campaign, "measure", result)
+        campaign.run(campaign.steps(("05",), "quick", tmp_path), "quick", tmp_path, lambda line: None)
+        return bool(campaign.steps(("05",), "quick", tmp_path)[0].done)
 
-
-def test_a_table_of_other_code_is_due_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(campaign, "measure", lambda name, profile, out, rest: leave(out, name))
-    campaign.run(campaign.steps(("05",), "quick", tmp_path), "quick", tmp_path, lambda line: None)
-    assert campaign.steps(("05",), "quick", tmp_path)[0].done
+    assert not measured(lambda *rest: Result("05-kv-cache", False, 1.0, [], "", "cell 3 failed"))
+    assert measured(lambda name, profile, out, rest: leave(out, name))
     path = record.meta_path(tmp_path / "data" / "05-kv-cache.csv")
     about = json.loads(path.read_text())
     about["code"]["modules"]["llama_jax.generate"] = "0" * 12
@@ -101,15 +98,12 @@ def test_a_table_of_other_code_is_due_again(tmp_path, monkeypatch):
 
 
 def test_a_notebook_is_run_with_its_profile(tmp_path, monkeypatch):
-    asked = []
-
-    def run(selected, **given):
-        asked.append((selected, given["source"], given["profile"], given["out_dir"]))
-        given["progress"]("05-kv-cache: block 1: step (1/9) (3 s)")
-        return [Result("05-kv-cache", True, 1.0, [], "", "")]
+    def run(selected, source, profile, out_dir, progress):
+        progress("05-kv-cache: block 1: step (1/9) (3 s)")
+        return [(selected, source, profile, out_dir)]
 
     monkeypatch.setattr(notebooks, "run", run)
     rest = campaign.Remaining({"05-kv-cache": 1.0}, lambda line: None)
-    assert campaign.measure("05-kv-cache", "full", tmp_path, rest).ok
-    assert asked == [(["05-kv-cache"], "measure", "full", tmp_path)]
+    asked = campaign.measure("05-kv-cache", "full", tmp_path, rest)
+    assert asked == (["05-kv-cache"], "measure", "full", tmp_path)
     assert rest.what == "block 1: step (1/9) (3 s)"

@@ -6,6 +6,7 @@ import hashlib
 import re
 
 import nbformat
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -30,17 +31,14 @@ def code(source, *outputs, **metadata):
 def written(tmp_path):
     """A notebook of these cells, executed elsewhere, as (page, Markdown)."""
 
-    def made(*cells, times=("2026-01-01", 1)):
-        nb = new_notebook(cells=list(cells))
+    def made(*cells, day="2026-01-01", count=1):
+        nb = new_notebook(cells=list(cells), metadata={"papermill": {"output_path": str(tmp_path), "start_time": day}})
         for i, cell in enumerate(nb.cells):
-            cell.metadata["papermill"] = {"start_time": times[0], "duration": times[1]}
+            cell.metadata["papermill"] = {"start_time": day, "duration": count}
             if cell.cell_type == "code":
-                cell.execution_count = times[1] + i
-        nb.metadata["papermill"] = {"output_path": str(tmp_path), "start_time": times[0]}
-        executed = tmp_path / "out" / "notebooks" / "77-made.ipynb"
-        files.write(executed, nbformat.writes(nb))
+                cell.execution_count = count + i
+        executed = files.write(tmp_path / "out" / "notebooks" / "77-made.ipynb", nbformat.writes(nb))
         page = pages.write(executed, tmp_path)
-        assert page == pages.path_of("77-made", tmp_path)
         return markup.checked(page.read_text()), page.with_suffix(".md").read_text()
 
     return made
@@ -95,7 +93,7 @@ def test_neither_time_nor_machine_nor_run_leaves_a_trace(written, tmp_path):
         assert not re.search(r"0x7f|a warning|out_dir|2026-01-01|\x1b|12:34", shown)
         assert str(tmp_path) not in shown
         assert pages.ASK in shown
-    assert written(*cells, times=("2027-02-02", 9)) == both
+    assert written(*cells, day="2027-02-02", count=9) == both
 
 
 def test_a_figure_of_the_manifest_is_shown_from_where_it_lies(written, tmp_path):
@@ -130,18 +128,14 @@ def test_a_data_frame_is_a_plain_table(written):
 
 
 def test_a_styled_table_is_the_same_each_time(written):
-    import pandas as pd
-
     index = pd.Index(["x"], name="who")
     plain, styled = (pd.DataFrame({"a": [1.0]}, index=index).style for _ in range(2))
     styled.set_properties(**{"text-align": "left"})
-    shown = [
-        written(code("t", output(text_html=one._repr_html_(), text_plain="<Styler>")))
-        for one in (styled, styled, plain)
-    ]
-    assert shown[0] == shown[1] == shown[2]
-    assert "1.000000" in shown[0][0]
-    assert 'id="T_' not in shown[0][0]
+    cells = [code("t", output(text_html=style._repr_html_())) for style in (styled, styled, plain)]
+    first, *others = [written(cell) for cell in cells]
+    assert others == [first, first]
+    assert "1.000000" in first[0]
+    assert 'id="T_' not in first[0]
 
 
 def test_a_widget_is_not_frozen(written):
@@ -193,18 +187,15 @@ def test_markup_in_a_notebook_is_text_and_nothing_within_code_ends_it(written):
 
 @pytest.mark.parametrize("suffix", ["html", "md"])
 def test_committed_pages_are_small_and_name_no_place_on_a_machine(suffix):
-    found = sorted((paths.ROOT / "docs" / "notebooks").glob(f"*.{suffix}"))
-    sources = (paths.ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")
-    assert {path.stem for path in found} == {path.stem for path in sources}
-    for path in found:
-        text = path.read_text(encoding="utf-8")
-        assert len(text) < 200_000, path.name
-        if path.stem in (
-            "01-text-generation",
-            "03-jit-placement",
-        ):  # a cell draws one picture live, and nothing keeps it
+    known = {
+        path.stem: path.read_text(encoding="utf-8") for path in (paths.ROOT / "docs/notebooks").glob(f"*.{suffix}")
+    }
+    assert known.keys() == {path.stem for path in (paths.ROOT / "notebooks").glob("[0-9][0-9]-*.ipynb")}
+    for name, text in known.items():
+        assert len(text) < 200_000, name
+        if name in ("01-text-generation", "03-jit-placement"):  # a cell draws one picture live, and nothing keeps it
             text = re.sub(r"data:image/png;base64,[\w+/=]+", "", text, count=1)
-        assert not re.search(r"base64|/tmp/|/home/|/root/| at 0x", text), path.name
-        assert str(paths.ROOT) not in text, path.name
+        assert not re.search(r"base64|/tmp/|/home/|/root/| at 0x", text), name
+        assert str(paths.ROOT) not in text, name
         if suffix == "html":
             markup.checked(text)

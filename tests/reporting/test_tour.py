@@ -11,29 +11,19 @@ from llama_lab.reporting.tour import Question
 ASKED = tour.questions()
 
 
-def test_all_notebooks_are_in_the_map_but_the_one_that_holds_it():
+def test_the_map_has_each_notebooks_question_and_answer_and_a_link_to_it():
     assert [q.name for q in ASKED] == [path.stem for path in notebooks.find() if path.stem != "00-start-here"]
-    assert notebooks.about(notebooks.FOLDER / "00-start-here.ipynb").last
-
-
-def test_questions_are_those_of_the_manifest():
     manifest = figures.read_manifest(paths.ROOT)["notebooks"]
-    for q in ASKED:
-        assert q.question.endswith("?")
-        if q.name in manifest:
-            assert q.question.replace("`", "") == manifest[q.name]["question"].replace("`", "")
-            assert q.answer == manifest[q.name]["finding"]
-            assert q.answered == (manifest[q.name]["created"] is not None)
-
-
-def test_the_map_is_a_table_whose_links_lead_somewhere():
     head, rule, *rows = tour.as_markdown(ASKED).splitlines()
-    assert len(rows) == len(ASKED)
     for row, q in zip(rows, ASKED, strict=True):
         assert len(re.findall(r"(?<!\\)\|", row)) == head.count("|") == rule.count("|")
         (target,) = re.findall(r"\]\(([^)]*\.ipynb)\)", row)
         assert (notebooks.FOLDER / target).is_file()
         assert q.question in row
+        assert q.question.endswith("?")
+        if q.name in manifest:
+            assert q.question.replace("`", "") == manifest[q.name]["question"].replace("`", "")
+            assert (q.answer, q.answered) == (manifest[q.name]["finding"], manifest[q.name]["created"] is not None)
 
 
 def test_a_bar_in_a_question_does_not_break_the_table():
@@ -60,14 +50,9 @@ def test_the_finding_counts_what_is_answered():
 
 def test_answers_of_out_stand_before_the_repositorys(tmp_path):
     figures.conclude("03-jit-placement", "?", "Mine.", None, tmp_path)
-    found = {q.name: q.answer for q in tour.questions(tmp_path)}
-    assert found["03-jit-placement"] == "Mine."
-    assert found["01-text-generation"] == next(q.answer for q in ASKED if q.name == "01-text-generation")
-
-
-def test_a_picture_is_outs_where_it_was_drawn_there(tmp_path):
+    mine = {q.name: q.answer for q in tour.questions(tmp_path)}
+    assert mine == {q.name: q.answer for q in ASKED} | {"03-jit-placement": "Mine."}
     name = "03-jit-placement-throughput"
     assert tour.picture(name, tmp_path)["png"] == paths.ROOT / "figures" / f"{name}.png"
-    (tmp_path / "figures").mkdir()
     (tmp_path / "figures" / f"{name}.png").write_bytes(b"")
     assert tour.picture(name, tmp_path)["png"].parent.parent == tmp_path
