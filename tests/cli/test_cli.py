@@ -11,12 +11,13 @@ import pytest
 from typer.main import get_command
 
 from llama_jax import checkpoint
-from llama_jax.plumbing import paths
+from llama_jax.plumbing import files, paths
 from llama_lab import cli, doctor
 from llama_lab.bench import Guard, protocol, record, roofline
 from llama_lab.cli.common import join_pairs
 from llama_lab.experiments.honest_measurement import selftest
 from llama_lab.peers import ollama_native
+from tests.checkpoint.test_writer import SMALL as WRITTEN
 from tests.cli.test_mistakes import SMALL as RANDOM
 from tests.conftest import save_llama
 from tests.peers.ollama_replay import Replay, Server
@@ -43,34 +44,26 @@ def test_a_real_process_does_the_same():
     assert "Traceback" not in done.stderr
 
 
-GENERATED = {"model", "placement", "prompt_token_ids", "token_ids", "text", "finish_reason", "ttft_ms",
-             "tokens_per_second"}  # fmt: skip
-
-
-def test_generate_json(call):
+def test_generate_json_by_a_seed(call):
     line = f"generate --token-ids 5,6,7 --model {SMALL} --ignore-eos -n 6 --json".split()
     code, out, _ = call(*line)
     answer = last_json(out)
     assert code == 0
-    assert set(answer) >= GENERATED
+    assert {"model", "placement", "ttft_ms", "tokens_per_second"} <= set(answer)
     assert answer["prompt_token_ids"] == [5, 6, 7]
     assert (len(answer["token_ids"]), answer["finish_reason"], answer["text"]) == (6, "length", None)
     assert last_json(call(*line, "--placement", "step+scan")[1])["token_ids"] == answer["token_ids"]
-
-
-def test_a_seed_decides_a_drawn_answer(call):
-    line = f"generate --token-ids 5 --model {SMALL} --temperature 2 -n 8 --json --seed".split()
-    one, again, other = (last_json(call(*line, seed)[1])["token_ids"] for seed in (1, 1, 2))
-    assert one == again != other
+    drawn = [last_json(call(*line, "--temperature", 2, "--seed", seed)[1])["token_ids"] for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.slow
 def test_generate_text(call):
     code, out, _ = call("generate", "What is two plus two?", "-n", "24", "--placement", "chunk8", "--json")
-    found = last_json(out)
+    answer = last_json(out)
     assert code == 0
-    assert found["text"].strip()
-    assert found["prompt_token_ids"][0] == 1  # the chat template's first token
+    assert answer["text"].strip()
+    assert answer["prompt_token_ids"][0] == 1  # the chat template's first token
     _, plain, _ = call("generate", "Once upon a", "--no-chat", "-n", "4", "--json", "--placement", "chunk8")
     assert last_json(plain)["prompt_token_ids"] == checkpoint.load_tokenizer().encode("Once upon a")
 
@@ -100,76 +93,63 @@ def bench(model, names, blocks=1, tokens=5):
     return [*line.split(), "--no-cold", "--json"]
 
 
-@pytest.mark.slow
-def test_bench_measures_writes_and_goes_on(call, folder, tmp_path, monkeypatch):
-    # a lock of its own: something may be measured here
+@pytest.fixture
+def alone(tmp_path, monkeypatch):
+    """A lock of its own: something may be measured here."""
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    arguments = [*bench(folder, "step,chunk4", blocks=2, tokens=9), "--journal", tmp_path / "j.jsonl"]
-    outputs = [a for suffix in ("csv", "parquet", "jsonl", "md") for a in ("--out", tmp_path / f"r.{suffix}")]
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_bench_measures_writes_and_goes_on(call, folder, alone):
+    arguments = [*bench(folder, "step,chunk4", blocks=2, tokens=9), "--journal", alone / "j.jsonl"]
+    outputs = [a for suffix in ("csv", "parquet", "jsonl", "md") for a in ("--out", alone / f"r.{suffix}")]
     code, out, err = call(*arguments, *outputs)
-    found = last_json(out)
+    result = last_json(out)
     assert code == 0
-    assert {"baseline", "protocol", "environment", "subjects", "missing"} <= set(found)
-    assert [s["name"] for s in found["subjects"]] == ["step", "step (again)", "chunk4"]
-    for s in found["subjects"]:
+    assert {"baseline", "protocol", "environment", "subjects", "missing"} <= set(result)
+    assert [s["name"] for s in result["subjects"]] == ["step", "step (again)", "chunk4"]
+    for s in result["subjects"]:
         assert set(s) >= KEYS
         assert s["tokens_equal"]
         assert s["valid_trials"] == 2
         assert {"value", "low", "high", "verdict"} <= set(s["ratio_to_baseline"])
         assert s["itl_ms"]["p99"] is None
         assert "p99 needs 1,000 values" in s["itl_ms"]["note"]
-    assert {"watch", "blas", "gflops", "limits", "weights_hash"} <= set(found["environment"])
+    assert {"watch", "blas", "gflops", "limits", "weights_hash"} <= set(result["environment"])
     assert "Limit" in err
     assert out.count("\n") == 1
-    assert "**Configuration**" in (tmp_path / "r.md").read_text()
-    assert [t.model_dump() for t in record.read(tmp_path / "r.csv")[0]] == [
-        t.model_dump() for t in record.read(tmp_path / "r.parquet")[0]
-    ]
+    assert "**Configuration**" in (alone / "r.md").read_text()
+    tables = [record.read(alone / f"r.{suffix}")[0] for suffix in ("csv", "parquet")]
+    assert [t.model_dump() for t in tables[0]] == [t.model_dump() for t in tables[1]]
     again = last_json(call(*arguments)[1])
     assert again["protocol"]["resumed_trials"] == 6
-    assert again["subjects"][0]["tokens_per_second"] == found["subjects"][0]["tokens_per_second"]
+    assert again["subjects"][0]["tokens_per_second"] == result["subjects"][0]["tokens_per_second"]
     code, out, err = call(*arguments, "--new-tokens", "10")
     assert (code, out) == (2, "")
     assert "holds a run with another new_tokens (9, now 10)" in err
-    compared = last_json(call("compare", tmp_path / "r.csv", tmp_path / "r.jsonl", "--json")[1])
+    compared = last_json(call("compare", alone / "r.csv", alone / "r.jsonl", "--json")[1])
     assert {s["name"]: s["rate"]["value"] for s in compared["subjects"]} == {"step": 1.0, "chunk4": 1.0}
 
 
 @pytest.mark.slow
-def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, tmp_path, monkeypatch):
+def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, alone, monkeypatch):
     from llama_lab import peers
 
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setitem(peers.PEERS, "elsewhere", peers.Peer("no_such_module", "x", "not installed here"))
-    peered = ("--peers", "flax-nnx+split,elsewhere", "--out", tmp_path / "r.md")
-    code, out, err = call(*bench(folder, "step"), *peered)
-    found = last_json(out)
+    names = ("flax-nnx+split", "torch", "transformers")
+    outputs = ("--out", alone / "r.md", "--out", alone / "r.csv")
+    code, out, err = call(*bench(folder, "step"), "--peers", ",".join((*names, "torch-hybrid", "elsewhere")), *outputs)
+    result = last_json(out)
     assert code == 0
-    assert [(s["name"], s["kind"], s["tokens_equal"]) for s in found["subjects"] if "again" not in s["name"]] == [
-        ("step", "placement", True),
-        ("flax-nnx+split", "peer", True),
-    ]
-    (gap,) = found["missing"]
-    assert gap["name"] == "elsewhere"
-    assert gap["reason"]
-    assert gap["remedy"]
-    assert "elsewhere is missing" in " ".join(err.split())
-    assert "missing: elsewhere" in (tmp_path / "r.md").read_text()
-
-
-@pytest.mark.slow
-def test_bench_measures_pytorch(call, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    names = ("torch", "transformers")
-    peered = ("--peers", ",".join((*names, "torch-hybrid")), "--out", tmp_path / "r.csv")
-    code, out, _ = call(*bench(folder, "step"), *peered)
-    found = last_json(out)
-    assert code == 0
-    assert {s["name"]: s["tokens_equal"] for s in found["subjects"] if s["kind"] == "peer"} == dict.fromkeys(
+    assert {s["name"]: s["tokens_equal"] for s in result["subjects"] if s["kind"] == "peer"} == dict.fromkeys(
         names, True
     )
-    assert [gap["name"] for gap in found["missing"]] == ["torch-hybrid"]
-    assert {t.backend for t in record.read(tmp_path / "r.csv")[0]} == {"jax", "torch"}
+    assert [gap["name"] for gap in result["missing"]] == ["torch-hybrid", "elsewhere"]
+    assert all(gap["reason"] and gap["remedy"] for gap in result["missing"])
+    assert "missing: elsewhere" in " ".join(err.split())
+    assert "missing: elsewhere" in (alone / "r.md").read_text()
+    assert {"jax", "torch"} <= {t.backend for t in record.read(alone / "r.csv")[0]}
 
 
 @pytest.mark.slow
@@ -204,9 +184,9 @@ def test_models_placements_doctor(call, monkeypatch):
     monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
     assert "smollm2-135m-instruct" in [m["name"] for m in last_json(call("models", "--json")[1])["models"]]
     assert next(p["name"] for p in last_json(call("placements", "--json")[1])["placements"]) == "eager"
-    found = last_json(call("doctor", "--json")[1])
-    assert {"packages", "devices", "peers", "bandwidth_gbps", "weights", "advice"} <= set(found)
-    assert found["bandwidth_gbps"] > 0
+    examined = last_json(call("doctor", "--json")[1])
+    assert {"packages", "devices", "peers", "bandwidth_gbps", "weights", "advice"} <= set(examined)
+    assert examined["bandwidth_gbps"] > 0
     for verb in ("models", "placements", "doctor"):
         code, out, _ = call(verb)
         assert code == 0
@@ -223,17 +203,10 @@ def test_doctor_says_what_to_do_about_gaps(monkeypatch):
 
 
 def test_doctor_says_of_each_runtime_what_its_peers_say(monkeypatch):
-    gaps = {
-        name: ("Not built.", "Run `make peers`.")
-        for name, peer in doctor.peers.PEERS.items()
-        if peer.backend == "llama.cpp"
-    }
-    gaps |= {"torch-cudagraph": ("No CUDA.", "Run it where there is.")}
-    monkeypatch.setattr(
-        doctor.peers,
-        "missing",
-        lambda names, model: [dict(name=n, reason=gaps[n][0], remedy=gaps[n][1]) for n in names if n in gaps],
-    )
+    llama = [name for name, peer in doctor.peers.PEERS.items() if peer.backend == "llama.cpp"]
+    gaps = {name: dict(name=name, reason="Not built.", remedy="Run `make peers`.") for name in llama}
+    gaps |= {"torch-cudagraph": dict(name="torch-cudagraph", reason="No CUDA.", remedy="Run it where there is.")}
+    monkeypatch.setattr(doctor.peers, "missing", lambda names, model: [gaps[name] for name in names if name in gaps])
     here, remedies = doctor.find_peers()
     assert here["llama.cpp"] == "not here: Not built."
     assert here["ollama"] == "runs ollama"
@@ -246,14 +219,24 @@ def test_doctor_says_which_ollama_is_built_and_which_answers(monkeypatch, tmp_pa
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
     monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
     assert doctor.find_ollama() == {"built": None, "running": None}
-    path = tmp_path / "ollama" / ollama_native.VERSION / "ollama"
-    path.parent.mkdir(parents=True)
-    path.write_text("")
+    path = files.write(tmp_path / "ollama" / ollama_native.VERSION / "ollama", "")
     with Server(Replay(None)) as replayed:
         monkeypatch.setenv("OLLAMA_HOST", replayed.url)
-        found = doctor.find_ollama()
-    assert found["built"] == f"{ollama_native.VERSION} at {path}"
-    assert found["running"].endswith(f" at {replayed.url}")
+        ollama = doctor.find_ollama()
+    assert ollama["built"] == f"{ollama_native.VERSION} at {path}"
+    assert ollama["running"].endswith(f" at {replayed.url}")
+
+
+def test_gguf_writes_a_file_and_says_what_it_is(call, tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
+    out = tmp_path / "made" / "m.gguf"
+    code, said, err = call("gguf", "--model", WRITTEN, "--type", "q4_1", "--out", out, "--json")
+    sha = checkpoint.find(str(out)).hash()
+    assert code == 0, err
+    assert last_json(said) == dict(
+        out=str(out), bytes=out.stat().st_size, type="q4_1", model=WRITTEN, seed=3, sha256=sha
+    )
+    assert str(out) in err
 
 
 VERBS = {"chat", "generate", "serve", "bench", "compare", "advise", "figures", "measure", "run", "report", "stale",

@@ -16,26 +16,9 @@ from llama_lab.experiments.gpu import data
 from llama_lab.reporting import notebooks, report
 
 # What a GPU machine is not promised to have. What requirements-gpu.txt names is there.
-ABSENT = [
-    "gguf",
-    "jaxtyping",
-    "threadpoolctl",
-    "pyarrow",
-    "matplotlib",
-    "seaborn",
-    "papermill",
-    "nbformat",
-    "nbclient",
-    "nbconvert",
-    "flax",
-    "ollama",
-    "llama_cpp",
-    "beartype",
-    "hypothesis",
-    "pytest",
-    "IPython",
-    "ipykernel",
-]
+ABSENT = ["gguf", "jaxtyping", "threadpoolctl", "pyarrow", "matplotlib", "seaborn", "papermill", "nbformat", "nbclient",
+          "nbconvert", "flax", "ollama", "llama_cpp", "beartype", "hypothesis", "pytest", "IPython",
+          "ipykernel"]  # fmt: skip
 SITE = f"""
 import sys
 from importlib.machinery import PathFinder

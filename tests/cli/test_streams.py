@@ -41,9 +41,11 @@ def test_an_output_that_takes_nothing_is_one_line(verb, line, words):
     assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"error: {words}.\n")
 
 
-def test_an_unbuffered_output_is_no_other():
+def test_an_unbuffered_output_is_no_other_and_a_closed_input_is_one_line():
     done = shell('"$@" >/dev/full', "placements", buffered=False)
     assert (done.returncode, done.stderr) == (2, b"error: No space left on device.\n")
+    done = shell('"$@" <&-', "generate", "-")
+    assert (done.returncode, done.stderr) == (2, b"error: Standard input is closed; give the prompt as an argument.\n")
 
 
 @pytest.mark.slow
@@ -101,20 +103,16 @@ def test_a_result_is_ascii_whatever_is_in_it(capsys):
     ("argument", "env", "words"),
     [(b"caf\xe9", {}, "'caf\\udce9' is no text in utf-8"), ("é".encode(), ASCII, "is no text in ascii")],
 )
-def test_an_argument_that_is_no_text_is_one_line(argument, env, words):
+def test_an_argument_that_is_no_text_is_one_line(call, argument, env, words):
     done = subprocess.run(
         [*PROGRAM, "generate", argument], capture_output=True, env={**os.environ, **env}, stdin=subprocess.DEVNULL
     )
     assert (done.returncode, done.stdout, done.stderr.count(b"\n")) == (2, b"", 1)
     assert words in done.stderr.decode()
     assert "PYTHONUTF8=1" in done.stderr.decode()
-
-
-def test_half_a_character_and_a_nul_are_refused(call):
-    for argument in ("a\0b", "\ud800"):
-        code, out, err = call("generate", argument)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "is no text" in err
+    for half in ("a\0b", "\ud800"):
+        code, out, err = call("generate", half)
+        assert (code, out, err.count("\n"), "is no text" in err) == (2, "", 1, True)
 
 
 @pytest.mark.parametrize(
@@ -127,38 +125,21 @@ def test_standard_input_is_a_text_of_some_length(content, words):
     assert words in done.stderr.decode()
 
 
-def test_standard_input_that_is_closed_is_one_line():
-    done = shell('"$@" <&-', "generate", "-")
-    assert (done.returncode, done.stderr) == (2, b"error: Standard input is closed; give the prompt as an argument.\n")
-
-
 @pytest.mark.parametrize(
-    ("signs", "code"),
-    [
-        ((signal.SIGINT,), 130),
-        ((signal.SIGINT,) * 3, 130),
-        ((signal.SIGTERM,), -signal.SIGTERM),
-        ((signal.SIGTERM,) * 2, -signal.SIGTERM),
-        ((signal.SIGHUP,), -signal.SIGHUP),
-    ],
+    ("sign", "times", "code"), [("INT", 1, 130), ("INT", 3, 130), ("TERM", 1, -15), ("TERM", 2, -15), ("HUP", 1, -1)]
 )
-def test_signals_end_a_verb_without_a_word(signs, code):
+def test_signals_end_a_verb_without_a_word(sign, times, code):
     """One that waits for its prompt."""
     wait = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from llama_lab import __main__ as m; from llama_lab.cli import text\n"
         "read = text.read_input; text.read_input = lambda: [print(1, flush=True), read()][1]; m.main()"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", wait, "generate", "-"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    child = subprocess.Popen([sys.executable, "-c", wait, "generate", "-"], text=True, **pipes)
     assert child.stdout.readline() == "1\n"
-    for sign in signs:
-        child.send_signal(sign)
+    for _ in range(times):
+        child.send_signal(signal.Signals[f"SIG{sign}"])
     assert child.communicate(timeout=60) == ("", "")
     assert child.returncode == code
 
