@@ -4,12 +4,14 @@ import gc
 import importlib.util
 import json
 import os
+import subprocess
 import sys
+import textwrap
+import threading
 import time
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
@@ -19,8 +21,22 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.source import Tensor
+from llama_jax.plumbing import paths
 from llama_lab import __main__ as program
 from llama_lab.peers import ollama_native
+
+# A small model as transformers configures it, and one of the packaged model's family that `checkpoint.load` makes up.
+SHAPE = dict(
+    hidden_size=32, num_hidden_layers=2, num_attention_heads=4, vocab_size=97, initializer_range=0.3, bos_token_id=1,
+    eos_token_id=2,
+)  # fmt: skip
+LLAMA_SHAPE = SHAPE | dict(
+    intermediate_size=64, num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=True
+)
+TINY = (
+    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,"
+    "num_key_value_heads=2,head_dim=16,vocab_size=97"
+)
 
 
 def build(cfg, seed=0):
@@ -47,7 +63,7 @@ def pytest_configure(config):
     users run. Compiled programs lie in pytest's cache (`--cache-clear` empties it) for this process alone: children
     compile for themselves.
     """
-    asked_part(config)  # a wrong one is said before xdist's workers begin
+    asked_part(config)  # a wrong one is reported before xdist's workers begin
     if config.option.markexpr != "not slow" or not hasattr(config, "cache"):  # -p no:cacheprovider
         return
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
@@ -67,13 +83,11 @@ def pytest_configure(config):
 def compiling():
     """For modules that count compilations or look at what one leaves: a program read from the tests' cache is none."""
     before = jax.config.jax_compilation_cache_dir
-    try:
-        jax.config.update("jax_compilation_cache_dir", None)
-        compilation_cache.reset_cache()
-        yield
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
-        compilation_cache.reset_cache()
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
+    yield
+    jax.config.update("jax_compilation_cache_dir", before)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +95,16 @@ def quickly():
     """For modules whose slow tests are the fast ones with other parameters: compiled as little as there."""
     name = "jax_disable_most_optimizations"
     before = jax.config.read(name)
-    try:
-        jax.config.update(name, True)
-        yield
-    finally:
-        jax.config.update(name, before)
+    jax.config.update(name, True)
+    yield
+    jax.config.update(name, before)
+
+
+@pytest.fixture
+def no_thread_stays():
+    before = threading.active_count()
+    yield
+    assert threading.active_count() == before
 
 
 def pytest_collection_finish():
@@ -129,17 +148,17 @@ def pytest_collection_modifyitems(items, config):
 
 
 def skip_what_is_not_built(items):
-    """Tests of the real Ollama are skipped where it is not built. So are those of llama.cpp; where that must be, as in
-    CI, they run and fail."""
+    """Tests of the real Ollama are skipped where it is not built. So are those of llama.cpp, unless it is required, as
+    in CI: then they run and fail."""
+    absent = {}
     if ollama_native.BUILT.binary() is None:
-        for item in items:
-            if item.get_closest_marker("ollama"):
-                item.add_marker(pytest.mark.skip(reason="Ollama is not built: `make ollama`"))
-    if importlib.util.find_spec("llama_cpp") or os.environ.get("LLAMA_JAX_PEERS") == "required":
-        return
+        absent["ollama"] = "Ollama is not built: `make ollama`"
+    if not importlib.util.find_spec("llama_cpp") and os.environ.get("LLAMA_JAX_PEERS") != "required":
+        absent["peers"] = "llama.cpp is not built: `make peers`"
     for item in items:
-        if item.get_closest_marker("peers"):
-            item.add_marker(pytest.mark.skip(reason="llama.cpp is not built: `make peers`"))
+        for mark, reason in absent.items():
+            if item.get_closest_marker(mark):
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture
@@ -168,7 +187,7 @@ def packaged():
 
 @pytest.fixture(scope="session")
 def hub_folder(tmp_path_factory):
-    """A small random Llama written by transformers in the hub's layout, and the model itself."""
+    """(folder, model): a small random Llama written by transformers in the hub's layout."""
     return save_llama(tmp_path_factory.mktemp("hub") / "tiny")
 
 
@@ -177,22 +196,45 @@ def save_llama(folder, shards=None, **changes):
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
-    shape = dict(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=97,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        bos_token_id=1,
-        eos_token_id=2,
-        initializer_range=0.3,
-    )
-    model = LlamaForCausalLM(LlamaConfig(**{**shape, **changes})).eval()
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA_SHAPE | changes)).eval()
     model.save_pretrained(folder, **({"max_shard_size": shards} if shards else {}))
     return folder, model
+
+
+def torch_logits(model, ids):
+    """Logits [T V] of a model of transformers."""
+    import torch
+
+    with torch.no_grad():
+        return model(torch.tensor(ids)[None]).logits[0].numpy()
+
+
+def continuation(model, ids, n):
+    """The n greedy tokens with which a model of transformers goes on."""
+    import torch
+
+    ids = torch.tensor(ids)[None]
+    options = dict(do_sample=False, eos_token_id=None, pad_token_id=0, attention_mask=torch.ones_like(ids))
+    return tuple(model.generate(ids, max_new_tokens=n, **options)[0, ids.shape[1] :].tolist())
+
+
+def python(code, *arguments, before=(), limit=200, clean=False, **settings):
+    """(what it prints, what it complains of) of a fresh Python that runs this code. before: a command in front of it.
+    clean: without this process's variables for XLA, JAX and the package. settings: variables of the environment."""
+    kept = {k: v for k, v in os.environ.items() if not (clean and k.startswith(("XLA_", "JAX_", "LLAMA_JAX_")))}
+    done = subprocess.run(
+        [*before, sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        env=kept | {"PYTHONPATH": str(paths.ROOT)} | settings,
+        capture_output=True, text=True, timeout=limit, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout.strip(), done.stderr
+
+
+def same(left, right):
+    """Whether two trees have the same structure and bits."""
+    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
+    return jax.tree.structure(left) == jax.tree.structure(right) and all(np.array_equal(a, b) for a, b in pairs)
 
 
 def edit_json(path, **changes):
@@ -209,7 +251,3 @@ def among_the_fast(chosen, every):
 def relative_error(a, b):
     a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
     return np.linalg.norm(a - b) / np.linalg.norm(b)
-
-
-def as_jax(tensor):
-    return jnp.asarray(tensor.detach().numpy())

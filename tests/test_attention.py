@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -10,15 +11,8 @@ from jaxtyping import TypeCheckError, jaxtyped
 from llama_jax import attention, ffn, kvc, norm
 
 
-@settings(max_examples=12, deadline=None)
-@given(
-    b=st.integers(1, 3),
-    k=st.integers(1, 3),
-    groups=st.integers(1, 3),
-    t=st.integers(1, 5),
-    extra=st.integers(0, 6),
-    seed=st.integers(0, 99),
-)
+@settings(max_examples=8, deadline=None)
+@given(*(st.integers(1, n) for n in (3, 3, 3, 5)), st.integers(0, 6), st.integers(0, 99))
 def test_equals_torch_attention(b, k, groups, t, extra, seed):
     rng, h, s = np.random.default_rng(seed), 4, t + extra
     q, keys, values = (
@@ -29,15 +23,14 @@ def test_equals_torch_attention(b, k, groups, t, extra, seed):
     expected = torch.nn.functional.scaled_dot_product_attention(
         *map(torch.tensor, (q, keys, values)), attn_mask=torch.tensor(mask.copy())[:, None], enable_gqa=True
     )
-    found = attention.scaled_dot_product(*map(jnp.asarray, (q, keys.reshape(-1, s, h), values.reshape(-1, s, h), mask)))
-    np.testing.assert_allclose(found, expected, atol=2e-6)
+    mixed = jax.jit(attention.scaled_dot_product)(q, keys.reshape(-1, s, h), values.reshape(-1, s, h), mask)
+    np.testing.assert_allclose(mixed, expected, atol=2e-6)
 
 
 def test_a_query_that_sees_nothing_gets_zeros():
     ones = jnp.ones((1, 1, 2, 4))
-    found = attention.scaled_dot_product(ones, ones[0], ones[0], jnp.array([[[False, False], [True, False]]]))
-    assert not np.isnan(found).any()
-    np.testing.assert_array_equal(found[0, 0], [[0] * 4, [1] * 4])
+    mixed = attention.scaled_dot_product(ones, ones[0], ones[0], jnp.array([[[False, False], [True, False]]]))
+    np.testing.assert_array_equal(mixed[0, 0], [[0] * 4, [1] * 4])
 
 
 def test_masked_keys_do_not_count():

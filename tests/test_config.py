@@ -4,21 +4,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from llama_jax import config
 from llama_jax.checkpoint.tensors import shapes
+from tests.conftest import LLAMA_SHAPE
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_parameter_count_equals_transformers(tied):
-    cfg = config.tiny(tie_word_embeddings=tied)
-    hf = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=97,
-        tie_word_embeddings=tied,
-    )
-    assert cfg.num_parameters == sum(p.numel() for p in LlamaForCausalLM(hf).parameters())
+    model = LlamaForCausalLM(LlamaConfig(**LLAMA_SHAPE | dict(tie_word_embeddings=tied)))
+    assert config.tiny(tie_word_embeddings=tied).num_parameters == sum(p.numel() for p in model.parameters())
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 import shlex
+from collections import Counter
 from importlib import import_module
 
 import pytest
@@ -33,10 +34,10 @@ def commands(text):
 
 def places(text):
     """What stands between backticks or in a link and looks like a place in the repository."""
-    found = re.findall(r"`([\w./-]+)`", text) + re.findall(r"\]\(([^)#]+)\)", text)
+    named = re.findall(r"`([\w./-]+)`", text) + re.findall(r"\]\(([^)#]+)\)", text)
     return {
         name
-        for name in found
+        for name in named
         if (name.startswith(HOUSE) or ("/" in name and name.endswith(".py"))) and "NN" not in name
     }
 
@@ -96,10 +97,9 @@ def paragraphs(text):
     return {words for part in text.split("\n\n") if len(words := " ".join(part.split())) > 150}
 
 
-def test_nothing_is_said_twice():
-    known = [(name, words) for name, text in TEXTS.items() for words in paragraphs(text)]
-    said = [words for _, words in known]
-    assert not [(name, words[:80]) for name, words in known if said.count(words) > 1]
+def test_no_paragraph_stands_twice():
+    counted = Counter(words for text in TEXTS.values() for words in paragraphs(text))
+    assert not [words for words, times in counted.items() if times > 1]
 
 
 def test_every_make_target_named_is_there():
@@ -115,12 +115,10 @@ def test_every_command_line_is_understood(name):
     """Parsed as the command would, and not run."""
     app = typer.main.get_command(cli.program())
     for words in commands(TEXTS[name]):
-        if (
-            at := next((i for i, word in enumerate(words) if word.rpartition("/")[2] == "llama-jax"), None)
-        ) is not None:
-            words = words[at + 1 :]
-            verb = app.commands[words[0]]
-            verb.make_context(words[0], join_pairs(words)[1:])
+        programs = [word.rpartition("/")[2] for word in words]
+        if "llama-jax" in programs:
+            verb, *rest = join_pairs(words[programs.index("llama-jax") + 1 :])
+            app.commands[verb].make_context(verb, rest)
 
 
 def test_every_placement_named_in_a_command_exists():
@@ -142,30 +140,25 @@ def test_ones_own_placement_runs_as_the_readme_has_it(packaged, monkeypatch, cap
     section = TEXTS["README.md"].partition("## Add your own placement")[2].partition("\n## ")[0]
     (block,) = re.findall(r"```python\n(.*?)```", section, re.S)
     monkeypatch.setattr(ll, "load", lambda: packaged)
-    found: dict = {}
-    exec(block, found)
-    said = ll.answer(ll.build(packaged, "step"), [found["ids"]], 40)[0].token_ids
-    assert capsys.readouterr().out.strip() == packaged.tokenizer.decode(said).strip()
-    assert found["engine"].placement == found["mine"]
-    one = [line for line in block.splitlines() if "Placement(" in line]
-    assert len(one) == 1  # one line makes it
+    names: dict = {}
+    exec(block, names)
+    expected = ll.answer(ll.build(packaged, "step"), [names["ids"]], 40)[0].token_ids
+    assert capsys.readouterr().out.strip() == packaged.tokenizer.decode(expected).strip()
+    assert names["engine"].placement == names["mine"]
+    (made,) = [line for line in block.splitlines() if "Placement(" in line]  # one line makes it
     notebook = (paths.ROOT / "notebooks" / "13-your-own-placement.ipynb").read_text(encoding="utf-8")
-    assert json.dumps(one[0])[1:-1] in notebook  # the very line of the notebook
+    assert json.dumps(made)[1:-1] in notebook  # the very line of the notebook
 
 
 def test_constants_of_the_protocol_are_the_codes():
     text = TEXTS["docs/protocol.md"]
     named = re.findall(r"`(\w+)\.([A-Z_]+)` = ([\d.]*\d)", text)
     assert len(named) >= 8
-    home = "llama_lab.bench"
-    said = {(module, name): getattr(import_module(f"{home}.{module}"), name) for module, name, _ in named}
-    assert said == {(module, name): float(value) for module, name, value in named}
+    for module, name, value in named:
+        assert getattr(import_module(f"llama_lab.bench.{module}"), name) == float(value), (module, name)
 
 
 def test_what_is_looked_at_would_be_missed():
-    assert places("`docs/no-such.md`, [a](figures/b.svg), `llama_jax/x.py`, `notebooks/NN-topic.ipynb`, `words`") == {
-        "docs/no-such.md",
-        "figures/b.svg",
-        "llama_jax/x.py",
-    }
+    text = "`docs/no-such.md`, [a](figures/b.svg), `llama_jax/x.py`, `notebooks/NN-topic.ipynb`, `words`"
+    assert places(text) == {"docs/no-such.md", "figures/b.svg", "llama_jax/x.py"}
     assert list(commands("```bash\nmake a  # b\nx \\\n  --y\n```")) == [["make", "a"], ["x", "--y"]]

@@ -21,8 +21,8 @@ def test_a_row_times_a_narrow_weight(kind):
     np.testing.assert_allclose(linear.matmul(jnp.asarray(x), weight), expected, rtol=1e-5, atol=1e-5)
     several = jnp.asarray(np.repeat(x, 3, axis=1))
     np.testing.assert_allclose(linear.matmul(several, weight), np.repeat(expected, 3, axis=1), rtol=1e-5, atol=1e-5)
-    found = linear.matmul(jnp.asarray(x, kind), weight)
-    assert (found.dtype, found.shape) == (kind, (1, 1, 48))
+    narrow = linear.matmul(jnp.asarray(x, kind), weight)
+    assert (narrow.dtype, narrow.shape) == (kind, (1, 1, 48))
     assert linear.matmul(jnp.asarray(x, kind), weight, jnp.float32).dtype == jnp.float32
 
 
@@ -36,7 +36,4 @@ def test_only_a_single_row_reads_the_weight_as_it_is(rows):
         return jax.lax.scan(lambda x, _: (weight.matmul(x, jnp.float32)[..., :k] * 1e-3, None), x, None, length=8)[0]
 
     program = jax.jit(loop).lower(jnp.ones((rows, 1, k)), weight).compile()
-    whole = 4 * n * k
-    assert (program.memory_analysis().temp_size_in_bytes < whole / 2) == (rows == 1), (
-        program.memory_analysis().temp_size_in_bytes
-    )
+    assert (program.memory_analysis().temp_size_in_bytes < 4 * n * k / 2) == (rows == 1)

@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
+import torch
 
 from llama_jax import chat, checkpoint, generate, prompts
 from llama_jax.checkpoint import gguf
-from tests.conftest import relative_error
+from tests.conftest import relative_error, torch_logits
 
 NEW = 64
 
 
 @pytest.fixture(scope="module")
 def reference():
-    import torch
     from transformers import AutoModelForCausalLM
 
     path = gguf.packaged()
@@ -22,8 +22,6 @@ def reference():
 @pytest.mark.slow("always")
 def test_logits_and_64_greedy_tokens_equal_transformers(reference, packaged):
     """Our tokens are transformers' greedy ones: each is the best where transformers is given all tokens before it."""
-    import torch
-
     texts = [chat.render(packaged.tokenizer, chat.ask(q)) for q in prompts.load(8)] + [
         "Once upon a time",
         "def fibonacci(n):",
@@ -34,10 +32,8 @@ def test_logits_and_64_greedy_tokens_equal_transformers(reference, packaged):
     assert list(generate.answer(engine, prompt_ids[:1], NEW)[0].token_ids) == answers[0]
     for text, ids, ours in zip(texts, prompt_ids, answers, strict=True):
         same_length = (ids * 8)[:32]  # one shape to compile for all prompts
-        with torch.no_grad():
-            expected = reference(torch.tensor([same_length])).logits[0].numpy()
-            best = reference(torch.tensor([ids + ours])).logits[0].argmax(-1).tolist()
-        assert relative_error(generate.logits(engine, same_length), expected) <= 1e-4
+        best = torch_logits(reference, ids + ours).argmax(-1).tolist()
+        assert relative_error(generate.logits(engine, same_length), torch_logits(reference, same_length)) <= 1e-4
         assert len(ours) == NEW
         assert ours == best[len(ids) - 1 : -1], text
 
@@ -57,14 +53,9 @@ def test_the_tokenizer_equals_transformers(packaged):
         "don't",
     ):
         assert packaged.tokenizer.encode(text, allow_special_tokens=True) == theirs.encode(text), text
-    messages = [
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": "Hello."},
-        {"role": "user", "content": "Bye"},
-    ]
-    assert chat.render(packaged.tokenizer, messages) == theirs.apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True
-    )
+    messages = [*chat.ask("Hi"), {"role": "assistant", "content": "Hello."}, *chat.ask("Bye")]
+    rendered = theirs.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert chat.render(packaged.tokenizer, messages) == rendered
 
 
 def test_loading_again_does_not_hash_the_file_again(packaged, monkeypatch):
@@ -72,6 +63,7 @@ def test_loading_again_does_not_hash_the_file_again(packaged, monkeypatch):
     assert checkpoint.find(checkpoint.DEFAULT).hash() == packaged.weights_hash
 
 
+@pytest.mark.slow
 def test_real_logits_are_finite_and_sharp(packaged):
     """A cheap sign of life for real weights: a well-known continuation is the best one."""
     engine = generate.build(packaged, "step")

@@ -1,58 +1,42 @@
-"""The slow tests in parts, as CI runs them: together they are all, and none says which it is by chance."""
+"""The slow tests in parts, as CI runs them: together they are all, and none runs in a part by chance."""
+
+from itertools import chain
+from types import SimpleNamespace
 
 import pytest
+
+from tests import conftest
 
 pytest_plugins = ["pytester"]
-MARKED = """
-import pytest
+
+
+def item(file, slow=True, always=False):
+    mark = SimpleNamespace(args=("always",) if always else ())
+    return SimpleNamespace(path=file, always=always or not slow, get_closest_marker=lambda name: mark if slow else None)
+
+
+def test_parts_are_all_and_share_only_what_always_runs():
+    items = [item(file) for file in "abcde" for _ in range(2)] + [item("f", always=True), item("a", slow=False)]
+    parts = [conftest.part_of(items, k, 3) for k in (1, 2, 3)]
+    for kept, out in parts:
+        assert sorted(map(id, kept + out)) == sorted(map(id, items))
+        assert all(test in kept for test in items if test.always)
+        assert not {test.path for test in kept if not test.always} & {test.path for test in out}  # whole files
+    shared = [test for test in chain(*(kept for kept, _ in parts)) if not test.always]
+    assert sorted(map(id, shared)) == sorted(id(test) for test in items if not test.always)
+
+
+@pytest.mark.parametrize("part", ["4/3", "0/3", "x"])
+def test_a_part_that_is_none_is_one_line(part):
+    with pytest.raises(pytest.UsageError, match=f"--part is {part}; it must be k/n, such as 1/3"):
+        conftest.asked_part(SimpleNamespace(option=SimpleNamespace(part=part)))
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("i", [1, 2])
-def test_one_file_stays_together(i):
-    pass
-
-def test_fast():
-    pass
-"""
-ALWAYS = """
-import pytest
-
-@pytest.mark.slow("always")
-def test_always():
-    pass
-"""
-
-
-@pytest.fixture
-def suite(pytester, request):
+def test_the_option_leaves_tests_out(pytester, request):
     pytester.makeini("[pytest]\nmarkers = slow")
     pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text())
-    pytester.makepyfile(**{f"test_{name}": MARKED for name in "abcde"}, test_always=ALWAYS)
-
-    def run(*options):
-        """What ran, by file and name."""
-        done = pytester.runpytest_inprocess("-m", "slow", "-v", "-p", "no:cacheprovider", *options)
-        return done, sorted(line.partition(" ")[0] for line in done.outlines if " PASSED" in line)
-
-    return run
-
-
-def test_parts_are_all_and_share_only_what_always_runs(suite):
-    _, whole = suite()
-    assert len(whole) == 11
-    parts = [suite("--part", f"{k}/3")[1] for k in (1, 2, 3)]
-    always = "test_always.py::test_always"
-    assert all(always in part for part in parts)
-    assert sorted([one for part in parts for one in part if one != always] + [always]) == whole
-    assert all(
-        {len([one for one in part if one.startswith(f"test_{name}.py")]) for name in "abcde"} <= {0, 2}
-        for part in parts
-    )
-
-
-@pytest.mark.parametrize("part", ["4/3", "x"])
-def test_a_part_that_is_none_is_one_line(suite, part):
-    done, ran = suite("--part", part)
-    assert ran == []
-    assert f"--part is {part}; it must be k/n, such as 1/3." in "\n".join(done.errlines)
-    assert "Traceback" not in "\n".join(done.errlines)
+    code = "import pytest\n\n@pytest.mark.slow\ndef test_it():\n    pass\n"
+    pytester.makepyfile(test_a=code, test_b=code)
+    done = pytester.runpytest_inprocess("-m", "slow", "-p", "no:cacheprovider", "--part", "2/2")
+    done.assert_outcomes(passed=1, deselected=1)

@@ -1,6 +1,5 @@
 """Prompts in, texts out, through threads: the same pieces as in one thread, and nothing left behind."""
 
-import threading
 from itertools import islice
 
 import numpy as np
@@ -10,15 +9,9 @@ from llama_jax import checkpoint, generate, pipeline
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("no_thread_stays")
 NUMBERS = pipeline.Numbers()
 PROMPTS = ["5 9 33", [8, 3], "44 1", [7], "2 3 4 5"]
-
-
-@pytest.fixture(autouse=True)
-def no_thread_stays():
-    before = threading.active_count()
-    yield
-    assert threading.active_count() == before
 
 
 @pytest.fixture(scope="module")
@@ -32,10 +25,10 @@ def words():
 
 
 def texts(pieces):
-    found = {}
+    whole = {}
     for piece in pieces:
-        found[piece.request] = found.get(piece.request, "") + piece.text
-    return found
+        whole[piece.request] = whole.get(piece.request, "") + piece.text
+    return whole
 
 
 @pytest.mark.parametrize("name", ["step", "step+queue", "chunk8", "loop+callback"])

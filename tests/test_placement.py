@@ -7,10 +7,6 @@ from llama_jax.placement import DRAFTS, IN_FLIGHT, LADDER, TREE, Placement, ance
 from llama_jax.plumbing.errors import UserError
 
 
-def test_the_ladder_is_the_eight():
-    assert list(LADDER) == ["eager", "ops", "layer", "split", "step", "step+donate", "chunk8", "loop"]
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -53,9 +49,16 @@ def test_the_ladder_is_the_eight():
         (dict(drafts=4, jit="decode", host="queue"), "nobody knows how many"),
         (dict(drafts=16, jit="step"), "drafts is 16; .* at most 15"),
         (dict(drafts=-1, jit="step"), "drafts is -1; .* 0 or more"),
+        (dict(jit="transform", drafts=2), "drafts are proposed and verified in one program"),
+        (dict(jit="decode", tokens_per_call=10**18), "tokens_per_call is 1000000000000000000; .* at most 999999"),
+        (dict(jit="decode", tokens_per_call=True), "tokens_per_call is True"),
+        (dict(jit="decode", host="async", in_flight=10**9), "in_flight is 1000000000; .* at most 9999"),
+        (dict(jit=("decode", "norm", "norm")), "names a function twice"),
+        (dict(jit=["norm"] * 10**7), "names a function twice"),
+        (dict(jit="decode", donate=1), "donate=1 is not one of False, True"),
     ],
 )
-def test_contradictions_say_so(changes, words):
+def test_contradictions_and_what_is_out_of_bounds_say_so(changes, words):
     with pytest.raises(UserError, match=words):
         Placement("mine", **changes)
 
@@ -71,78 +74,71 @@ def test_outermost_is_what_no_other_listed_name_contains():
     assert {name for name in TREE if not ancestors(name)} == {"decode"}
 
 
-def test_names_carry_switches():
-    p = parse("chunk16+scan+donate+traced")
-    assert (p.tokens_per_call, p.layers, p.donate, p.sampling, p.name) == (
-        16,
-        "scan",
-        True,
-        "traced",
-        "chunk16+scan+donate+traced",
-    )
-    assert parse("step+donate") is LADDER["step+donate"]
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("chunk16+scan+donate+traced", dict(tokens_per_call=16, layers="scan", donate=True, sampling="traced")),
+        ("step+gguf", dict(weights="gguf", kernels="none")),
+        ("loop+int8", dict(weights="int8", kernels="none")),
+        ("chunk8+gemv", dict(weights="loaded", kernels="gemv")),
+        ("loop+fused", dict(weights="loaded", kernels="fused")),
+        ("step+fused+q4_0", dict(weights="q4_0", kernels="fused")),
+        ("eager+q4_1+gemv", dict(weights="q4_1", kernels="gemv")),
+        ("step+kvf16", dict(kv="f16")),
+        ("jit:attend.head+donate", dict(jit=("attend", "head"), donate=True)),
+        ("jit:layer", dict(jit=("layer",))),  # and not the ladder's
+        ("jit:step+scan", dict(jit=("step",), layers="scan")),
+        ("step+async", dict(host="async", in_flight=IN_FLIGHT)),
+        ("chunk8+queue4", dict(host="queue", in_flight=4)),
+        ("loop+callback", dict(host="callback")),
+        ("loop+fused+lookup", dict(drafts=DRAFTS)),
+        ("chunk8+lookup3", dict(drafts=3, in_flight=IN_FLIGHT)),
+        ("loop", dict(drafts=0)),
+    ],
+)
+def test_a_name_carries_all_switches(name, fields):
+    made = parse(name)
+    assert {field: getattr(made, field) for field in fields} == fields
+    assert made.name == name
 
 
-def test_names_carry_weights_and_kernels():
-    for name, (weights, kernels) in {
-        "step+gguf": ("gguf", "none"),
-        "loop+int8": ("int8", "none"),
-        "chunk8+gemv": ("loaded", "gemv"),
-        "loop+fused": ("loaded", "fused"),
-        "step+fused+q4_0": ("q4_0", "fused"),
-        "eager+q4_1+gemv": ("q4_1", "gemv"),
-    }.items():
-        assert (parse(name).weights, parse(name).kernels) == (weights, kernels)
-    assert parse("step+kvf16").kv == "f16"
-    for name in ("step+gguf+q8_0", "step+gemv+fused"):
-        with pytest.raises(UserError, match="contradicts a modifier before it"):
-            parse(name)
-
-
-def test_a_name_makes_ones_own():
-    p = parse("jit:attend.head+donate")
-    assert (p.name, p.jit, p.donate) == ("jit:attend.head+donate", ("attend", "head"), True)
-    assert parse("jit:layer").jit == ("layer",)  # and not the ladder's
-    assert (parse("jit:step").jit, parse("jit:step+scan").layers) == (("step",), "scan")
-    mistakes = {
-        "jit:attention.head": "'attend'",
-        "jit:": "unknown function ''",
-        "jit:attend+donat": "donate",
-        "attend": "'jit:attend'",
-        "jit:attend+scan": "layers='scan'",
-        "jit:attend.head+aot+persistent": "contradicts",
-    }
-    for name, hint in mistakes.items():
-        with pytest.raises(UserError, match=hint):
-            parse(name)
-
-
-def test_names_carry_the_number_in_flight():
-    assert (parse("step+async").host, parse("step+async").in_flight) == ("async", 2)
-    assert (parse("chunk8+queue4").host, parse("chunk8+queue4").in_flight) == ("queue", 4)
-    assert parse("loop+callback").host == "callback"
-
-
-def test_names_carry_the_number_of_drafts():
-    assert parse("loop+fused+lookup").drafts == DRAFTS
-    assert (parse("chunk8+lookup3").drafts, parse("chunk8+lookup3").in_flight) == (3, IN_FLIGHT)
-    assert parse("loop").drafts == 0
-    with pytest.raises(UserError, match="drafts is 16"):
-        parse("loop+lookup16")
+def test_names_of_the_ladder_are_its_own_placements():
+    assert all(parse(name) is made for name, made in LADDER.items())
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "words"),
     [
-        "step+lookup3+lookup4",
-        "step+async+queue",
-        "chunk8+callback+async4",
-        "step+growing+nocache",
-        "step+async4+async8",
+        *(
+            (name, "contradicts a modifier before it")
+            for name in (
+                "step+gguf+q8_0",
+                "step+gemv+fused",
+                "jit:attend.head+aot+persistent",
+                "step+lookup3+lookup4",
+                "step+async+queue",
+                "chunk8+callback+async4",
+                "step+growing+nocache",
+                "step+async4+async8",
+            )
+        ),
+        ("jit:attention.head", "'attend'"),
+        ("jit:", "unknown function ''"),
+        ("jit:attend+donat", "donate"),
+        ("attend", "'jit:attend'"),
+        ("jit:attend+scan", "layers='scan'"),
+        ("loop+lookup16", "drafts is 16"),
+        ("loop+lookup+nocache", "leave cache='none' out"),
+        ("stpe", "step"),
+        ("step+scann", "scan"),
+        ("chunk0", "chunk8"),
+        ("step+async0", "async"),
+        ("step+lookup0", "lookup"),
+        ("loop+growing", "growing"),
     ],
 )
-def test_modifiers_that_contradict_each_other_are_refused(name):
-    with pytest.raises(UserError, match="contradicts a modifier before it"):
+def test_a_name_that_is_none_or_contradicts_itself_gets_a_hint(name, words):
+    with pytest.raises(UserError, match=words):
         parse(name)
 
 
@@ -164,22 +160,6 @@ def test_a_field_of_another_kind_is_one_short_line(field, value):
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (dict(tokens_per_call=10**18), "tokens_per_call is 1000000000000000000; .* at most 999999"),
-        (dict(tokens_per_call=True), "tokens_per_call is True"),
-        (dict(host="async", in_flight=10**9), "in_flight is 1000000000; .* at most 9999"),
-        (dict(jit=("decode", "norm", "norm")), "names a function twice"),
-        (dict(jit=["norm"] * 10**7), "names a function twice"),
-        (dict(donate=1), "donate=1 is not one of False, True"),
-    ],
-)
-def test_counts_and_lists_are_bounded(changes, words):
-    with pytest.raises(UserError, match=words):
-        Placement(**{"name": "mine", "jit": ("decode",), **changes})
-
-
-@pytest.mark.parametrize(
     "name",
     [*HOSTILE, "step" + "+scan" * 1_000, "jit:" + "norm." * 1_000, "chunk" + "9" * 5_000, "chunk٣", "chunk1000000"],
 )
@@ -193,19 +173,3 @@ def test_counts_may_be_numpys_and_a_placement_is_its_own_name():
     made = Placement("mine", jit=("decode",), tokens_per_call=np.int64(8))
     assert type(made.tokens_per_call) is int
     assert parse(made) is made
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("stpe", "step"),
-        ("step+scann", "scan"),
-        ("chunk0", "chunk8"),
-        ("step+async0", "async"),
-        ("step+lookup0", "lookup"),
-        ("loop+growing", "growing"),
-    ],
-)
-def test_unknown_names_get_a_hint(name, hint):
-    with pytest.raises(UserError, match=hint):
-        parse(name)

@@ -32,11 +32,8 @@ def test_a_pipe_gets_the_text_alone_and_unwrapped(packaged):
 
 def test_the_terminal_shows_text_and_rate(packaged):
     out = io.StringIO()
-    view = render.show(
-        blocks(packaged.tokenizer.encode("[red]hello[/red]")),
-        packaged.tokenizer,
-        Console(file=out, width=80, force_terminal=True),
-    )
+    console = Console(file=out, width=80, force_terminal=True)
+    view = render.show(blocks(packaged.tokenizer.encode("[red]hello[/red]")), packaged.tokenizer, console)
     assert "[red]hello[/red]" in out.getvalue()  # the model's text is not markup
     assert "TTFT" in out.getvalue()
     assert view.text == "[red]hello[/red]"

@@ -1,3 +1,5 @@
+from dataclasses import asdict
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,24 +30,14 @@ def reference(cfg, parameters):
     [
         (None, {"rope_type": "default"}),
         (config.RopeScaling("linear", 4.0), {"rope_type": "linear", "factor": 4.0}),
-        (
-            LLAMA3,
-            {
-                "rope_type": "llama3",
-                "factor": 8.0,
-                "low_freq_factor": 1.0,
-                "high_freq_factor": 4.0,
-                "original_max_position_embeddings": 64,
-            },
-        ),
+        (LLAMA3, {"rope_type": "llama3", **{k: v for k, v in asdict(LLAMA3).items() if k not in ("kind", "factors")}}),
     ],
     ids=["none", "linear", "llama3"],
 )
 def test_frequencies_equal_transformers(scaling, parameters):
     cfg = config.tiny(head_dim=64, rope_theta=500_000.0, rope_scaling=scaling)
-    np.testing.assert_allclose(
-        rope.frequencies(cfg), reference(cfg, {"rope_theta": 500_000.0, **parameters}), rtol=1e-6
-    )
+    expected = reference(cfg, {"rope_theta": 500_000.0, **parameters})
+    np.testing.assert_allclose(rope.frequencies(cfg), expected, rtol=1e-6)
 
 
 def test_llama3_scaling_keeps_short_waves_and_divides_long_ones():

@@ -78,10 +78,12 @@ def test_zeros_for_filtered_logits_would_be_caught():
     assert kept.tolist() == [[-np.inf, -1.0, -np.inf]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
-    st.lists(st.floats(-80, 80, width=32), min_size=2, max_size=20, unique=True),
-    st.integers(1, 30),
+    st.sampled_from([2, 7, 20]).flatmap(
+        lambda n: st.lists(st.floats(-80, 80, width=32), min_size=n, max_size=n, unique=True)
+    ),
+    st.sampled_from([1, 3, 30]),
     st.floats(0.05, 1.0),
     st.floats(0.0, 1.0),
 )
@@ -107,11 +109,6 @@ def test_temperature_zero_is_greedy_and_the_lowest_id_wins_a_tie():
         assert set(draws(logits, sampler, 8, np.zeros(4, bool))) == {1}
 
 
-@pytest.mark.parametrize("temperature", [1e-6, 1e-38])
-def test_a_temperature_near_zero_is_not_nan(temperature):
-    assert set(draws([-3.0, -1.0, -2.0], Sampler(temperature), 8)) == {1}
-
-
 def test_a_repeated_token_is_less_likely_whatever_its_sign():
     logits, seen = jnp.array([[2.0, -2.0, 2.0, -2.0]]), jnp.array([[True, True, False, False]])
     assert sampling.penalise(logits, seen, 2.0).tolist() == [[1.0, -4.0, 2.0, -2.0]]
@@ -123,10 +120,8 @@ def test_padding_is_not_seen():
 
 
 def test_a_row_depends_on_its_own_seed_only():
-    logits, keys = (
-        jnp.asarray(np.random.default_rng(0).normal(size=(2, 50)), jnp.float32),
-        jax.vmap(jax.random.key)(jnp.array([5, 6], jnp.uint32)),
-    )
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 50)), jnp.float32)
+    keys = jax.vmap(jax.random.key)(jnp.array([5, 6], jnp.uint32))
     both, _ = sampling.next_token(logits, Draw(keys, jnp.int32(0), None), Sampler(1.0))
     alone, _ = sampling.next_token(logits[1:], Draw(keys[1:], jnp.int32(0), None), Sampler(1.0))
     assert both[1] == alone[0]
@@ -165,34 +160,29 @@ def test_settings_may_be_numpys():
 
 @pytest.mark.parametrize("traced", [False, True], ids=["static", "traced"])
 @pytest.mark.parametrize(
-    "setting",
+    ("setting", "least", "most"),
     [
-        dict(temperature=5e-324),
-        dict(temperature=1e30),
-        dict(temperature=1, top_p=1e-30),
-        dict(temperature=1, min_p=5e-324),
-        dict(temperature=1, top_k=2**31 - 1),
-        dict(repetition_penalty=1e30),
-        dict(repetition_penalty=1e-30),
+        (dict(temperature=5e-324), {2}, {2}),
+        (dict(temperature=1e-38), {2}, {2}),
+        (dict(temperature=1e-6), {2}, {2}),
+        (dict(temperature=1e30), {0, 1, 2, 3}, {0, 1, 2, 3}),
+        (dict(temperature=1, top_p=1e-30), {2}, {2}),
+        (dict(temperature=1, min_p=5e-324), set(), {0, 1, 2, 3}),
+        (dict(temperature=1, top_k=2**31 - 1), set(), {0, 1, 2, 3}),
+        (dict(repetition_penalty=1e30), {3}, {3}),
+        (dict(repetition_penalty=1e-30), {2}, {2}),
     ],
     ids=str,
 )
-def test_the_ends_of_the_ranges_make_tokens(setting, traced):
+def test_the_ends_of_the_ranges_make_tokens(setting, least, most, traced):
     """Not NaN, which would make the first token the best; logits of all signs, zero among them."""
     sampler, seen = Sampler(**setting), np.array([False, True, True, False])
-    found = draws([-9.0, 0.0, 3.0, 2.0], sampler.traced() if traced else sampler, 64, seen)
-    expected = {0, 1, 2, 3} if sampler.temperature else {2, 3}
-    assert set(found) <= expected
-    if setting in (dict(temperature=5e-324), dict(temperature=1, top_p=1e-30), dict(repetition_penalty=1e-30)):
-        assert set(found) == {2}
-    if setting == dict(repetition_penalty=1e30):
-        assert set(found) == {3}
-    if setting == dict(temperature=1e30):
-        assert set(found) == {0, 1, 2, 3}
+    drawn = set(draws([-9.0, 0.0, 3.0, 2.0], sampler.traced() if traced else sampler, 64, seen))
+    assert least <= drawn <= most
 
 
-def told(logits, sampler, seen=None):
-    """Scores of one draw from each row of logits."""
+def one_draw(logits, sampler, seen):
+    """(tokens, `Draw`) of one draw from each row of logits."""
     keys = jax.vmap(jax.random.key)(jnp.arange(len(logits), dtype=jnp.uint32))
     return jax.jit(sampling.next_token)(jnp.asarray(logits), Draw(keys, jnp.int32(0), seen), sampler)
 
@@ -200,21 +190,21 @@ def told(logits, sampler, seen=None):
 def test_scores_are_of_the_logits_before_any_setting():
     logits = np.random.default_rng(3).normal(0, 3, (4, 60)).astype(np.float32)
     sampler = replace(Sampler(0.3, top_k=2, repetition_penalty=1.7).traced(), scored=jnp.bool_(True))
-    ids, draw = told(logits, sampler, jnp.ones(logits.shape, bool))
-    expected = torch.log_softmax(torch.tensor(logits.astype(np.float64)), -1)
+    ids, draw = one_draw(logits, sampler, jnp.ones(logits.shape, bool))
+    expected = torch.log_softmax(torch.tensor(logits).double(), -1)
     best, which = torch.topk(expected, sampling.SCORED)
     np.testing.assert_allclose(draw.scores.chosen, expected[np.arange(4), np.asarray(ids)], rtol=1e-5)
     np.testing.assert_allclose(draw.scores.best, best, rtol=1e-5)
     np.testing.assert_array_equal(draw.scores.ids, which)
 
 
-def test_who_does_not_ask_gets_no_scores_and_the_same_token():
+def test_without_scores_the_token_is_the_same():
     logits = np.random.default_rng(4).normal(0, 3, (2, V)).astype(np.float32)
     settings = Sampler(0.9).traced()
-    plain, draw = told(logits, settings, jnp.zeros(logits.shape, bool))
+    plain, draw = one_draw(logits, settings, jnp.zeros(logits.shape, bool))
     assert draw.scores is None
     for wanted in (False, True):
-        ids, draw = told(logits, replace(settings, scored=jnp.bool_(wanted)), jnp.zeros(logits.shape, bool))
+        ids, draw = one_draw(logits, replace(settings, scored=jnp.bool_(wanted)), jnp.zeros(logits.shape, bool))
         np.testing.assert_array_equal(ids, plain)
         assert draw.scores.best.shape == (2, V)  # as many as there are
         assert bool(np.any(draw.scores.chosen)) == wanted

@@ -79,13 +79,13 @@ def test_a_message_is_text_and_the_template_is_not(words, data):
     asked = chat.ask(content)
     ids, template = chat.encode(words, asked), chat.encode(words, chat.ask("xx"))
     assert [i for i in ids if i in words.special] == [i for i in template if i in words.special]
-    said, around = (words.backend.decode(found, skip_special_tokens=False) for found in (ids, template))
-    assert said == around.replace("xx", content)
+    whole, around = (words.backend.decode(tokens, skip_special_tokens=False) for tokens in (ids, template))
+    assert whole == around.replace("xx", content)
     if not any(token in content for token in words.special.values()):
         assert ids == words.encode(chat.render(words, asked), special=False, allow_special_tokens=True)
 
 
-def test_those_who_ask_for_it_get_special_tokens(packaged):
+def test_special_tokens_may_be_allowed(packaged):
     words = packaged.tokenizer
     assert words.encode("a<|im_end|>", allow_special_tokens=True)[-1] == 2
     assert chat.encode(words, chat.ask("a<|im_end|>"), allow_special_tokens=True).count(2) == 3
@@ -99,8 +99,8 @@ def test_templates_that_look_into_a_message_find_its_text(packaged):
     )
     words = Tokenizer(packaged.tokenizer.definition, template, "", "", ())
     ids = chat.encode(words, chat.ask("a<|im_end|>é|x| <|im_start|>b "))
-    said = words.backend.decode(ids, skip_special_tokens=False)
-    assert said == '<|im_start|>"a<|im_end|>é|x| <|im_start|>b "<|im_start|>b<|im_end|>'
+    text = words.backend.decode(ids, skip_special_tokens=False)
+    assert text == '<|im_start|>"a<|im_end|>é|x| <|im_start|>b "<|im_start|>b<|im_end|>'
     assert [i for i in ids if i in words.special] == [1, 2]
 
 
@@ -109,13 +109,13 @@ def test_a_special_token_that_cannot_be_written_otherwise_is_refused():
     definition = json.loads(byte_level("gpt-2").definition)
     definition["added_tokens"].append({**definition["added_tokens"][0], "id": 259, "content": "im"})
     words = Tokenizer(json.dumps(definition), CHATML, "", "", ())
-    for call in (lambda: words.encode("an im b"), lambda: chat.encode(words, chat.ask("an im b"))):
+    for call in (words.encode, lambda text: chat.encode(words, chat.ask(text))):
         with pytest.raises(UserError, match="'im', which this tokenizer has no other tokens for"):
-            call()
+            call("an im b")
     assert words.encode("im", allow_special_tokens=True) == [259]
 
 
-def test_special_tokens_that_are_found_after_normalising_stay_text_too(packaged):
+def test_special_tokens_that_match_after_normalising_stay_text_too(packaged):
     definition = json.loads(packaged.tokenizer.definition)
     for token in definition["added_tokens"]:
         token["normalized"] = True

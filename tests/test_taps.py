@@ -43,20 +43,20 @@ def untapped(module):
 def program_texts(cfg, params):
     """The program of a prompt as it is before XLA sees it, with and without a cache."""
     ids, row = jnp.zeros((2, 5), jnp.int32), jnp.zeros(2, jnp.int32)
-    programs = [transforms.assemble(cfg, parse(placement)) for placement in ("step", "step+nocache")]
-    return [each.prefill.lower(params, ids, row, row, Sampler(), 16).as_text() for each in programs]
+    programs = [transforms.assemble(cfg, parse(placement)).prefill for placement in ("step", "step+nocache")]
+    return [prefill.lower(params, ids, row, row, Sampler(), 16).as_text() for prefill in programs]
 
 
 @pytest.mark.parametrize("family", config.FAMILIES)
 def test_closed_taps_leave_no_trace_in_a_program(monkeypatch, family):
-    cfg, found = config.tiny(family), []
+    cfg, named = config.tiny(family), []
     params = build(cfg)
     before = program_texts(cfg, params)
     for module, name in ((attention, "attend"), (layer, "layer")):
         names, taps = untapped(module)
         monkeypatch.setattr(module, name, names[name])
-        found += taps
-    assert sorted(found) == sorted(OF_A_LAYER)
+        named += taps
+    assert sorted(named) == sorted(OF_A_LAYER)
     assert program_texts(cfg, params) == before
     monkeypatch.undo()
     monkeypatch.setattr(transforms, "tree", partial(transforms.tree, tap=lambda name, value: -value))

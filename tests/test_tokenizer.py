@@ -1,5 +1,6 @@
+import json
+
 import pytest
-import tokenizers
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tokenizers.pre_tokenizers import ByteLevel
@@ -7,6 +8,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from llama_jax import checkpoint
 from llama_jax.checkpoint import vocabulary
 from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import LETTERS
 from tests.conftest import edit_json, save_llama
 
 SPM = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["▁", "h", "i", "▁h", "hi", "▁hi", "!", "hi!"]
@@ -56,32 +58,24 @@ def test_sentencepiece_merges_by_score_and_spells_bytes():
 
 @pytest.mark.parametrize(
     ("changes", "words"),
-    [(dict(model="bert"), "bert"), (dict(tokens=[]), "no vocabulary"), (dict(scores=[1.0]), "1 scores")],
+    [
+        (dict(model="bert"), "bert"),
+        (dict(tokens=[]), "no vocabulary"),
+        (dict(scores=[1.0]), "1 scores"),
+        (dict(model="gpt2", pre="odd", merges=[]), "pre is 'odd'.*llama-bpe"),
+    ],
 )
 def test_unsupported_tokenizers_are_named(changes, words):
     with pytest.raises(UserError, match=words):
         made(spm(**changes))
 
 
-def test_unknown_pre_tokenizers_are_named():
-    with pytest.raises(UserError, match="pre is 'odd'.*llama-bpe"):
-        made(spm(model="gpt2", pre="odd", merges=[]))
-
-
 def test_llama3_splits_and_begins_with_bos():
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    tokens = ["<|begin|>", "<|eot_id|>", *letters, "12", "123"]
-    fields = spm(
-        model="gpt2",
-        pre="llama-bpe",
-        tokens=tokens,
-        token_type=[3, 3] + [1] * 258,
-        scores=None,
-        merges=["1 2", "12 3"],
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    tok = made(fields)
+    tokens = ["<|begin|>", "<|eot_id|>", *sorted(ByteLevel.alphabet()), "12", "123"]
+    tok = made(spm(
+        model="gpt2", pre="llama-bpe", tokens=tokens, token_type=[3, 3] + [1] * 258, scores=None,
+        merges=["1 2", "12 3"], bos_token_id=0, eos_token_id=1,
+    ))  # fmt: skip
     assert [tokens[i] for i in tok.encode("12312")] == ["<|begin|>", "123", "12"]  # digits in threes
     assert tok.stop == (1,)
 
@@ -90,13 +84,8 @@ def test_a_hub_folder(tmp_path, packaged):
     folder, _ = save_llama(tmp_path / "m", vocab_size=49152)
     assert checkpoint.load_tokenizer(str(folder)) is None
     (folder / "tokenizer.json").write_text(packaged.tokenizer.definition)
-    (folder / "tokenizer_config.json").write_text("{}")
-    edit_json(
-        folder / "tokenizer_config.json",
-        bos_token="<|im_start|>",
-        eos_token={"content": "<|im_end|>"},
-        chat_template="{{ 1 }}",
-    )
+    config = dict(bos_token="<|im_start|>", eos_token={"content": "<|im_end|>"}, chat_template="{{ 1 }}")
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
     edit_json(folder / "generation_config.json", eos_token_id=[7, 9])
     tok = checkpoint.load_tokenizer(str(folder))
     assert (tok.stop, tok.chat_template, tok.eos_token) == ((0, 2, 7, 9), "{{ 1 }}", "<|im_end|>")
@@ -105,3 +94,31 @@ def test_a_hub_folder(tmp_path, packaged):
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="not a tokenizer"):
         checkpoint.load_tokenizer(str(folder))
+
+
+# Bytes of tokens: side by side they are the text's --------------------------------------------------------------------
+
+
+@given(st.text("aZ 1\n.éß語👋", max_size=30))
+def test_the_bytes_of_a_texts_tokens_are_its_own(packaged, text):
+    spelt = [packaged.tokenizer.token_bytes(i) for i in packaged.tokenizer.encode(text)]
+    assert b"".join(spelt) == text.encode()
+
+
+def test_letters_are_gpt2s():
+    assert len(LETTERS) == 256
+    assert set(LETTERS) == set(ByteLevel.alphabet())
+    assert (LETTERS["Ġ"], LETTERS["Ċ"], LETTERS["a"]) == (b" ", b"\n", b"a")
+
+
+def test_a_special_token_is_its_spelling_and_an_id_without_a_token_nothing(packaged):
+    ends = packaged.tokenizer.stop[-1]
+    assert packaged.tokenizer.token_bytes(ends) == packaged.tokenizer.special[ends].encode()
+    assert packaged.tokenizer.token_bytes(10**6) == b""
+
+
+@pytest.mark.parametrize("text", ["ab", "é b"])
+def test_sentencepiece_tokens_are_words_with_their_space_or_bytes(text):
+    tokenizer = made(spm())
+    spelt = [tokenizer.token_bytes(i) for i in tokenizer.encode(text, special=False)]
+    assert b"".join(spelt) == f" {text}".encode()

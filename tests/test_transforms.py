@@ -14,6 +14,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS
 from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard
+from tests.conftest import among_the_fast
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -25,13 +26,15 @@ SWITCHED = [m for m in MODIFIERS if m not in {"persistent", *FEWER_BITS}]
 
 
 def valid_names():
-    """Each ladder placement alone, three of them with each switch, and a seeded sample of the whole cross product."""
-    names = list(LADDER) + [f"{p}+{m}" for p in ("layer", "step", "loop") for m in SWITCHED]
+    """Each ladder placement alone and `step` with each switch; among the slow tests two others with each switch too,
+    and a seeded sample of the whole cross product."""
+    fast = [*LADDER, *(f"step+{m}" for m in SWITCHED)]
+    others = [f"{p}+{m}" for p in ("layer", "loop") for m in SWITCHED]
     everything = [
-        "+".join([p, *chosen]) for p in LADDER for n in (1, 2, 3) for chosen in itertools.combinations(SWITCHED, n)
+        "+".join([p, *some]) for p in LADDER for n in (1, 2, 3) for some in itertools.combinations(SWITCHED, n)
     ]
-    names += random.Random(0).sample([name for name in everything if is_valid(name)], 16)
-    return [name for name in dict.fromkeys(names) if is_valid(name)]
+    others += random.Random(0).sample([name for name in everything if is_valid(name)], 16)
+    return among_the_fast(fast, filter(is_valid, dict.fromkeys([*fast, *others])))
 
 
 def is_valid(name):
@@ -43,10 +46,8 @@ def is_valid(name):
 
 def answers(tiny, name, sampler=generate.GREEDY, prompts=PROMPTS, n=N, engine=None, **options):
     engine = engine or generate.bind(*tiny, parse(name) if isinstance(name, str) else name)
-    return [
-        a.token_ids
-        for a in generate.answer(engine, prompts, n, sampler=sampler, seeds=[1, 2, 3][: len(prompts)], **options)
-    ]
+    made = generate.answer(engine, prompts, n, sampler=sampler, seeds=[1, 2, 3][: len(prompts)], **options)
+    return [answer.token_ids for answer in made]
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +66,19 @@ def test_same_tokens_everywhere(tiny, expected, name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "eager+traced",
-        "ops",
-        "layer+aot",
-        "split+traced+scan",
-        "step+nocache",
-        "step+aot+donate",
-        "chunk8+async",
-        "loop",
-    ],
+    among_the_fast(
+        ("split+traced+scan", "step+aot+donate", "chunk8+async", "loop"),
+        [
+            "eager+traced",
+            "ops",
+            "layer+aot",
+            "split+traced+scan",
+            "step+nocache",
+            "step+aot+donate",
+            "chunk8+async",
+            "loop",
+        ],
+    ),
 )
 def test_nothing_compiles_after_the_first_request(tiny, name):
     engine = generate.bind(*tiny, parse(name))
@@ -90,35 +94,33 @@ def test_sampled_and_greedy_differ(expected):
     assert len(set(expected[0])) == 3
 
 
-def test_a_persistent_cache_that_others_may_write_is_refused(tiny, tmp_path, monkeypatch):
-    """JAX runs what it finds there."""
-    (tmp_path / "cache" / "xla").mkdir(parents=True)
-    (tmp_path / "cache" / "xla").chmod(0o777)
-    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
-    before = jax.config.jax_compilation_cache_dir
-    try:
-        jax.config.update("jax_compilation_cache_dir", None)
-        with pytest.raises(UserError, match="xla .*may be written by others"):
-            generate.bind(*tiny, parse("step+persistent"))
-        assert jax.config.jax_compilation_cache_dir is None
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
-
-
-def test_persistent_compilation_makes_the_same_tokens(tiny, expected, tmp_path, monkeypatch):
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    """The folder of a user's cache, of which JAX does not know yet."""
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
     before = jax.config.jax_compilation_cache_dir
-    try:
-        jax.config.update("jax_compilation_cache_dir", None)
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield tmp_path / "xla"
+    jax.config.update("jax_compilation_cache_dir", before)
+    transforms.compilation_cache.reset_cache()
+
+
+def test_a_persistent_cache_that_others_may_write_is_refused(tiny, own_cache):
+    """JAX runs what lies there."""
+    own_cache.mkdir()
+    own_cache.chmod(0o777)
+    with pytest.raises(UserError, match="xla .*may be written by others"):
+        generate.bind(*tiny, parse("step+persistent"))
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_persistent_compilation_makes_the_same_tokens(tiny, expected, own_cache):
+    assert answers(tiny, "step+persistent") == expected[0]
+    assert any(own_cache.iterdir())
+    jax.clear_caches()
+    with Guard() as guard:
         assert answers(tiny, "step+persistent") == expected[0]
-        assert any((tmp_path / "xla").iterdir())
-        jax.clear_caches()
-        with Guard() as guard:
-            assert answers(tiny, "step+persistent") == expected[0]
-        assert guard.count("hit")
-    finally:
-        jax.config.update("jax_compilation_cache_dir", before)
-        transforms.compilation_cache.reset_cache()
+    assert guard.count("hit")
 
 
 def test_bfloat16_runs_in_bfloat16(tiny):
@@ -177,11 +179,8 @@ def test_the_listed_names_and_only_they_are_jitted(tiny):
 def test_donation_reuses_the_buffers(tiny):
     engine = generate.bind(*tiny, parse("step+donate"))
     token, carry = generate.prefill(engine, generate.request(engine.config, PROMPTS, 8))
-    program = engine.programs.step.lower(engine.params, token, carry, generate.GREEDY).compile()
-    assert (
-        program.as_text().count("may-alias") + program.as_text().count("must-alias")
-        >= 2 * engine.config.num_hidden_layers
-    )
+    text = engine.programs.step.lower(engine.params, token, carry, generate.GREEDY).compile().as_text()
+    assert text.count("may-alias") + text.count("must-alias") >= 2 * engine.config.num_hidden_layers
     cached = jax.tree.leaves(carry.cache.entries)
     engine.programs.step(engine.params, token, carry, generate.GREEDY)
     assert all(a.is_deleted() for a in cached)

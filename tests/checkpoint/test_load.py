@@ -39,15 +39,20 @@ def test_no_such_model(name, words):
         checkpoint.load(name)
 
 
-def test_the_largest_model_that_may_be_declared_is_refused_before_anything_is_made_for_it():
-    name = "random:smollm2-135m,num_hidden_layers=10000,hidden_size=1048576,intermediate_size=1048576"
-    with pytest.raises(UserError, match="the weights need"):
-        checkpoint.load(name, "q8_0")
-
-
-def test_dtype_is_checked():
-    with pytest.raises(UserError, match="float8"):
-        checkpoint.load("random:smollm2-135m", "float8")
+@pytest.mark.parametrize(
+    ("name", "dtype", "words"),
+    [
+        ("random:smollm2-135m", "float8", "float8"),
+        (  # the largest model that may be declared
+            "random:smollm2-135m,num_hidden_layers=10000,hidden_size=1048576,intermediate_size=1048576",
+            "q8_0",
+            "the weights need",
+        ),
+    ],
+)
+def test_a_model_is_refused_before_anything_is_made_for_it(name, dtype, words):
+    with pytest.raises(UserError, match=words):
+        checkpoint.load(name, dtype)
 
 
 def test_random_weights_follow_their_seed():

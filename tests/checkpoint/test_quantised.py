@@ -10,26 +10,17 @@ import numpy as np
 import psutil
 import pytest
 
-from llama_jax import checkpoint, config, generate
+from llama_jax import checkpoint, config, generate, model
+from llama_jax.checkpoint import gguf as reader
 from llama_jax.checkpoint import quantised, random, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.checkpoint.tensors import names
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, Blocks, Int8, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, write
-from tests.conftest import build
+from tests.conftest import TINY, build, same
 from tests.kernels import products
 from tests.test_families import write_gguf
-
-SMALL = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
 
 
 def weights_of(params):
@@ -42,42 +33,36 @@ def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, ki
     own = checkpoint.load(str(tmp_path / "m.gguf"), "gguf")
     wide = checkpoint.load(str(tmp_path / "m.gguf"))
     assert (own.dtype, own.blocks, wide.blocks) == ("gguf", "gguf", "gguf")
-    for found, expected in zip(weights_of(own.params), weights_of(wide.params), strict=True):
-        assert isinstance(found, Blocks) == (expected.ndim == 2)
-        np.testing.assert_array_equal(found.dequantised() if is_quantised(found) else found, expected)
-    qkv = np.concatenate(
-        [
-            raw_of(tmp_path / "m.gguf", f"blk.1.attn_{part}.weight", heads)
-            for part, heads in (("q", 4), ("k", 2), ("v", 0))
-        ]
-    )
-    np.testing.assert_array_equal(products.unpack(own.params.layers[1].attention.qkv), qkv)
+    matrices = [weight.ndim == 2 for weight in weights_of(wide.params)]
+    assert [isinstance(weight, Blocks) for weight in weights_of(own.params)] == matrices
+    assert same(model.cast(own.params, np.float32), wide.params)
+    parts = (("q", 4), ("k", 2), ("v", 0))
+    qkv = [raw_of(tmp_path / "m.gguf", f"blk.1.attn_{part}.weight", heads) for part, heads in parts]
+    np.testing.assert_array_equal(products.unpack(own.params.layers[1].attention.qkv), np.concatenate(qkv))
     # 260 rows: 16 does not divide them
     assert own.params.embedding.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)
 
 
 def raw_of(path, name, heads):
     """The file's bytes of a tensor, by the library's reader alone."""
-    found = next(t for t in gguf.GGUFReader(path).tensors if t.name == name)
-    size, width = gguf.GGML_QUANT_SIZES[found.tensor_type]
-    rows = np.asarray(found.data).reshape(-1, int(found.shape[0]) // size, width)
+    tensor = next(t for t in gguf.GGUFReader(path).tensors if t.name == name)
+    size, width = gguf.GGML_QUANT_SIZES[tensor.tensor_type]
+    rows = np.asarray(tensor.data).reshape(-1, int(tensor.shape[0]) // size, width)
     return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if heads else rows
 
 
 def test_what_has_no_blocks_is_refused_with_the_tensor_its_type_and_the_remedy(tmp_path):
     write(tmp_path / "h.gguf", "F16")
-    with pytest.raises(
-        UserError, match=r"tensor model\.embed_tokens\.weight is stored as F16, not as Q4_0, Q4_1, Q8_0; use q8_0"
+    mine = checkpoint.Checkpoint("mine", cfg := config.tiny(), build(cfg), None, "", "here", "float32")
+    stored = r"tensor model\.embed_tokens\.weight is stored as F16, not as Q4_0, Q4_1, Q8_0; use q8_0"
+    for read, words in (
+        (lambda: checkpoint.load(str(tmp_path / "h.gguf"), "gguf"), stored),
+        (lambda: checkpoint.load(TINY, "gguf"), "no GGUF file.*use q8_0"),
+        (lambda: generate.build(checkpoint.load(TINY), "step+gguf"), "no GGUF file.*use q8_0"),
+        (lambda: generate.build(mine, "step+gguf"), "from none; use weights='q8_0'"),
     ):
-        checkpoint.load(str(tmp_path / "h.gguf"), "gguf")
-    with pytest.raises(UserError, match="no GGUF file.*use q8_0"):
-        checkpoint.load(SMALL, "gguf")
-    with pytest.raises(UserError, match="no GGUF file.*use q8_0"):
-        generate.build(checkpoint.load(SMALL), "step+gguf")
-    cfg = config.tiny()
-    mine = checkpoint.Checkpoint("mine", cfg, build(cfg), None, "", "here", "float32")
-    with pytest.raises(UserError, match="from none; use weights='q8_0'"):
-        generate.build(mine, "step+gguf")
+        with pytest.raises(UserError, match=words):
+            read()
     assert checkpoint.load(str(tmp_path / "h.gguf")).blocks == mine.blocks == "q8_0"
 
 
@@ -96,12 +81,9 @@ def test_every_family_is_quantised_matrix_by_matrix(family, form):
     """From a source and from parameters alike; GPT-2's are stored [in, out]."""
     cfg = config.tiny(family, hidden_size=40, tie_word_embeddings=family == "gpt2")  # 32 divides neither 40 nor 97
     source, wide = random.open_random(cfg, 0), tensors.assemble(random.open_random(cfg, 0), "float32")
-    found, again = tensors.assemble(source, form), checkpoint.quantised_from(wide, form)
-    for ours, theirs, rows in zip(weights_of(found), weights_of(again), jax.tree.leaves(names(cfg)), strict=True):
-        assert jax.tree.structure(ours) == jax.tree.structure(theirs)
-        for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
-            np.testing.assert_array_equal(a, b, err_msg=str(rows))
-    for ours, plain, rows in zip(weights_of(found), weights_of(wide), jax.tree.leaves(names(cfg)), strict=True):
+    made = tensors.assemble(source, form)
+    assert same(made, checkpoint.quantised_from(wide, form))
+    for ours, plain, rows in zip(weights_of(made), weights_of(wide), jax.tree.leaves(names(cfg)), strict=True):
         if plain.ndim == 1 or "wpe" in rows.names[0]:
             np.testing.assert_array_equal(ours, plain)  # norms, biases and positions stay float32
             continue
@@ -120,8 +102,7 @@ def test_gguf_of_other_families_keep_their_bytes(tmp_path, family):
     write_gguf(tmp_path / "f.gguf", cfg, values)
     into(tmp_path / "f.gguf", tmp_path / "q.gguf")
     own, wide = checkpoint.load(str(tmp_path / "q.gguf"), "gguf"), checkpoint.load(str(tmp_path / "q.gguf"))
-    for found, expected in zip(weights_of(own.params), weights_of(wide.params), strict=True):
-        np.testing.assert_array_equal(found.dequantised() if is_quantised(found) else found, expected)
+    assert same(model.cast(own.params, np.float32), wide.params)
     assert {w.kind for w in weights_of(own.params) if is_quantised(w)} == {"q8_0"}
 
 
@@ -147,18 +128,16 @@ def into(path, out, kind=gguf.GGMLQuantizationType.Q8_0):
 
 def test_blocks_of_the_wanted_kind_are_kept_and_not_rounded_again(tmp_path):
     write(tmp_path / "m.gguf", "Q8_0")
-    own, same = (checkpoint.load(str(tmp_path / "m.gguf"), form).params for form in ("gguf", "q8_0"))
-    for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(same), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert same(*(checkpoint.load(str(tmp_path / "m.gguf"), form).params for form in ("gguf", "q8_0")))
 
 
 def test_another_form_is_read_again_from_the_source_and_shared():
-    loaded = checkpoint.load(SMALL, "bfloat16")
-    found = loaded.weights("q8_0")
-    assert loaded.weights("q8_0") is found
+    loaded = checkpoint.load(TINY, "bfloat16")
+    blocks = loaded.weights("q8_0")
+    assert loaded.weights("q8_0") is blocks
     assert loaded.weights("bfloat16") is loaded.params
-    expected = checkpoint.load(SMALL, "q8_0").params  # of the float32 values, not of the bfloat16 ones
-    assert all(np.array_equal(a, b) for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True))
+    expected = checkpoint.load(TINY, "q8_0").params  # of the float32 values, not of the bfloat16 ones
+    assert same(blocks, expected)
     assert not replace(loaded, params=expected).forms  # another model's forms are not this one's
 
 
@@ -190,16 +169,14 @@ def test_no_two_tensors_are_there_in_float32_at_a_time(form, monkeypatch):
     source = random.open_random(cfg, 0)
     largest = max(np.prod(t.shape) for t in source.tensors.values())
     joined = (cfg.num_attention_heads + 2 * cfg.num_key_value_heads) * cfg.head_dim * cfg.hidden_size
-    found = tensors.assemble(replace(source, tensors={k: watched(t) for k, t in source.tensors.items()}), form)
+    made = tensors.assemble(replace(source, tensors={k: watched(t) for k, t in source.tensors.items()}), form)
     assert max(most) <= max(largest, joined, 2 * cfg.intermediate_size * cfg.hidden_size)
     assert len(most) > 30
-    assert sum(leaf.nbytes for leaf in jax.tree.leaves(found)) < 2 * cfg.num_parameters
+    assert sum(leaf.nbytes for leaf in jax.tree.leaves(made)) < 2 * cfg.num_parameters
 
 
 def test_the_files_own_blocks_are_never_expanded(tmp_path, monkeypatch):
     write(tmp_path / "m.gguf", "Q4_0")
-    from llama_jax.checkpoint import gguf as reader
-
     monkeypatch.setattr(reader, "dequantize", lambda *a: pytest.fail("expanded"))
     loaded = checkpoint.load(str(tmp_path / "m.gguf"), "gguf")
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params)) < 0.7 * CONFIG.num_parameters
@@ -231,9 +208,8 @@ def test_the_packaged_model_in_its_own_blocks(packaged, tmp_path, monkeypatch):
     assert packaged.blocks == "gguf"
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(own)) == pytest.approx(96.6e6, rel=0.01)
     for i in (0, 29):
-        np.testing.assert_array_equal(
-            own.layers[i].attention.qkv.dequantised(), packaged.params.layers[i].attention.qkv
-        )
-        np.testing.assert_array_equal(own.layers[i].ffn.gate_up.dequantised(), packaged.params.layers[i].ffn.gate_up)
+        mine, theirs = own.layers[i], packaged.params.layers[i]
+        np.testing.assert_array_equal(mine.attention.qkv.dequantised(), theirs.attention.qkv)
+        np.testing.assert_array_equal(mine.ffn.gate_up.dequantised(), theirs.ffn.gate_up)
     ids = np.array([0, 5, 49151])
     np.testing.assert_array_equal(own.embedding.weight[ids], packaged.params.embedding.weight[ids])

@@ -1,6 +1,5 @@
 """Random weights as GGUF files: what is read again is what was written, bit for bit, and llama.cpp reads it too."""
 
-import jax
 import numpy as np
 import pytest
 
@@ -8,22 +7,12 @@ from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import header, writer
 from llama_jax.plumbing.errors import UserError
 from llama_jax.rope import frequencies
-from tests.conftest import relative_error
+from tests.conftest import relative_error, same
 
 HEADS = "num_attention_heads=4,num_key_value_heads=2,head_dim=32"
 SIZES = f"num_hidden_layers=2,hidden_size=64,intermediate_size=96,{HEADS}"
 SMALL = f"random:smollm2-360m,{SIZES},vocab_size=512:3"
 KINDS = ("q4_0", "q4_1", "q8_0")
-
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
-
-
-def same(left, right):
-    pairs = zip(jax.tree.leaves(left), jax.tree.leaves(right), strict=True)
-    return jax.tree.structure(left) == jax.tree.structure(right) and all(np.array_equal(a, b) for a, b in pairs)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -83,20 +72,19 @@ def test_llama_cpp_reads_it_and_its_logits_agree(tmp_path, monkeypatch, kind, pr
     assert (gap <= 0.05 * np.abs(ours).max()).all()  # where they choose otherwise it is a near-tie
 
 
-BAD = {
-    "type": (SMALL, "q4_2", "--type is 'q4_2'; it must be q4_0, q4_1, q8_0. Did you mean"),
-    "no random weights": ("smollm2-135m-instruct", "q4_0", "only random weights"),
-    "preset": ("random:smollm3", "q4_0", "No such preset"),
-    "family": ("random:gpt2", "q4_0", "only models of llama and qwen2 are written, no gpt2"),
-    "rows": (f"{SMALL.replace('intermediate_size=96', 'intermediate_size=100')}", "q4_0", "needs a multiple of 32"),
-    "vocabulary": (f"random:smollm2-135m,{SIZES},vocab_size=40", "q4_0", "too small for a tokenizer"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, case):
-    model, kind, said = BAD[case]
-    with pytest.raises(UserError, match=said):
+@pytest.mark.parametrize(
+    ("model", "kind", "words"),
+    [
+        (SMALL, "q4_2", "--type is 'q4_2'; it must be q4_0, q4_1, q8_0. Did you mean"),
+        ("smollm2-135m-instruct", "q4_0", "only random weights"),
+        ("random:smollm3", "q4_0", "No such preset"),
+        ("random:gpt2", "q4_0", "only models of llama and qwen2 are written, no gpt2"),
+        (SMALL.replace("intermediate_size=96", "intermediate_size=100"), "q4_0", "needs a multiple of 32"),
+        (f"random:smollm2-135m,{SIZES},vocab_size=40", "q4_0", "too small for a tokenizer"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, model, kind, words):
+    with pytest.raises(UserError, match=words):
         writer.write(model, kind, tmp_path / "out" / "m.gguf")
     assert not (tmp_path / "out").exists()
 

@@ -14,7 +14,6 @@ from llama_jax.decoding import drafts
 from llama_jax.decoding.steps import Bounds, Carry, Steps
 from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement, parse
-from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Draw, Sampler
 from llama_lab.bench import Guard
 from tests.conftest import among_the_fast
@@ -93,7 +92,7 @@ SILENCE = st.just([0] * SLOTS)
 PROMPTS = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=12), min_size=ROWS, max_size=ROWS)
 
 
-@hypothesis.settings(max_examples=60, deadline=None)
+@hypothesis.settings(max_examples=40, deadline=None)
 @hypothesis.given(
     st.sampled_from(["loop", "chunk6", "step"]),
     TABLES,
@@ -114,16 +113,16 @@ def test_no_token_differs_whatever_is_proposed(machines, name, table, noise, pro
         token, carry = generate.prefill(engine, batch, sampler)
         return np.concatenate([np.asarray(token)[None], *generate.decode(engine, batch, token, carry, sampler)])
 
-    expected, found = made("loop"), made(f"{name}+lookup{COUNT}")
-    assert len(found) == (len(expected) if name == "loop" else n)
-    for row, same in zip(found.T, expected.T, strict=True):  # what comes after a row's stop token means nothing
+    expected, drafted = made("loop"), made(f"{name}+lookup{COUNT}")
+    assert len(drafted) == (len(expected) if name == "loop" else n)
+    for row, same in zip(drafted.T, expected.T, strict=True):  # what comes after a row's stop token means nothing
         assert generate.cut(row[: len(expected)], stop) == generate.cut(same, stop)
 
 
 def test_what_is_proposed():
     def drafts_of(text, newest, pad=0, count=5):
-        found, there = drafts.proposed(jnp.array([text]), jnp.int32(newest), jnp.array([pad]), count)
-        return found[0].tolist() if there[0] else None
+        proposed, there = drafts.proposed(jnp.array([text]), jnp.int32(newest), jnp.array([pad]), count)
+        return proposed[0].tolist() if there[0] else None
 
     assert drafts_of([4, 7, 5, 6, 7, 5, 9], 5) == [6, 7, 5, 6, 7]  # the docstring's
     assert drafts_of([4, 7, 5, 6, 7, 5, 9], 5, count=2) == [6, 7]
@@ -146,7 +145,7 @@ ARITHMETIC = ["", "+kvint8", "+kvbf16", "+scan", "+bf16", "+q8_0", "+q4_1+gemv",
 @pytest.mark.parametrize(
     ("arithmetic", "sampler"),
     among_the_fast(
-        [(name, generate.GREEDY) for name in ("", "+kvint8", "+fused")],
+        [("", generate.GREEDY), ("+fused", generate.GREEDY)],
         [*((name, generate.GREEDY) for name in ARITHMETIC), ("", DRAWN), ("+fused", DRAWN)],
     ),
 )
@@ -175,8 +174,7 @@ def test_hosts_get_the_tokens_they_asked_for(tiny, name):
     assert generate.answer(engine, prompts, 30, stop=(stop,)) == generate.answer(plain, prompts, 30, stop=(stop,))
     assert generate.answer(engine, [[1, 2, 3]], 8, length=3, slots=10) == generate.answer(plain, [[1, 2, 3]], 8)
     for n in (1, 2, 7):
-        assert sum(len(block) for block in generate.stream(engine, prompts, n)) == n
-    generate.answer(engine, prompts, 30)
+        assert sum(len(block) for block in generate.stream(engine, prompts, n, slots=48)) == n
     with Guard() as guard:
         generate.answer(engine, [prompt[::-1] for prompt in prompts], 30)
     assert not guard.fired, guard.reason
@@ -195,29 +193,21 @@ def test_prompts_in_pieces_are_searched_as_a_whole(tiny, monkeypatch):
 
 def test_settings_as_arguments_draw_the_same(tiny):
     plain, traced = (generate.bind(*tiny, parse(n)) for n in ("loop", "loop+lookup+traced"))
-    for sampler in (generate.GREEDY, Sampler(0.9, top_p=0.9, repetition_penalty=1.2)):
-        options = dict(sampler=sampler, seeds=[3])
-        assert generate.answer(traced, [REPEATING], 40, **options) == generate.answer(plain, [REPEATING], 40, **options)
+    options = dict(sampler=Sampler(0.9, top_p=0.9, repetition_penalty=1.2), seeds=[3])
+    assert generate.answer(traced, [REPEATING], 40, **options) == generate.answer(plain, [REPEATING], 40, **options)
 
 
 def test_an_accepted_draft_is_as_likely_as_the_model_says(machines):
     """The distribution over many seeds is that without drafts: each token of the automaton has one likely successor."""
     table = dict(next=jnp.zeros((V,) * 3, jnp.int32).at[:].set(1), noise=jnp.zeros(SLOTS, jnp.int32))
     engine, counts = replace(machines[f"step+lookup{COUNT}"], params=table), np.zeros(V)
-    for seed in range(60):
+    for seed in range(60):  # one program, and calls of a few milliseconds
         batch = generate.request(engine.config, [[1] * 8] * ROWS, 20, seeds=seed * ROWS, slots=SLOTS, length=12)
         token, carry = generate.prefill(engine, batch, Sampler(1.0))
         for block in generate.decode(engine, batch, token, carry, Sampler(1.0)):
             counts += np.bincount(block.ravel(), minlength=V)
     expected = counts.sum() * np.asarray(jax.nn.softmax(jax.nn.one_hot(1, V) * 2.0))
     assert ((counts - expected) ** 2 / expected).sum() < 18  # chi-squared of two degrees: one in 8,000
-
-
-def test_drafts_that_cannot_be_are_refused_in_one_line():
-    with pytest.raises(UserError, match="leave cache='none' out"):
-        parse("loop+lookup+nocache")
-    with pytest.raises(UserError, match="drafts are proposed and verified in one program"):
-        Placement("mine", jit="transform", drafts=2)
 
 
 @pytest.mark.parametrize("name", ["loop+donate+lookup", "loop+fused+lookup"])

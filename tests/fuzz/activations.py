@@ -20,50 +20,20 @@ LINES = (
     *(b'{"text": "' + b"a" * (17 << 20) + b'"}', b"a" * (5 << 20), b'{"text": "a", "text": 2}'),
 )
 NAMES = (
-    *[
-        "memory://a",
-        "http://127.0.0.1:9/a",
-        "s3://a/b",
-        "gs://a/b",
-        "zip://a::/nowhere.zip",
-        "ftp://127.0.0.1:9/a",
-        "hdfs://a/b",
-    ],
-    *[
-        "nonsense://a",
-        "file:///nowhere/a.jsonl",
-        "github://a:b@c/d",
-        "data:,a",
-        "sftp://127.0.0.1/a",
-        "::",
-        "://",
-        "local://a",
-    ],
-    *[
-        "simplecache::memory://a",
-        "reference://a",
-        "~nosuchuser/a",
-        "/",
-        "/etc",
-        "/dev/zero",
-        "/dev/null",
-        "/proc/self/mem",
-    ],
-    *["hf:", "hf:a", "hf:a/b:c:d:e", "**/**/**", "[", "manual/", "-.jsonl"],
-    *("", " ", "a\0b", "x" * 5_000, "\ud800.jsonl"),
-)
+    "memory://a", "http://127.0.0.1:9/a", "s3://a/b", "gs://a/b", "zip://a::/nowhere.zip", "ftp://127.0.0.1:9/a",
+    "hdfs://a/b", "nonsense://a", "file:///nowhere/a.jsonl", "github://a:b@c/d", "data:,a", "sftp://127.0.0.1/a", "::",
+    "://", "local://a", "simplecache::memory://a", "reference://a", "~nosuchuser/a", "/", "/etc", "/dev/zero",
+    "/dev/null", "/proc/self/mem", "hf:", "hf:a", "hf:a/b:c:d:e", "**/**/**", "[", "manual/", "-.jsonl", "", " ",
+    "a\0b", "x" * 5_000, "\ud800.jsonl",
+)  # fmt: skip
 
 
 @st.composite
 def sources(draw):
     """(name, content or None, field, limit) of a source."""
     if draw(st.integers(0, 4)) == 0:
-        return (
-            draw(st.sampled_from(NAMES)),
-            None,
-            draw(st.sampled_from([None, "text", ""])),
-            draw(st.sampled_from([None, 3])),
-        )
+        name, *options = (draw(st.sampled_from(choices)) for choices in (NAMES, [None, "text", ""], [None, 3]))
+        return name, None, *options
     suffix = draw(st.sampled_from(["jsonl", "jsonl", "txt", "md", "parquet", "odd"]))
     if suffix == "odd":
         return "texts.jsonl", draw(st.sampled_from(hostile.ODD)), None, None
@@ -79,9 +49,9 @@ def source(example, base: Path, folder: Path) -> str:
         if isinstance(content, tuple):
             content = hostile.damaged((base / name).read_bytes(), content)
         hostile.put(folder / name, content)
-    found = open_source(name if content is None else str(folder / name), field, limit)
-    count = sum(1 for _ in itertools.islice(found, 5_000))
-    return f"{count} {len(json.dumps(found.about))} {len(json.dumps(found.stamp))}"
+    opened = open_source(name if content is None else str(folder / name), field, limit)
+    count = sum(1 for _ in itertools.islice(opened, 5_000))
+    return f"{count} {len(json.dumps(opened.about))} {len(json.dumps(opened.stamp))}"
 
 
 @st.composite
@@ -114,10 +84,10 @@ def store(example, base: Path, folder: Path) -> str:
             raise UserError(str(problems[0]))
         same = path.is_file() and path.read_bytes() == before
         return "" if same else f"silently accepted: {path.relative_to(folder / 'store')}"
-    found = ActivationStore.open(folder / "store")
-    column = found["resid_post:0"]
-    found.mean("resid_post:0")
-    return f"{column[0 : min(len(found), 9)].shape} {found.example(1)['token']}"
+    opened = ActivationStore.open(folder / "store")
+    column = opened["resid_post:0"]
+    opened.mean("resid_post:0")
+    return f"{column[0 : min(len(opened), 9)].shape} {opened.example(1)['token']}"
 
 
 def store_name(example, base: Path, folder: Path) -> str:

@@ -24,7 +24,7 @@ LINE = 2_000  # characters of a message for a person
 
 
 def outcome(try_it: Callable, example, base: Path, limit_s: float = LIMIT_S) -> tuple[str, str]:
-    """(one of OUTCOMES, what it said) of `try_it(example, base, an empty folder)`, a function of a module."""
+    """(one of OUTCOMES, a message) of `try_it(example, base, an empty folder)`, a function of a module."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.fuzz.boundaries"])
     folder = Path(tempfile.mkdtemp(prefix="fuzz-"))
@@ -56,22 +56,20 @@ def run(try_it: Callable, example, base: Path, folder: Path, tell) -> None:
     os.environ |= {"LLAMA_JAX_CACHE": str(folder / "cache"), "HF_HUB_OFFLINE": "1", "TMPDIR": str(folder)}
     limit(ROOM)
     try:
-        said = "accepted", str(try_it(example, base, folder) or "")
+        kind, message = "accepted", str(try_it(example, base, folder) or "")
     except UserError as error:
-        message = str(error)
-        fine = 0 < len(message) <= LINE and "\n" not in message
-        said = (
-            ("refused", message) if fine else ("traceback", f"a message of {len(message)} characters: {message[:200]}")
-        )
+        kind, message = "refused", str(error)
+        if not 0 < len(message) <= LINE or "\n" in message:
+            kind, message = "traceback", f"a message of {len(message)} characters: {message[:200]}"
     except EndedError as ended:
-        said = ended.outcome, ended.said
+        kind, message = ended.outcome, ended.message
     except MemoryError:
-        said = "blow-up", last(traceback.format_exc())
+        kind, message = "blow-up", last(traceback.format_exc())
     except BaseException:
-        said = "traceback", last(traceback.format_exc())
+        kind, message = "traceback", last(traceback.format_exc())
     if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > RESIDENT:
-        said = "blow-up", f"it touched more than {RESIDENT >> 30} GiB; {said[0]}: {said[1]}"
-    tell.send(said)
+        kind, message = "blow-up", f"it touched more than {RESIDENT >> 30} GiB; {kind}: {message}"
+    tell.send((kind, message))
     tell.close()
     os._exit(0)
 
@@ -81,6 +79,6 @@ def limit(room: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + room,) * 2)
 
 
-def last(said: str, lines: int = 7) -> str:
+def last(text: str, lines: int = 7) -> str:
     """The end of a traceback."""
-    return "\n".join(said.encode("utf-8", "replace").decode().strip().splitlines()[-lines:])[-900:]
+    return "\n".join(text.encode("utf-8", "replace").decode().strip().splitlines()[-lines:])[-900:]

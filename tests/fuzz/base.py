@@ -9,11 +9,14 @@ from pathlib import Path
 import gguf
 import nbformat
 import numpy as np
+import pyarrow
 import safetensors.numpy
 import tokenizers
+from pyarrow import parquet
 from tokenizers import decoders, models, pre_tokenizers
 
 from llama_jax import checkpoint, config
+from llama_jax.checkpoint import gguf as reader
 from llama_jax.checkpoint import random
 from llama_lab.activations import ActivationSpec, Extractor, extract
 from llama_lab.bench import SCHEMA, record
@@ -28,6 +31,7 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 CONFIG = config.tiny(vocab_size=len(TOKENS))
+GGUF_NAMES = {v: k for names in (reader.LAYER_NAMES, reader.GLOBAL_NAMES) for k, v in names.items()}
 TEXTS = ["The sky is blue.", "abc abc", "Water boils at a lower temperature on a mountain.", "x"] * 3
 
 FIELDS = {  # a GGUF header: key, value
@@ -76,13 +80,12 @@ def write_gguf(path: Path, fields: dict) -> None:
 
 
 def gguf_name(name: str) -> str:
-    from llama_jax.checkpoint.gguf import GLOBAL_NAMES, LAYER_NAMES
-
-    stem, _, kind = name.rpartition(".")
+    """A tensor's name in a GGUF file."""
+    stem, _, suffix = name.rpartition(".")
     if stem.startswith("model.layers."):
         _, _, layer, part = stem.split(".", 3)
-        return f"blk.{layer}.{ {v: k for k, v in LAYER_NAMES.items()}[part] }.{kind}"
-    return f"{ {v: k for k, v in GLOBAL_NAMES.items()}[stem] }.{kind}"
+        return f"blk.{layer}.{GGUF_NAMES[part]}.{suffix}"
+    return f"{GGUF_NAMES[stem]}.{suffix}"
 
 
 def write_folder(folder: Path) -> None:
@@ -112,24 +115,11 @@ def trial(block: int, subject: str, times: list[int]) -> record.Trial:
 
 
 def meta() -> dict:
-    about = {
-        "git": {"commit": "0" * 40, "dirty": False},
-        "packages": {"jax": "0.10.1"},
-        "cpu": "a processor",
-        "cores": 2,
-        "ram_bytes": 10**10,
-        "os": "Linux",
-        "python": "3.12",
-        "bandwidth_gbps": 10.0,
-        "gflops": 50.0,
-        "blas": [],
-        "limits": {},
-        "settings": {},
-        "governor": None,
-        "gpus": [],
-        "load": 0.1,
-        "device": "cpu",
-    }
+    about = dict(
+        git={"commit": "0" * 40, "dirty": False}, packages={"jax": "0.10.1"}, cpu="a processor", cores=2,
+        ram_bytes=10**10, os="Linux", python="3.12", bandwidth_gbps=10.0, gflops=50.0, blas=[], limits={}, settings={},
+        governor=None, gpus=[], load=0.1, device="cpu",
+    )  # fmt: skip
     return {"environment": about, "parameters": {"blocks": 6}, "settings": {"baseline": "step"}, "warm_up": {}}
 
 
@@ -177,9 +167,6 @@ def make(base: Path) -> None:
     (base / "texts.txt").write_text("\n\n".join(TEXTS))
     (base / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     (base / "ids.jsonl").write_text("".join(json.dumps([5, 6, 7 + i]) + "\n" for i in range(9)))
-    import pyarrow
-    from pyarrow import parquet
-
     parquet.write_table(pyarrow.table({"text": TEXTS}), base / "texts.parquet")
     extractor = Extractor(checkpoint.load(str(base / "hf")), ActivationSpec("resid_post:0 ln_final"), (2, 16))
     extract(extractor, str(base / "texts.jsonl"), base / "store", unit=4)

@@ -28,14 +28,10 @@ def make_base(folder: Path) -> Path:
 def thrown(boundary: str, count: int, number: int, visit) -> None:
     """Call `visit` with `count` examples of a boundary, drawn from the seed `number`."""
 
+    options = dict(phases=[Phase.generate], database=None, deadline=None, suppress_health_check=list(HealthCheck))
+
     @seed(number)
-    @settings(
-        max_examples=count,
-        phases=[Phase.generate],
-        database=None,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )
+    @settings(max_examples=count, **options)
     @given(BOUNDARIES[boundary].examples)
     def drawn(example):
         visit(example)
@@ -45,29 +41,26 @@ def thrown(boundary: str, count: int, number: int, visit) -> None:
 
 def campaign(seconds: float, cases: int, number: int, names: list[str], log: Path) -> dict[str, Counter]:
     """Outcomes by boundary. Each has its share of the time, and ends after `cases`."""
-    found: dict[str, Counter] = {}
+    outcomes: dict[str, Counter] = {}
     with tempfile.TemporaryDirectory() as folder, log.open("w") as file:
         base = make_base(Path(folder))
         for name in names:
             counts, end, kinds = Counter(), time.monotonic() + seconds / len(names), set()
-            found[name] = counts
+            outcomes[name] = counts
 
             def visit(example, name=name, counts=counts, end=end, kinds=kinds):
                 if time.monotonic() > end or total(counts) >= cases:
                     return
-                what, said = arena.outcome(
-                    BOUNDARIES[name].run, example, base, PROCESS_S + 20 if name == "command line" else arena.LIMIT_S
-                )
-                silent = what == "accepted" and said.startswith("silently")
-                counts[what] += 1
+                limit = PROCESS_S + 20 if name == "command line" else arena.LIMIT_S
+                outcome, message = arena.outcome(BOUNDARIES[name].run, example, base, limit)
+                silent = outcome == "accepted" and message.startswith("silently")
+                counts[outcome] += 1
                 counts["silent"] += silent
-                kind = what, said.splitlines()[-1][:60] if said else ""
-                if (what in arena.BAD or silent) and kind not in kinds:
+                kind = outcome, message.splitlines()[-1][:60] if message else ""
+                if (outcome in arena.BAD or silent) and kind not in kinds:
                     kinds.add(kind)
-                    file.write(
-                        json.dumps({"boundary": name, "outcome": what, "said": said, "example": repr(example)[:400]})
-                        + "\n"
-                    )
+                    fault = dict(boundary=name, outcome=outcome, message=message, example=repr(example)[:400])
+                    file.write(json.dumps(fault) + "\n")
                     file.flush()
 
             for part in range(10_000):  # hypothesis slows down with the number of examples that it remembers
@@ -75,7 +68,7 @@ def campaign(seconds: float, cases: int, number: int, names: list[str], log: Pat
                     break
                 thrown(name, 50, number + part, visit)
             print(name, dict(counts), flush=True)
-    return found
+    return outcomes
 
 
 def total(counts: Counter) -> int:
@@ -92,16 +85,16 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="a CSV table of the outcomes")
     asked = parser.parse_args()
     asked.log.parent.mkdir(parents=True, exist_ok=True)
-    found = campaign(asked.minutes * 60, asked.cases, asked.seed, asked.only or list(BOUNDARIES), asked.log)
+    outcomes = campaign(asked.minutes * 60, asked.cases, asked.seed, asked.only or list(BOUNDARIES), asked.log)
     columns = [*arena.OUTCOMES, "silent"]
     table = [["boundary", "cases", *columns]]
-    table += [[name, total(c), *(c[o] for o in columns)] for name, c in found.items()]
+    table += [[name, total(c), *(c[o] for o in columns)] for name, c in outcomes.items()]
     if asked.out:
         with asked.out.open("w", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows(table)
     for row in table:
         print(" | ".join(str(cell).rjust(9) for cell in row))
-    sys.exit(any(counts[o] for counts in found.values() for o in arena.BAD))
+    sys.exit(any(counts[o] for counts in outcomes.values() for o in arena.BAD))
 
 
 if __name__ == "__main__":

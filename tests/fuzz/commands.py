@@ -17,37 +17,17 @@ PROCESS_S = 100  # of a command line, which may compile
 class EndedError(Exception):
     """A process of its own came to an end that is no UserError."""
 
-    def __init__(self, outcome: str, said: str):
-        self.outcome, self.said = outcome, said
+    def __init__(self, outcome: str, message: str):
+        self.outcome, self.message = outcome, message
 
 
 SIZES = "hidden_size=32,intermediate_size=32,vocab_size=64,num_attention_heads=1,num_key_value_heads=1"
 TINY = f"random:smollm2-135m,num_hidden_layers=1,{SIZES}"
 WORDS = (
-    *[
-        "x",
-        "-1",
-        "0",
-        "1.5",
-        "nan",
-        "inf",
-        "--",
-        "-",
-        ",",
-        "é",
-        ".",
-        "../..",
-        "/",
-        "/nowhere/a/b",
-        "/dev/full",
-        "/dev/null/x",
-        "~nosuchuser/a",
-        "1e400",
-        "None",
-    ],
-    *("", "\n", "9" * 30, str(2**31), str(2**63), "\udcff", "a" * 5_000, "[" * 5_000, "step,,loop"),
-    "random:gpt2,num_hidden_layers=999999999",
-)
+    "x", "-1", "0", "1.5", "nan", "inf", "--", "-", ",", "é", ".", "../..", "/", "/nowhere/a/b", "/dev/full",
+    "/dev/null/x", "~nosuchuser/a", "1e400", "None", "", "\n", "9" * 30, str(2**31), str(2**63), "\udcff", "a" * 5_000,
+    "[" * 5_000, "step,,loop", "random:gpt2,num_hidden_layers=999999999",
+)  # fmt: skip
 COMMANDS = [
     shlex.split(line)
     for line in (
@@ -88,16 +68,8 @@ STREAMS = {  # how a line is run, and in what environment beside the usual
 def commands(draw):
     """(arguments, how the standard streams and the environment are)."""
     if draw(st.integers(0, 5)) == 0:
-        arguments = [
-            "bench",
-            "--placements",
-            "nosuch",
-            "--model",
-            TINY,
-            draw(st.sampled_from(BENCH)),
-            draw(st.sampled_from(WORDS)),
-        ]
-        return arguments, "normal"
+        start = ["bench", "--placements", "nosuch", "--model", TINY]
+        return [*start, draw(st.sampled_from(BENCH)), draw(st.sampled_from(WORDS))], "normal"
     arguments = list(draw(st.sampled_from(COMMANDS)))
     if draw(st.integers(0, 3)):
         at = draw(st.integers(0, len(arguments)))
@@ -108,10 +80,9 @@ def commands(draw):
 def command(example, base: Path, folder: Path) -> str:
     arguments, streams = example
     arguments = [a.replace("BASE", str(base)) for a in arguments]
-    env = os.environ | {"PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    env.pop("LLAMA_JAX_CACHE")
     after, more = STREAMS[streams]
-    env |= more
+    env = {k: v for k, v in os.environ.items() if k != "LLAMA_JAX_CACHE"}
+    env |= {"PYTHONPATH": str(ROOT), "COLUMNS": "80"} | more
     line = [os.fsencode(a) for a in (sys.executable, "-m", "llama_lab", *arguments)]
     if any(b"\0" in part for part in line):
         return "no argument can hold it"
@@ -119,22 +90,17 @@ def command(example, base: Path, folder: Path) -> str:
     try:
         done = subprocess.run(
             ["bash", "-c", f'{limit}"$@" {after}', "bash", *line],
-            env=env,
-            cwd=folder,
-            capture_output=True,
-            timeout=PROCESS_S,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+            env=env, cwd=folder, capture_output=True, timeout=PROCESS_S, stdin=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise EndedError("hang", f"{arguments} {streams}") from None
-    said = done.stderr.decode(errors="replace").strip()
-    if "Traceback" in said or "Exception ignored" in said:
-        raise EndedError("traceback", said[-900:])
+    errors = done.stderr.decode(errors="replace").strip()
+    if "Traceback" in errors or "Exception ignored" in errors:
+        raise EndedError("traceback", errors[-900:])
     if done.returncode < 0 or (done.returncode > 128 and done.returncode != 141):
-        raise EndedError("abort", f"exit code {done.returncode}: {said[-300:]}")
+        raise EndedError("abort", f"exit code {done.returncode}: {errors[-300:]}")
     if done.returncode == 2 and "2>" not in after:
-        raise UserError(said.splitlines()[-1] if said else "")
+        raise UserError(errors.splitlines()[-1] if errors else "")
     if done.returncode not in (0, 1, 2):
-        raise EndedError("traceback", f"an exit code that is not documented: {done.returncode}: {said[-300:]}")
+        raise EndedError("traceback", f"an exit code that is not documented: {done.returncode}: {errors[-300:]}")
     return f"exit code {done.returncode}"

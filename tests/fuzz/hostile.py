@@ -34,14 +34,9 @@ sizes = st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32, 2**40, 2**62, 2**63 - 1,
 def places(document, at=()):
     """Every path into a JSON document, that of the whole one first; of long lists the first items."""
     yield at
-    inside = (
-        document.items()
-        if isinstance(document, dict)
-        else enumerate(document[:3])
-        if isinstance(document, list)
-        else ()
-    )
-    for key, value in inside:
+    if isinstance(document, list):
+        document = dict(enumerate(document[:3]))
+    for key, value in document.items() if isinstance(document, dict) else ():
         yield from places(value, (*at, key))
 
 

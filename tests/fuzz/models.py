@@ -1,6 +1,5 @@
 """Models: GGUF files and Hugging Face folders, with their tokenizers and templates."""
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -26,14 +25,12 @@ def opened(path: Path) -> str:
 def headers(draw):
     """Changed fields of a GGUF header."""
     keys = st.sampled_from(list(honest.FIELDS))
-    found = draw(
-        st.dictionaries(keys, st.one_of(hostile.values, st.sampled_from(hostile.TEMPLATES)), min_size=1, max_size=2)
-    )
+    values = st.one_of(hostile.values, st.sampled_from(hostile.TEMPLATES))
+    changes = draw(st.dictionaries(keys, values, min_size=1, max_size=2))
     if draw(st.integers(0, 9)) == 0:
-        found["tokenizer.ggml.tokens"] = draw(
-            st.sampled_from([["a"], ["a"] * 262, honest.TOKENS[:9], list(range(262))])
-        )
-    return found
+        vocabularies = [["a"], ["a"] * 262, honest.TOKENS[:9], list(range(262))]
+        changes["tokenizer.ggml.tokens"] = draw(st.sampled_from(vocabularies))
+    return changes
 
 
 def gguf_header(example, base: Path, folder: Path) -> str:
@@ -62,50 +59,23 @@ DOCUMENTS = {
 }
 
 
+KEYS = ("model", "vocab", "merges", "added_tokens", "pre_tokenizer", "decoder", "id", "data_offsets", "dtype", "shape")
+
+
 @st.composite
 def folders(draw):
     """(a file of the Hugging Face folder, what it holds then)."""
-    name = draw(
-        st.sampled_from(
-            ["config.json"] * 4
-            + ["tokenizer_config.json"] * 2
-            + list(DOCUMENTS)[2:]
-            + ["template", "tokenizer.json", "tokenizer.json", "model.safetensors", "odd"]
-        )
-    )
+    names = ["config.json"] * 4 + ["tokenizer_config.json"] * 2 + list(DOCUMENTS)[2:]
+    name = draw(st.sampled_from(names + ["template", "tokenizer.json", "tokenizer.json", "model.safetensors", "odd"]))
     if name in DOCUMENTS:
         return name, draw(hostile.texts_of(DOCUMENTS[name]))
     if name == "template":
         return "chat_template.jinja", draw(st.sampled_from(hostile.TEMPLATES))
     if name == "odd":
-        return draw(st.sampled_from([*DOCUMENTS, "tokenizer.json", "model.safetensors"])), draw(
-            st.sampled_from(hostile.ODD)
-        )
-    return name, draw(
-        st.one_of(
-            hostile.damage(),
-            st.sampled_from(
-                [
-                    ("document", *pair)
-                    for pair in itertools.product(
-                        (
-                            "model",
-                            "vocab",
-                            "merges",
-                            "added_tokens",
-                            "pre_tokenizer",
-                            "decoder",
-                            "id",
-                            "data_offsets",
-                            "dtype",
-                            "shape",
-                        ),
-                        range(12),
-                    )
-                ]
-            ),
-        )
-    )
+        name = draw(st.sampled_from([*DOCUMENTS, "tokenizer.json", "model.safetensors"]))
+        return name, draw(st.sampled_from(hostile.ODD))
+    documents = st.tuples(st.just("document"), st.sampled_from(KEYS), st.integers(0, 11))
+    return name, draw(st.one_of(hostile.damage(), documents))
 
 
 def hf_folder(example, base: Path, folder: Path) -> str:
@@ -129,5 +99,5 @@ def key_changed(content: bytes, key: str, choice: int) -> bytes:
             return {k: value if k == key else walk(v) for k, v in node.items()}
         return [walk(v) for v in node] if isinstance(node, list) else node
 
-    found = json.dumps(walk(json.loads(header or content))).encode("utf-8", "surrogatepass")
-    return len(found).to_bytes(8, "little") + found + content[8 + len(header) :] if header else found
+    changed = json.dumps(walk(json.loads(header or content))).encode("utf-8", "surrogatepass")
+    return len(changed).to_bytes(8, "little") + changed + content[8 + len(header) :] if header else changed

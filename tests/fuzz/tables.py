@@ -14,11 +14,8 @@ from tests.fuzz import hostile
 @st.composite
 def tables(draw):
     """(a file, what becomes of it)."""
-    name = draw(
-        st.sampled_from(
-            ["table.csv", "table.meta.json", "table.meta.json", "table.jsonl", "table.parquet", "journal.jsonl"]
-        )
-    )
+    names = ["table.csv", "table.meta.json", "table.meta.json", "table.jsonl", "table.parquet", "journal.jsonl"]
+    name = draw(st.sampled_from(names))
     if name.endswith(".json"):
         return name, ("place", draw(st.integers(0, 10**6)), draw(hostile.values))
     if name.endswith(".jsonl") and draw(st.booleans()):

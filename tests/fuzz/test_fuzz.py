@@ -26,15 +26,15 @@ def base(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("boundary", BOUNDARIES)
 def test_whatever_comes_in_is_accepted_or_refused_in_one_line(base, boundary):
-    found = []
+    faults = []
 
     def visit(example):
-        what, said = arena.outcome(BOUNDARIES[boundary].run, example, base, PROCESS_S + 20)
-        if what in arena.BAD or said.startswith("silently"):
-            found.append((what, said, repr(example)[:300]))
+        outcome, message = arena.outcome(BOUNDARIES[boundary].run, example, base, PROCESS_S + 20)
+        if outcome in arena.BAD or message.startswith("silently"):
+            faults.append((outcome, message, repr(example)[:300]))
 
     campaign.thrown(boundary, FEWER.get(boundary, EXAMPLES), 0, visit)
-    assert not found
+    assert not faults
 
 
 def fault(kind, base, folder):

@@ -1,17 +1,17 @@
 """Object code on disk: made once, made anew where it is damaged, and one clear line where it cannot be made."""
 
 import os
-import subprocess
 import sys
-import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
 from llama_jax import kernels
 from llama_jax.kernels import build, isa
-from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
+from tests.conftest import python
 
 WHERE = isa.Target("portable", "some-cpu", "+some")
 
@@ -77,16 +77,16 @@ def test_an_entry_that_is_too_long_is_not_read(compilations, monkeypatch):
 
 
 @pytest.mark.parametrize("which", ["..", "."])
-def test_where_others_could_have_written_nothing_is_read_and_it_is_said(compilations, cache, capsys, which):
+def test_where_others_could_have_written_nothing_is_read_and_a_warning_says_so(compilations, cache, capsys, which):
     """An entry with a right digest, which they can make as well as anybody."""
     build.code(WHERE)
     assert capsys.readouterr().err == ""
     (cache / "kernels" / which).chmod(0o777)
     build.entry(WHERE).write_bytes(build.sealed(b"planted"))
     assert [build.code(WHERE), build.code(WHERE)] == [b"object 2", b"object 3"]
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2
-    assert "compiled for this process alone" in said[0]
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2
+    assert "compiled for this process alone" in warnings[0]
     assert build.kept(build.entry(WHERE)) == b"planted"  # nor is anything written
 
 
@@ -119,36 +119,24 @@ def test_old_entries_go_and_those_of_other_instruction_sets_stay(compilations, c
     assert left == {"avx2-0.o", build.entry(WHERE).name, *(f"portable-{i}.o" for i in range(30 - build.KEPT + 1, 30))}
 
 
-def test_a_compiler_that_fails_is_one_line(monkeypatch):
-    monkeypatch.setattr(build, "COMPILER", "no_such_module")
-    with pytest.raises(
-        UserError, match="could not be compiled for portable: .*No module named no_such_module"
-    ) as caught:
-        build.compiled(WHERE)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_compiler_that_hangs_is_one_line(monkeypatch):
-    monkeypatch.setattr(build, "LIMIT", 0.2)
-    monkeypatch.setattr(build, "COMPILER", "http.server")
-    start = time.monotonic()
-    with pytest.raises(UserError, match="not compiled within 0.2 s"):
-        build.compiled(WHERE)
-    assert time.monotonic() - start < 60
-
-
-def test_without_an_interpreter_it_is_one_line(monkeypatch):
-    monkeypatch.setattr(build.sys, "executable", "/no/such/python")
-    with pytest.raises(UserError, match="cannot start /no/such/python: No such file"):
-        build.compiled(WHERE)
-
-
-def test_a_compiler_that_dies_without_a_word_is_one_line(monkeypatch, tmp_path):
+@pytest.mark.parametrize(
+    ("compiler", "limit", "interpreter", "words"),
+    [
+        ("no_such_module", 60, sys.executable, "could not be compiled for portable: .*No module named no_such_module"),
+        ("http.server", 0.2, sys.executable, "not compiled within 0.2 s"),  # it hangs
+        ("silent", 60, sys.executable, "could not be compiled for portable: it says nothing"),  # it dies without a word
+        ("silent", 60, "/no/such/python", "cannot start /no/such/python: No such file"),
+    ],
+)
+def test_a_compiler_that_gives_nothing_is_one_line(monkeypatch, tmp_path, compiler, limit, interpreter, words):
     (tmp_path / "silent.py").write_text("import os; os._exit(9)")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(build, "COMPILER", "silent")
-    with pytest.raises(UserError, match="could not be compiled for portable: it says nothing"):
+    monkeypatch.setattr(build, "COMPILER", compiler)
+    monkeypatch.setattr(build, "LIMIT", limit)
+    monkeypatch.setattr(build.sys, "executable", interpreter)
+    with pytest.raises(UserError, match=words) as caught:
         build.compiled(WHERE)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_file_of_the_working_directory_is_not_taken_for_a_library(monkeypatch, tmp_path):
@@ -164,15 +152,11 @@ def test_a_file_of_the_working_directory_is_not_taken_for_a_library(monkeypatch,
 # Where there are none -------------------------------------------------------------------------------------------------
 
 
-def without(library):
-    return lambda name: None if name == library else object()
-
-
 def test_here_there_are_kernels():
     assert kernels.missing() is None
-    found = kernels.status()
-    assert found["isa"] in isa.NEEDS
-    assert (found["compiled"], found["reason"]) == (False, None)  # this test's cache is empty
+    status = kernels.status()
+    assert status["isa"] in isa.NEEDS
+    assert (status["compiled"], status["reason"]) == (False, None)  # this test's cache is empty
     path = build.entry(isa.target())
     path.parent.mkdir(parents=True)
     path.write_bytes(build.sealed(b"object"))
@@ -182,19 +166,15 @@ def test_here_there_are_kernels():
 @pytest.mark.parametrize(
     ("break_it", "words"),
     [
-        (
-            lambda m: m.setattr(kernels.importlib.util, "find_spec", lambda name: None if name == "numba" else name),
-            "numba is not installed",
-        ),
-        (
-            lambda m: m.setattr(kernels.importlib.util, "find_spec", lambda name: None if name == "llvmlite" else name),
-            "llvmlite is not",
+        *(
+            (lambda m, n=name: m.setattr(kernels.importlib.util, "find_spec", lambda asked: asked != n or None), words)
+            for name, words in (("numba", "numba is not installed"), ("llvmlite", "llvmlite is not"))
         ),
         (lambda m: m.delattr(kernels.os, "sched_yield"), "64-bit, little-endian Unix"),
         (lambda m: m.setattr(kernels.sys, "byteorder", "big"), "64-bit, little-endian Unix"),
         (
             lambda m: m.setattr(kernels.jax, "default_backend", lambda: "gpu"),
-            "JAX computes on gpu here; set JAX_PLATFORMS=cpu",
+            "JAX computes on gpu here; set JAX_PLAT",
         ),
         (lambda m: m.setenv(isa.VARIABLE, "avx3"), "LLAMA_JAX_ISA is 'avx3'"),
     ],
@@ -202,8 +182,6 @@ def test_here_there_are_kernels():
 def test_where_there_are_none_a_placement_says_so_before_anything_is_computed(monkeypatch, break_it, words, tiny):
     import llama_jax as ll
     from llama_jax import engine
-    from llama_lab import doctor
-    from llama_lab.bench import environment
 
     monkeypatch.setattr(engine, "weights", lambda *a: pytest.fail("computed"))
     monkeypatch.setattr(engine, "prepare", lambda *a: pytest.fail("computed"))
@@ -213,10 +191,8 @@ def test_where_there_are_none_a_placement_says_so_before_anything_is_computed(mo
             ll.build(None, name)
         with pytest.raises(UserError, match=words):
             ll.generate.bind(*tiny, ll.parse(name))
-    found = kernels.status()
-    assert (found["isa"], found["description"]) == (None, "XLA's own operations")
-    assert doctor.kernels.status()["reason"] == found["reason"]
-    assert environment.kernels.status()["isa"] is None
+    status = kernels.status()
+    assert (status["isa"], status["description"]) == (None, "XLA's own operations")
 
 
 def test_doctor_says_which_path_and_why_not(call, monkeypatch):
@@ -230,9 +206,9 @@ def test_doctor_says_which_path_and_why_not(call, monkeypatch):
     out = call("doctor", "--no-probe")[1]
     assert "XLA's own operations" in out
     assert out.count("LLAMA_JAX_ISA is 'avx3'") == 2  # why, and among the advice
-    found = json.loads(call("doctor", "--no-probe", "--json")[1].strip().splitlines()[-1])
-    assert found["kernels"]["isa"] is None
-    assert {"numba", "llvmlite"} <= set(found["packages"])
+    report = json.loads(call("doctor", "--no-probe", "--json")[1].strip().splitlines()[-1])
+    assert report["kernels"]["isa"] is None
+    assert {"numba", "llvmlite"} <= set(report["packages"])
 
 
 def test_records_name_the_instruction_set(monkeypatch):
@@ -240,8 +216,8 @@ def test_records_name_the_instruction_set(monkeypatch):
 
     assert environment.capture()["kernels"] == isa.target().isa
     monkeypatch.setenv(isa.VARIABLE, "portable")
-    found = environment.capture()
-    assert (found["kernels"], found["settings"][isa.VARIABLE]) == ("portable", "portable")
+    here = environment.capture()
+    assert (here["kernels"], here["settings"][isa.VARIABLE]) == ("portable", "portable")
 
 
 # Real processes -------------------------------------------------------------------------------------------------------
@@ -266,21 +242,11 @@ print(len(found), len(count), len(build.Library.loaded))
 """
 
 
-def start():
-    environment = os.environ | {"LLAMA_JAX_ISA": "portable", "PYTHONPATH": str(paths.ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-c", START], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 @pytest.mark.slow
 def test_two_processes_at_once_of_four_threads_each_and_one_after_them(cache):
     """One compilation a process, whichever of its threads needs it first, and one entry; then none."""
-    both = [start(), start()]
-    said = [p.communicate(timeout=300) for p in both]
-    assert [p.returncode for p in both] == [0, 0], said
-    assert {out.strip() for out, _ in said} == {"4 1 1"}
-    entries = [p.name for p in (cache / "kernels").iterdir()]
-    assert len(entries) == 1
-    third = start()
-    assert third.communicate(timeout=120)[0].strip() == "4 0 1"  # nothing left to compile
+    start = partial(python, START, limit=300, LLAMA_JAX_ISA="portable")
+    with ThreadPoolExecutor(2) as pool:
+        assert {out for out, _ in pool.map(lambda _: start(), range(2))} == {"4 1 1"}
+    assert len(list((cache / "kernels").iterdir())) == 1
+    assert start()[0] == "4 0 1"  # nothing left to compile

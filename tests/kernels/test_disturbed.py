@@ -40,15 +40,15 @@ def outcomes(model: str, repeats: int = 1) -> dict:
         taken = []
         for _ in range(repeats):
             began = time.perf_counter()
-            found = [answer.token_ids for answer in ll.answer(engines[name], PROMPTS, NEW)]
+            tokens = [answer.token_ids for answer in ll.answer(engines[name], PROMPTS, NEW)]
             taken.append(time.perf_counter() - began)
-        return [found, sorted(taken)[repeats // 2], max(taken)]
+        return [tokens, sorted(taken)[repeats // 2], max(taken)]
 
     def all_of(circumstance: str) -> None:
         for name in SUBJECTS:
-            found[name][circumstance] = asked(name)
+            by_name[name][circumstance] = asked(name)
 
-    found: dict[str, dict] = {name: {} for name in SUBJECTS}
+    by_name: dict[str, dict] = {name: {} for name in SUBJECTS}
     all_of("warm-up")
     all_of("undisturbed")
     others = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in every]
@@ -66,7 +66,7 @@ def outcomes(model: str, repeats: int = 1) -> dict:
         next(stream)
         stream.close()
     all_of("after readers who left")
-    return found
+    return by_name
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_no_token_changes_and_nothing_hangs():
 @pytest.mark.parametrize("name", ["step+fused", "loop+fused", "chunk8+fused"])
 def test_a_cache_is_used_to_its_last_slot(name):
     """As many slots as the request needs and no more: the same tokens as in a larger one."""
-    engine = ll.build(ll.load("random:smollm2-135m,num_hidden_layers=2,vocab_size=512"), name)
+    engine = ll.build(ll.load(MODEL), name)
     needed = 40 + NEW - 1
     exact, roomy = (
         ll.answer(engine, [PROMPTS[0]], NEW, length=40, slots=slots)[0].token_ids for slots in (needed, needed + 64)

@@ -25,14 +25,13 @@ def enumerations():
 
 def structures():
     """Structure: [(type, field)], from the header's text."""
-    found = {}
+    fields = {}
     for name, body in re.findall(r"struct (XLA_FFI_\w+) \{(.*?)\n\}", HEADER, re.DOTALL):
         body = re.sub(r"_XLA_FFI_API_STRUCT_FIELD\((\w+)\)", r"\1* \1", body)
         body = re.sub(r"void \(\*(\w+)\)\(.*?\)", r"void* \1", body)
-        found[name] = [
-            re.match(r"(.*?)\s*(\w+)$", field.strip()).groups() for field in body.split(";") if field.strip()
-        ]
-    return found
+        stripped = filter(None, map(str.strip, body.split(";")))
+        fields[name] = [re.match(r"(.*?)\s*(\w+)$", field).groups() for field in stripped]
+    return fields
 
 
 def layout(name, known):
@@ -122,13 +121,9 @@ class Frame:
     def __init__(self, stage=ffi.EXECUTE):
         self.kept, self.messages, self.destroyed = [], [], 0
         self.functions = [CALLBACK(f) for f in (self.create, self.destroy, self.no_pool)]
-        api = self.memory(256)
-        for name, function in zip(
-            ("XLA_FFI_Error_Create", "XLA_FFI_Error_Destroy", "XLA_FFI_ThreadPool_NumThreads"),
-            self.functions,
-            strict=True,
-        ):
-            self.put(api, ffi.API[name], ctypes.cast(function, ctypes.c_void_p).value)
+        api, names = self.memory(256), ("Error_Create", "Error_Destroy", "ThreadPool_NumThreads")
+        for name, function in zip(names, self.functions, strict=True):
+            self.put(api, ffi.API[f"XLA_FFI_{name}"], ctypes.cast(function, ctypes.c_void_p).value)
         self.put(api, ffi.API["XLA_FFI_ThreadPool_Schedule"], self.get(api, ffi.API["XLA_FFI_ThreadPool_NumThreads"]))
         self.address = self.memory(192)
         self.put(self.address, ffi.FRAME["api"], api)
@@ -168,23 +163,6 @@ class Frame:
             for field, value in dict(dtype=dtype, data=address, rank=len(shape), dims=dims).items():
                 self.put(buffer, ffi.BUFFER[field], value)
             self.put(list_of, 8 * i, buffer)
-
-    def integers(self, *values):
-        """Fill the table of attributes, which are known by their order, with int64 scalars."""
-        at, types, list_of = (
-            self.address + ffi.FRAME["attrs"],
-            self.memory(4 * len(values)),
-            self.memory(8 * len(values)),
-        )
-        for field, value in dict(size=len(values), types=types, attrs=list_of).items():
-            self.put(at, ffi.ATTRS[field], value)
-        for i, value in enumerate(values):
-            scalar, number = self.memory(16), self.memory(8)
-            ctypes.c_int32.from_address(types + 4 * i).value = ffi.SCALAR
-            ctypes.c_int32.from_address(scalar).value = ffi.S64
-            self.put(scalar, 8, number)
-            self.put(number, 0, value)
-            self.put(list_of, 8 * i, scalar)
 
     def call(self, name):
         entry = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(build.library().address(name))

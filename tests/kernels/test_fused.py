@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import config
+from llama_jax import config, quantise
 from llama_jax.config import RopeScaling
 from llama_jax.kernels import fused
 from llama_jax.plumbing.errors import UserError
@@ -56,54 +56,45 @@ def compared(cfg, model, run, token, slot, pad, seed, **wrong):
     return relative_error(logits, expected), rounding.margin
 
 
-def sweep(cfg, model, run, **wrong):
-    return [
-        compared(cfg, model, run, (31 * i) % cfg.vocab_size, *place, seed=i, **wrong) for i, place in enumerate(PLACES)
-    ]
+def sweep(cfg, model, run):
+    return [compared(cfg, model, run, (31 * i) % cfg.vocab_size, *place, seed=i) for i, place in enumerate(PLACES)]
+
+
+def equals_the_reference(cfg, model):
+    errors = sweep(cfg, model, program(cfg))
+    clear = [error for error, margin in errors if margin > reference.CLEAR]
+    assert len(clear) >= 2, "too few tokens whose activations are all clear of an edge"
+    assert max(clear) <= EXACT
+    assert max(error for error, _ in errors) <= FLIPPED
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_token_equals_the_reference(name):
-    cfg = MODELS[name]
-    found = sweep(cfg, quantised(cfg), program(cfg))
-    clear = [error for error, margin in found if margin > reference.CLEAR]
-    assert len(clear) >= 2, "too few tokens whose activations are all clear of an edge"
-    assert max(clear) <= EXACT
-    assert max(error for error, _ in found) <= FLIPPED
+    equals_the_reference(MODELS[name], quantised(MODELS[name]))
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_kinds_of_four_bits_with_a_vocabulary_of_eight(kind, family):
-    cfg = small(family)
-    model = quantised(cfg, kind)
+    model = quantised(small(family), kind)
     assert {model.layers[0].attention.qkv.kind, model.embedding.weight.kind} == {kind, "q8_0"}
-    found = sweep(cfg, model, program(cfg))
-    assert max(error for error, margin in found if margin > reference.CLEAR) <= EXACT
-    assert max(error for error, _ in found) <= FLIPPED
+    equals_the_reference(small(family), model)
 
 
 @pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
 def test_an_embedding_of_four_bits(kind):
     """As files of other makers have it."""
-    from llama_jax import quantise
-
-    cfg = small()
-    model = quantised(cfg, kind)
+    model = quantised(small(), kind)
     table = quantise.from_float(np.asarray(model.embedding.weight.dequantised()), kind)
-    model = replace(model, embedding=replace(model.embedding, weight=table))
-    found = sweep(cfg, model, program(cfg))
-    assert max(error for error, margin in found if margin > reference.CLEAR) <= EXACT
+    equals_the_reference(small(), replace(model, embedding=replace(model.embedding, weight=table)))
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        dict(position=301),
-        dict(position=294),
+        *(dict(position=position) for position in (301, 294)),
         dict(eps=0.5),
-        dict(order=np.array([1, 0, 2, 3])),
-        dict(order=np.array([2, 3, 0, 1])),
+        *(dict(order=np.array(order)) for order in ([1, 0, 2, 3], [2, 3, 0, 1])),
     ],
     ids=str,
 )
@@ -127,14 +118,14 @@ def test_a_wrong_padding_fails_by_far():
         assert error <= EXACT if right else error > 3 * FLIPPED
 
 
-@pytest.mark.parametrize(("slot", "pad"), PLACES)
-def test_nothing_but_the_new_position_is_written(slot, pad):
+def test_nothing_but_the_new_position_is_written():
     cfg = small("qwen2")
-    before, cache = random_cache(cfg, 320, slot, pad)
-    _, _, after = program(cfg)(quantised(cfg), jnp.array([1], jnp.int32), cache)
-    after = unpacked(after)
-    assert np.isfinite(after[..., slot, :]).all()
-    np.testing.assert_array_equal(np.delete(after, slot, axis=3), np.delete(before, slot, axis=3))
+    model, run = quantised(cfg), program(cfg)
+    for slot, pad in PLACES:
+        before, cache = random_cache(cfg, 320, slot, pad)
+        after = unpacked(run(model, jnp.array([1], jnp.int32), cache)[2])
+        assert np.isfinite(after[..., slot, :]).all()
+        np.testing.assert_array_equal(np.delete(after, slot, axis=3), np.delete(before, slot, axis=3))
 
 
 def test_what_is_outside_the_seen_positions_changes_no_bit():
@@ -143,30 +134,24 @@ def test_what_is_outside_the_seen_positions_changes_no_bit():
     both, cache = random_cache(cfg, 192, 140, 21)
     other = both.copy()
     other[..., :21, :], other[..., 140:, :] = 7.0, -3.0
-    found = [np.asarray(run(model, token, c)[0]) for c in (cache, packed(other, 140, 21))]
-    np.testing.assert_array_equal(*found)
+    expected, logits = (np.asarray(run(model, token, c)[0]) for c in (cache, packed(other, 140, 21)))
+    np.testing.assert_array_equal(logits, expected)
     other[..., 21, :] = 0.5
-    assert relative_error(run(model, token, packed(other, 140, 21))[0], found[0]) > 1e-4
+    assert relative_error(run(model, token, packed(other, 140, 21))[0], expected) > 1e-4
 
 
 def test_the_best_is_the_first_of_equals():
     """Twin rows of the head give twin logits; jnp.argmax takes the first, and so does the kernel, across lanes and
     parts."""
-    from llama_jax import quantise
-
     cfg = small(vocab_size=1000, tie_word_embeddings=False)
-    model = quantised(cfg)
+    model, run = quantised(cfg), program(cfg)
     rows = np.asarray(model.head.weight.dequantised()).copy()
     rows[:] = rows[7]
     for twins in ([0, 999], [3, 4], [15, 16], [998, 999], [500, 501, 502], range(1000)):
         table = rows * 0.5
         table[list(twins)] = rows[0]
-        weight = quantise.from_float(table, "q8_0")
-        logits, best, _ = program(cfg)(
-            replace(model, head=replace(model.head, weight=weight)),
-            jnp.array([2], jnp.int32),
-            random_cache(cfg, 16, 3, 0)[1],
-        )
+        twinned = replace(model, head=replace(model.head, weight=quantise.from_float(table, "q8_0")))
+        logits, best, _ = run(twinned, jnp.array([2], jnp.int32), random_cache(cfg, 16, 3, 0)[1])
         assert int(best[0]) == int(jnp.argmax(logits[0]))
         assert int(best[0]) in {min(twins), next((i for i in range(1000) if i not in twins), 0)}
 

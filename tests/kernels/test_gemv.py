@@ -35,10 +35,14 @@ def activations(m, k, seed=0):
     return np.random.default_rng(seed + 1000).standard_normal((m, k)).astype(np.float32)
 
 
-def close(found, x, blocks, atol=0.0):
+def times(x, blocks):
+    return gemv.product(x, blocks.data, blocks.shape)
+
+
+def close(result, x, blocks, atol=0.0):
     expected = reference_product(x, blocks)
-    assert np.shape(found) == expected.shape
-    for a, b in zip(np.asarray(found, np.float64), expected, strict=True):
+    assert np.shape(result) == expected.shape
+    for a, b in zip(np.asarray(result, np.float64), expected, strict=True):
         assert np.linalg.norm(a - b) <= EXACT * np.linalg.norm(b) + atol
 
 
@@ -56,7 +60,7 @@ def test_any_shape_equals_the_reference(kind, n, k, m, seed):
     fours."""
     x, blocks = activations(m, k, seed), weight(kind, n, k, seed)
     terms = np.abs(np.asarray(x)) @ np.abs(np.asarray(blocks.dequantised())).T  # a sum near 0 may be of large ones
-    close(gemv.product(x, blocks.data, blocks.shape), x, blocks, 1e-6 * np.linalg.norm(terms, axis=-1).max())
+    close(times(x, blocks), x, blocks, 1e-6 * np.linalg.norm(terms, axis=-1).max())
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -66,11 +70,11 @@ def test_large_enough_for_helpers_equals_the_reference_and_itself(kind, m):
     time."""
     x, blocks = activations(m, 1024), weight(kind, 2057, 1024)
     assert blocks.data.nbytes > 1 << 19
-    first = np.asarray(gemv.product(x, blocks.data, blocks.shape))
+    first = np.asarray(times(x, blocks))
     close(first, x, blocks)
     for _ in range(5):
-        np.testing.assert_array_equal(np.asarray(gemv.product(x, blocks.data, blocks.shape)), first)
-    np.testing.assert_array_equal(np.asarray(gemv.product(x[-1:], blocks.data, blocks.shape))[0], first[-1])
+        np.testing.assert_array_equal(np.asarray(times(x, blocks)), first)
+    np.testing.assert_array_equal(np.asarray(times(x[-1:], blocks))[0], first[-1])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,8 +83,8 @@ def test_many_threads_give_the_same_bits_as_one(kind):
     x, raw = activations(3, 1024), weight(kind, 2048, 1024)
     parts = [replace(raw, data=raw.data[i : i + 16], shape=(256, 1024)) for i in range(0, 128, 16)]
     assert parts[0].data.nbytes * 3 < 1 << 20
-    alone = np.concatenate([np.asarray(gemv.product(x[:1], part.data, part.shape)) for part in parts], axis=1)
-    np.testing.assert_array_equal(np.asarray(gemv.product(x, raw.data, raw.shape))[:1], alone)
+    alone = np.concatenate([np.asarray(times(x[:1], part)) for part in parts], axis=1)
+    np.testing.assert_array_equal(np.asarray(times(x, raw))[:1], alone)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -89,10 +93,10 @@ def test_activations_of_any_size(kind, size):
     """Below 1e-30 they count as zeros; up to float32's end nothing overflows on the way."""
     scale = 1e-3 if size > 1e35 else 1.0
     x, blocks = activations(5, 96) * np.float32(size), weight(kind, 33, 96, scale=scale)
-    found = np.asarray(gemv.product(x, blocks.data, blocks.shape))
-    assert np.isfinite(found).all()
-    close(found, x, blocks)
-    assert found.any() == (size > 1e-30)
+    result = np.asarray(times(x, blocks))
+    assert np.isfinite(result).all()
+    close(result, x, blocks)
+    assert result.any() == (size > 1e-30)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,9 +105,9 @@ def test_blocks_of_zeros_among_others(kind):
     x[:, 32:64] = 0
     x[1] = 0
     x[2, :32] = 1e-33
-    found = np.asarray(gemv.product(x, blocks.data, blocks.shape))
-    close(found, x, blocks)
-    assert not found[1].any()
+    result = np.asarray(times(x, blocks))
+    close(result, x, blocks)
+    assert not result[1].any()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,9 +119,9 @@ def test_subnormal_and_negative_scales(kind, scale, sign):
     layout, raw = LAYOUTS[kind], products.unpack(blocks)
     raw[..., : 2 * layout.scales] = np.full((*raw.shape[:2], layout.scales), sign * scale, np.float16).view(np.uint8)
     blocks = replace(quantise.pack(raw, kind, 64), product=gemv.product)
-    found = np.asarray(gemv.product(x, blocks.data, blocks.shape))
-    assert found.any()
-    close(found, x, blocks)
+    result = np.asarray(times(x, blocks))
+    assert result.any()
+    close(result, x, blocks)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -129,63 +133,63 @@ def test_extreme_codes_meet_extreme_activations(kind, code, value):
     raw = products.unpack(weight(kind, 16, 64))
     raw[..., 2 * LAYOUTS[kind].scales :] = code
     blocks, x = replace(quantise.pack(raw, kind, 64), product=gemv.product), np.full((5, 64), value, np.float32)
-    found = np.asarray(gemv.product(x, blocks.data, blocks.shape))
+    result = np.asarray(times(x, blocks))
     if kind == "q4_1":  # the two terms may all but cancel
         terms = np.abs(reference_product(np.abs(x), blocks)).max() + 64 * 16
-        np.testing.assert_allclose(found, reference_product(x, blocks), atol=EXACT * terms, rtol=EXACT)
+        np.testing.assert_allclose(result, reference_product(x, blocks), atol=EXACT * terms, rtol=EXACT)
     else:
-        close(found, x, blocks)
+        close(result, x, blocks)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("at", [0, 15, 16, 37, 63])
 def test_a_nan_is_never_lost(kind, at):
     x, blocks = activations(6, 64), weight(kind, 40, 64)
-    clean = np.asarray(gemv.product(x, blocks.data, blocks.shape))
+    clean = np.asarray(times(x, blocks))
     x[2, at] = np.nan
-    found = np.asarray(gemv.product(x, blocks.data, blocks.shape))
-    assert np.isnan(found[2]).all()
-    np.testing.assert_array_equal(np.delete(found, 2, axis=0), np.delete(clean, 2, axis=0))
+    result = np.asarray(times(x, blocks))
+    assert np.isnan(result[2]).all()
+    np.testing.assert_array_equal(np.delete(result, 2, axis=0), np.delete(clean, 2, axis=0))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_under_every_transformation_of_control(kind):
     """Un-jitted, jitted, in a scan, in a while loop and under vmap: the same bits."""
     x, blocks = activations(3, 80), weight(kind, 33, 80)
-    expected = np.asarray(gemv.product(x, blocks.data, blocks.shape))
+    expected = np.asarray(times(x, blocks))
     close(expected, x, blocks)
     jitted = jax.jit(lambda x, data: gemv.product(x, data, blocks.shape))(x, blocks.data)
-    _, scanned = jax.lax.scan(lambda c, row: (c, gemv.product(row, blocks.data, blocks.shape)), 0, x)
+    _, scanned = jax.lax.scan(lambda c, row: (c, times(row, blocks)), 0, x)
 
     def body(state):
         i, out = state
-        return i + 1, out.at[i].set(gemv.product(jnp.asarray(x)[i], blocks.data, blocks.shape))
+        return i + 1, out.at[i].set(times(jnp.asarray(x)[i], blocks))
 
     _, looped = jax.jit(lambda: jax.lax.while_loop(lambda s: s[0] < 3, body, (0, jnp.zeros((3, 33)))))()
-    mapped = jax.vmap(lambda row: gemv.product(row, blocks.data, blocks.shape))(x)
+    mapped = jax.vmap(lambda row: times(row, blocks))(x)
     over_weights = jax.vmap(lambda data: gemv.product(x, data, blocks.shape))(jnp.stack([blocks.data, blocks.data]))
-    for found in (jitted, scanned, looped, mapped, over_weights[0], over_weights[1]):
-        np.testing.assert_array_equal(np.asarray(found), expected)
-    batched = gemv.product(x.reshape(3, 1, 1, 80), blocks.data, blocks.shape)
+    for result in (jitted, scanned, looped, mapped, over_weights[0], over_weights[1]):
+        np.testing.assert_array_equal(np.asarray(result), expected)
+    batched = times(x.reshape(3, 1, 1, 80), blocks)
     assert batched.shape == (3, 1, 1, 33)
     np.testing.assert_array_equal(np.asarray(batched).reshape(3, 33), expected)
 
 
 def test_no_rows_of_activations_at_all():
     empty = weight("q8_0", 20, 64)
-    assert gemv.product(np.zeros((0, 64), np.float32), empty.data, empty.shape).shape == (0, 20)
+    assert times(np.zeros((0, 64), np.float32), empty).shape == (0, 20)
 
 
 def test_the_gradient_is_refused_in_words():
     blocks = weight("q4_0", 16, 32)
     with pytest.raises(ValueError, match="llama_jax_gemv` cannot be differentiated"):
-        jax.grad(lambda x: gemv.product(x, blocks.data, blocks.shape).sum())(jnp.ones((1, 32)))
+        jax.grad(lambda x: times(x, blocks).sum())(jnp.ones((1, 32)))
 
 
 def test_the_reference_tells_a_wrong_product_from_a_right_one():
     """The control of every test above: swapped rows, another kind, activations that were not rounded."""
     x, blocks = activations(2, 256), weight("q4_0", 32, 256)
-    found, expected = np.asarray(gemv.product(x, blocks.data, blocks.shape)), reference_product(x, blocks)
-    assert relative_error(found, expected) < EXACT
-    assert relative_error(found[:, ::-1], expected) > 0.1
+    result, expected = np.asarray(times(x, blocks)), reference_product(x, blocks)
+    assert relative_error(result, expected) < EXACT
+    assert relative_error(result[:, ::-1], expected) > 0.1
     assert relative_error(x @ np.asarray(blocks.dequantised()).T, expected) > 100 * EXACT

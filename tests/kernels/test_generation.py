@@ -1,7 +1,7 @@
 """Whole answers with kernels: the same tokens however the steps are grouped, and the distributions of other
 arithmetic."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import llama_jax as ll
-from llama_jax import generate, serialised
+from llama_jax import config, generate, serialised
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
+from tests.conftest import among_the_fast, build, python
 from tests.kernels.models import random_model, small
 
 FUSED = ("step+fused", "chunk8+fused", "loop+fused")
@@ -22,7 +23,7 @@ def checkpoint_of(cfg):
     return ll.Checkpoint("small", cfg, random_model(cfg), None, "", "random:", "float32")
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen2"])
+@pytest.fixture(scope="module", params=["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
 def checkpoint(request):
     return checkpoint_of(small(request.param))
 
@@ -36,24 +37,20 @@ def tokens(engine, n=40, prompt=PROMPT, **options):
     return ll.answer(engine, [prompt], n, **options)[0]
 
 
-@pytest.mark.parametrize(
-    "sampler",
-    [
-        Sampler(),
-        Sampler(0.9, top_k=8),
-        Sampler(1.1, top_p=0.8, repetition_penalty=1.3),
-        Sampler(repetition_penalty=1.5),
-    ],
-)
+DRAWN = Sampler(0.9, top_k=8, repetition_penalty=1.2)
+OTHERS = [Sampler(1.1, top_p=0.8, repetition_penalty=1.3), Sampler(repetition_penalty=1.5)]
+
+
+@pytest.mark.parametrize("sampler", among_the_fast((Sampler(), DRAWN), [Sampler(), DRAWN, *OTHERS]))
 def test_steps_chunks_and_loop_give_the_same_tokens(engines, sampler):
-    found = [tokens(engines[name], sampler=sampler, seeds=3) for name in FUSED]
-    assert found[0] == found[1] == found[2]
-    assert len(set(found[0].token_ids)) > 3
+    steps, chunks, loop = (tokens(engines[name], sampler=sampler, seeds=3) for name in FUSED)
+    assert steps == chunks == loop
+    assert len(set(steps.token_ids)) > 3
     if sampler != Sampler():
-        assert found[0] != tokens(engines["step+fused"])
+        assert steps != tokens(engines["step+fused"])
 
 
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.9, top_k=8, repetition_penalty=1.2)])
+@pytest.mark.parametrize("sampler", [Sampler(), DRAWN])
 def test_settings_as_arguments_of_the_program_give_the_same_tokens(engines, sampler):
     assert tokens(engines["step+fused+traced"], sampler=sampler) == tokens(engines["step+fused"], sampler=sampler)
 
@@ -62,14 +59,9 @@ def test_settings_as_arguments_of_the_program_give_the_same_tokens(engines, samp
 def test_a_stop_token_ends_the_answer(engines, name):
     whole = tokens(engines[name])
     stop = next(t for i, t in enumerate(whole.token_ids) if i > 10 and t not in whole.token_ids[:i])
-    found = tokens(engines[name], stop=(stop,))
-    assert found.finish_reason == "stop"
-    assert found.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
-
-
-def test_an_answer_made_again_is_the_same(engines):
-    for name in FUSED:
-        assert tokens(engines[name]) == tokens(engines[name])
+    ended = tokens(engines[name], stop=(stop,))
+    assert ended.finish_reason == "stop"
+    assert ended.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
 
 
 def test_a_prompt_in_pieces_leaves_the_cache_of_its_tokens_one_by_one(engines, monkeypatch):
@@ -77,9 +69,8 @@ def test_a_prompt_in_pieces_leaves_the_cache_of_its_tokens_one_by_one(engines, m
     engine = engines["step+fused"]
 
     def kept(prompt, length=None):
-        token, carry = generate.prefill(
-            engine, generate.request(engine.config, [prompt], 12, length=length, slots=1024)
-        )
+        batch = generate.request(engine.config, [prompt], 12, length=length, slots=1024)
+        token, carry = generate.prefill(engine, batch)
         return [int(token[0]), *(np.asarray(entry) for entry in carry.cache.entries)]
 
     whole = kept(prompt, 768)
@@ -108,22 +99,15 @@ def divergence(a, b):
 def test_four_decodes_at_once_are_each_as_alone(engines):
     jobs = [(name, [7 * i + 1, 3, i]) for i, name in enumerate((*FUSED, "step+gemv"))]
     alone = [tokens(engines[name], 60, prompt) for name, prompt in jobs]
-    found: dict = {}
-
-    def run(i):
-        name, prompt = jobs[i]
-        found[i] = [tokens(engines[name], 60, prompt) for _ in range(3)]
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(timeout=120)
-    assert [found.get(i) for i in range(len(jobs))] == [[answer] * 3 for answer in alone]
+    with ThreadPoolExecutor(len(jobs)) as pool:
+        together = [
+            pool.submit(lambda job: [tokens(engines[job[0]], 60, job[1]) for _ in range(3)], job) for job in jobs
+        ]
+        assert [future.result(120) for future in together] == [[answer] * 3 for answer in alone]
 
 
 @pytest.mark.parametrize("name", FUSED)
-@pytest.mark.parametrize("sampler", [Sampler(), Sampler(0.9, top_k=8, repetition_penalty=1.2)])
+@pytest.mark.parametrize("sampler", [Sampler(), DRAWN])
 def test_each_answer_of_a_batch_is_as_alone(engines, name, sampler):
     """Prompts of several lengths, so that each is padded otherwise than alone."""
     prompts = [PROMPT, PROMPT[:2], [int(t) for t in np.random.default_rng(2).integers(0, 97, 150)]]
@@ -132,10 +116,7 @@ def test_each_answer_of_a_batch_is_as_alone(engines, name, sampler):
     assert together == alone
 
 
-def test_gpt2_is_refused_by_the_fused_step(tiny):
-    from llama_jax import config
-    from tests.conftest import build
-
+def test_gpt2_is_refused_by_the_fused_step():
     cfg = config.tiny("gpt2")
     with pytest.raises(UserError, match="runs Llama and Qwen2 models, not gpt2"):
         ll.generate.bind(cfg, build(cfg), ll.parse("step+fused"))
@@ -153,17 +134,9 @@ print(tokens(serialised.load(checkpoint_of(small()), sys.argv[1], sys.argv[2], t
 @pytest.mark.parametrize("name", ["step+gemv", "chunk8+gemv"])
 def test_programs_from_a_file_find_the_kernels(name, tmp_path):
     """In a process that has traced nothing, so that nothing but loading can have registered them."""
-    import subprocess
-    import sys
-
-    checkpoint = checkpoint_of(small())
-    engine = ll.build(checkpoint, name + "+aot")
+    engine = ll.build(checkpoint_of(small()), name + "+aot")
     expected = tokens(engine, 12)
-    path = serialised.save(engine, tmp_path / "x.bin")
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, name, path], capture_output=True, text=True, timeout=200, check=False
-    )
-    assert (done.stdout.strip(), done.returncode) == (str(expected.token_ids), 0), done.stderr
+    assert python(LOAD, name, serialised.save(engine, tmp_path / "x.bin"))[0] == str(expected.token_ids)
 
 
 @pytest.mark.slow
@@ -180,7 +153,5 @@ def test_the_packaged_model_by_distribution(packaged):
         assert divergence(exact, other).mean() < 1.5 * rounding
         assert divergence(gemv, other).mean() < 2 * rounding  # two roundings that have nothing to do with each other
         assert (other.argmax(1) == exact.argmax(1)).mean() >= 0.9
-    chat = [int(t) for t in ids[:12]]
-    assert ll.answer(ll.build(packaged, "loop+fused"), [chat], 24) == ll.answer(
-        ll.build(packaged, "step+fused"), [chat], 24
-    )
+    loop, step = (ll.answer(ll.build(packaged, name), [ids[:12]], 24) for name in ("loop+fused", "step+fused"))
+    assert loop == step

@@ -1,6 +1,7 @@
 """Wrong buffers, attributes or values are answered by an XLA error in words; the process goes on and the next good call
 is right."""
 
+import re
 from dataclasses import dataclass
 
 import jax
@@ -95,192 +96,190 @@ def good(request):
         first, number = cache.length - cache.pad, jnp.zeros(1, jnp.int32)
         ids = jnp.array([[7]], jnp.int32)
         operands = fused.operands(with_packed_layers(model), ids, first, number, cache.entries, rope.frequencies(cfg))
-        results = [
-            shaped((1, cfg.vocab_size)),
-            shaped((1,), np.int32),
-            *(shaped(e.shape, e.dtype) for e in cache.entries),
-        ]
-        attributes = dict(
-            bias=np.int64(cfg.qkv_bias),
-            eps=F32(cfg.norm_eps),
-            feed_forward=np.int64(cfg.intermediate_size),
-            heads=np.int64(cfg.num_attention_heads),
-            key_heads=np.int64(cfg.num_key_value_heads),
+        caches = (shaped(entry.shape, entry.dtype) for entry in cache.entries)
+        results = [shaped((1, cfg.vocab_size)), shaped((1,), np.int32), *caches]
+        sizes = dict(
+            bias=cfg.qkv_bias,
+            feed_forward=cfg.intermediate_size,
+            heads=cfg.num_attention_heads,
+            key_heads=cfg.num_key_value_heads,
         )
+        attributes = dict(eps=F32(cfg.norm_eps), **{name: np.int64(size) for name, size in sizes.items()})
         return Call(operands, results, attributes, {8: 2, 9: 3})
 
     make.bias, make.expected = cfg.qkv_bias, np.asarray(make()()[0])
     return make
 
 
-def resized(call, i, axis, by):
-    """Operand i, a result with it where it is a cache, `by` longer along an axis."""
-    array = np.asarray(call.operands[i])
-    shape = list(array.shape)
-    shape[axis] += by
-    call.operands[i] = np.resize(array, shape)
-    if i in call.aliases:
-        call.results[call.aliases[i]] = shaped(tuple(shape), array.dtype)
+# What is done to a good call, each a function of the call -------------------------------------------------------------
 
 
-def refused(good, call, words):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"fused: {words}"):
-        call()
-    np.testing.assert_array_equal(np.asarray(good()()[0]), good.expected)
+def operand(i, change):
+    """Operand i put through a function of NumPy arrays."""
+
+    def spoil(call):
+        call.operands[i] = change(np.array(call.operands[i]))
+        if i in call.aliases:
+            call.results[call.aliases[i]] = shaped(call.operands[i].shape, call.operands[i].dtype)
+
+    return spoil
 
 
-def test_fused_refuses_wrong_counts(good):
-    call = good()
-    call.operands.pop()
-    refused(good, call, "wrong number of operands")
-    call = good()
-    call.operands.append(call.operands[-1])
-    refused(good, call, "wrong number of operands")
-    call = good()
+def resized(i, axis, by):
+    """Operand i, and the result that takes its place, `by` longer along an axis."""
+    return operand(i, lambda array: np.resize(array, [n + by * (k == axis) for k, n in enumerate(array.shape)]))
+
+
+def value(i, *numbers):
+    return operand(i, lambda array: np.array(numbers, array.dtype).reshape(array.shape))
+
+
+def in_table(layer, matrix, column, change):
+    """A number of the table of matrices put through a function."""
+
+    def changed(table):
+        table[layer, matrix, column] = change(int(table[layer, matrix, column]))
+        return table
+
+    return operand(TABLE, changed)
+
+
+def attributes(**changes):
+    return lambda call: call.attributes.update(changes)
+
+
+def result(i, shape):
+    return lambda call: call.results.__setitem__(i, shape)
+
+
+def several(*spoils):
+    return lambda call: [spoil(call) for spoil in spoils]
+
+
+def cut_short(call):
     call.operands, call.results, call.aliases = call.operands[:5], call.results[:2], {}
-    refused(good, call, "wrong number of operands")
-    call = good()
-    call.results.append(shaped((1,)))
-    refused(good, call, "wrong number of operands, results")
-    call = good()
-    call.attributes["zeal"] = F32(1)
-    refused(good, call, "wrong number of operands, results or attributes")
-    call = good()
-    del call.attributes["bias"]
-    refused(good, call, "wrong number of operands, results or attributes")
-    call = good()
-    call.attributes["bias"] = np.int64(not good.bias)
-    refused(good, call, "wrong number of operands")
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        dict(bias=np.int64(2)),
-        dict(bias=np.int64(-1)),
-        dict(bias="yes"),
-        dict(bias=np.int32(1)),
-        dict(bias=F32(1)),
-        dict(eps="small"),
-        dict(eps=np.int64(1)),
-        dict(eps=np.float64(1e-5)),
-        dict(feed_forward=F32(96)),
-        dict(feed_forward="wide"),
-        dict(heads=F32(4)),
-        dict(heads="four"),
-        dict(heads=np.array([4, 4])),
-        dict(key_heads=F32(2)),
-        dict(key_heads="two"),
+def half(array):
+    return array.astype(np.float16)
+
+
+def inner(array):
+    return array[None]
+
+
+SIZES = "a layer's matrix is not of the sizes"
+HEADS = "(keys must be|hidden size|a layer's matrix|the layers' weights|the sequences' numbers)"
+SPOILT = {
+    "wrong number of operands": [
+        lambda call: call.operands.pop(),
+        lambda call: call.operands.append(call.operands[-1]),
+        cut_short,
+        lambda call: call.results.append(shaped((1,))),
+        attributes(zeal=F32(1)),
+        lambda call: call.attributes.pop("bias"),
+        lambda call: call.attributes.update(bias=1 - call.attributes["bias"]),
     ],
-    ids=str,
-)
-def test_fused_refuses_attributes_of_another_type(good, change):
-    """Text and arrays are other structures than numbers: read as numbers they would lead anywhere."""
-    call = good()
-    call.attributes.update(change)
-    with jax.enable_x64(True):
-        refused(good, call, "the attributes must be")
+    # Text and arrays are other structures than numbers: read as numbers they would lead anywhere.
+    "the attributes must be": [
+        *(attributes(bias=bad) for bad in (np.int64(2), np.int64(-1), "yes", np.int32(1), F32(1))),
+        *(attributes(eps=bad) for bad in ("small", np.int64(1), np.float64(1e-5))),
+        *(attributes(feed_forward=bad) for bad in (F32(96), "wide")),
+        *(attributes(heads=bad) for bad in (F32(4), "four", np.array([4, 4]))),
+        *(attributes(key_heads=bad) for bad in (F32(2), "two")),
+    ],
+    # (2^60 + 4) heads of 16 are, in 64 bits, as many rows as 4 heads of 16.
+    "(hidden size|a layer's matrix|the layers' weights)": [
+        attributes(heads=np.int64(n)) for n in (0, -4, 3, 6, 8, 5, 1 << 40, (1 << 60) + 4, (1 << 63) - 4)
+    ],
+    HEADS: [attributes(key_heads=np.int64(n)) for n in (0, -2, 3, 4, 1, 1 << 40, (1 << 63) - 2)],
+    "(hidden size|a layer's matrix)": [
+        attributes(feed_forward=np.int64(n)) for n in (0, -32, 16, 100, 128, 1 << 40, 1 << 62, (1 << 63) - 32)
+    ],
+    "the sequences' numbers in the cache": [value(NUMBER, n) for n in (-1, 1, 2**31 - 1, -(2**31))],
+    "tokens must be": [
+        operand(i, change)
+        for i in (TOKENS, POSITION, NUMBER, COS, SIN)
+        for change in (half, inner, lambda array: np.resize(array, 3) if array.ndim else array[None])
+    ],
+    "(keys must be|wrong number|token)": [
+        resized(i, axis, 1) for i, axes in ((KEYS, 5), (VALUES, 4)) for axis in range(axes)
+    ],
+    "keys must be": [
+        *(operand(i, change) for i in (KEYS, VALUES) for change in (lambda array: array.astype(F32), inner)),
+        several(  # heads of no size
+            *(resized(i, 3, -16) for i in (KEYS, VALUES)),
+            *(operand(i, lambda array: np.zeros((1, 0), F32)) for i in (COS, SIN)),
+        ),
+    ],
+    "keys must be.*overwritten in place": [
+        lambda call, kept=kept: setattr(call, "aliases", kept) for kept in ({}, {8: 2}, {9: 3})
+    ],
+    "(embedding and head must be|logits)": [
+        resized(i, axis, by)
+        for i in (EMBEDDING, HEAD)
+        for axis, by in ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, 32))
+    ],
+    "embedding and head must be": [
+        *(
+            operand(i, change)
+            for i in (EMBEDDING, HEAD)
+            for change in (lambda array: array.astype(np.int8), lambda array: array[0], inner)
+        ),
+        *(
+            operand(NORM, change)
+            for change in (
+                lambda array: array[:32],
+                inner,
+                half,
+                lambda array: np.resize(array, 65),
+                lambda array: array[:0],
+            )
+        ),
+    ],
+    "hidden size": [  # a model of no size
+        several(
+            operand(NORM, lambda array: array[:0]), *(operand(i, lambda array: array[:, :0]) for i in (EMBEDDING, HEAD))
+        )
+    ],
+    SIZES: [
+        *(
+            in_table(layer, matrix, 0, lambda _, place=place: place)
+            for place in (-1, -(2**31), 2**31 - 1, 10**6)
+            for layer in range(2)
+            for matrix in range(4)
+        ),
+        *(in_table(1, 2, 3, lambda _, kind=kind: kind) for kind in (0, -544, 287, 545, 2**31 - 1)),
+        *(
+            in_table(layer, matrix, column, lambda size, by=by: size + by)
+            for by in (1, -1, 2**30)
+            for layer in range(2)
+            for matrix in range(4)
+            for column in (1, 2)
+        ),
+    ],
+    "logits must be": [
+        *(result(0, shaped(shape)) for shape in ((97,), (2, 97), (1, 96), (1, 113), (1, 0), (0, 97))),
+        result(0, shaped((1, 97), np.float16)),
+        *(result(1, shaped(shape, np.int32)) for shape in ((2,), (), (0,))),
+        result(1, shaped((1,))),
+    ],
+    # 97 … 111 would still be rows of the table's last group.
+    "a token is outside the vocabulary": [value(TOKENS, token) for token in (-1, 97, 111, 2**31 - 1, -(2**31))],
+    "a position is outside the cache": [value(POSITION, place) for place in (SLOTS, -1, 2**31 - 1, -(2**31))],
+}
 
 
-@pytest.mark.parametrize("heads", [0, -4, 3, 6, 8, 5, 1 << 40, (1 << 60) + 4, (1 << 63) - 4])
-def test_fused_refuses_other_numbers_of_heads(good, heads):
-    """(2^60 + 4) heads of 16 are, in 64 bits, as many rows as 4 heads of 16."""
-    call = good()
-    call.attributes["heads"] = np.int64(heads)
-    refused(good, call, "(hidden size|a layer's matrix|the layers' weights)")
-
-
-@pytest.mark.parametrize("heads", [0, -2, 3, 4, 1, 1 << 40, (1 << 63) - 2])
-def test_fused_refuses_other_numbers_of_key_heads(good, heads):
-    call = good()
-    call.attributes["key_heads"] = np.int64(heads)
-    refused(good, call, "(keys must be|hidden size|a layer's matrix|the layers' weights|the sequences' numbers)")
-
-
-@pytest.mark.parametrize("number", [-1, 1, 2**31 - 1, -(2**31)])
-def test_fused_refuses_a_sequence_that_the_cache_has_not(good, number):
-    call = good()
-    call.operands[NUMBER] = np.array([number], np.int32)
-    refused(good, call, "the sequences' numbers in the cache")
-
-
-@pytest.mark.parametrize("feed_forward", [0, -32, 16, 100, 128, 1 << 40, 1 << 62, (1 << 63) - 32])
-def test_fused_refuses_another_feed_forward_size(good, feed_forward):
-    call = good()
-    call.attributes["feed_forward"] = np.int64(feed_forward)
-    refused(good, call, "(hidden size|a layer's matrix)")
-
-
-@pytest.mark.parametrize("i", [TOKENS, POSITION, NUMBER, COS, SIN])
-def test_fused_refuses_other_rows_and_angles(good, i):
-    for spoil in (lambda a: a.astype(np.float16), lambda a: a[None], lambda a: np.resize(a, 3) if a.ndim else a[None]):
+@pytest.mark.parametrize("words", SPOILT)
+def test_fused_refuses_a_call_that_is_spoilt(good, words):
+    """After each error a good call is right."""
+    for spoil in SPOILT[words]:
         call = good()
-        call.operands[i] = spoil(np.asarray(call.operands[i]))
-        refused(good, call, "tokens must be")
-
-
-@pytest.mark.parametrize("i", [KEYS, VALUES])
-def test_fused_refuses_another_cache(good, i):
-    for axis in range(np.ndim(good().operands[i])):
-        call = good()
-        resized(call, i, axis, 1)
-        refused(good, call, "(keys must be|wrong number|token)")
-    call = good()
-    call.operands[i] = np.asarray(call.operands[i]).astype(np.float32)
-    call.results[call.aliases[i]] = shaped(call.operands[i].shape)
-    refused(good, call, "keys must be")
-    call = good()
-    call.operands[i] = call.operands[i][None]
-    call.results[call.aliases[i]] = shaped(call.operands[i].shape, np.float16)
-    refused(good, call, "keys must be")
-
-
-def test_fused_refuses_a_cache_of_heads_of_no_size(good):
-    call = good()
-    for i in (KEYS, VALUES):
-        resized(call, i, 3, -16)
-    call.operands[COS] = call.operands[SIN] = np.zeros((1, 0), F32)
-    refused(good, call, "keys must be")
-
-
-@pytest.mark.parametrize("aliases", [{}, {8: 2}, {9: 3}])
-def test_fused_refuses_a_cache_that_it_would_not_overwrite(good, aliases):
-    call = good()
-    call.aliases = aliases
-    refused(good, call, "keys must be.*overwritten in place")
-
-
-@pytest.mark.parametrize("i", [EMBEDDING, HEAD])
-def test_fused_refuses_other_tables(good, i):
-    for axis, by in ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, 32)):
-        call = good()
-        resized(call, i, axis, by)
-        refused(good, call, "(embedding and head must be|logits)")
-    for spoil in (lambda a: a.astype(np.int8), lambda a: a[0], lambda a: a[None]):
-        call = good()
-        call.operands[i] = spoil(np.asarray(call.operands[i]))
-        refused(good, call, "embedding and head must be")
-
-
-def test_fused_refuses_another_final_norm(good):
-    for spoil in (
-        lambda a: a[:32],
-        lambda a: a[None],
-        lambda a: a.astype(np.float16),
-        lambda a: np.resize(a, 65),
-        lambda a: a[:0],
-    ):
-        call = good()
-        call.operands[NORM] = spoil(np.asarray(call.operands[NORM]))
-        refused(good, call, "embedding and head must be")
-
-
-def test_fused_refuses_a_model_of_no_size(good):
-    call = good()
-    call.operands[NORM] = np.zeros(0, F32)
-    for i in (EMBEDDING, HEAD):
-        call.operands[i] = np.asarray(call.operands[i])[:, :0]
-    refused(good, call, "hidden size")
+        spoil(call)
+        with jax.enable_x64(words == "the attributes must be"), pytest.raises(jax.errors.JaxRuntimeError) as error:
+            call()
+        assert re.search(f"fused: {words}", str(error.value)), error.value
+    np.testing.assert_array_equal(np.asarray(good()()[0]), good.expected)
 
 
 def test_fused_refuses_other_arrays_of_layers(good):
@@ -310,78 +309,10 @@ def test_fused_refuses_blocks_that_end_before_the_last_matrix(good):
         assert end <= len(blocks) < end + 64
         call.operands[BLOCKS] = blocks[: end - short]
         if short:
-            refused(good, call, "a layer's matrix is not of the sizes")
+            with pytest.raises(jax.errors.JaxRuntimeError, match=f"fused: {SIZES}"):
+                call()
         else:
             np.testing.assert_array_equal(np.asarray(call()[0]), good.expected)
-
-
-@pytest.mark.parametrize("place", [-1, -(2**31), 2**31 - 1, 10**6])
-def test_fused_refuses_a_place_outside_the_blocks(good, place):
-    for layer in range(2):
-        for i in range(4):
-            call = good()
-            table = np.array(call.operands[TABLE])
-            table[layer, i, 0] = place
-            call.operands[TABLE] = table
-            refused(good, call, "a layer's matrix is not of the sizes")
-
-
-@pytest.mark.parametrize("kind", [0, -544, 287, 545, 2**31 - 1])
-def test_fused_refuses_an_unknown_kind(good, kind):
-    call = good()
-    table = np.array(call.operands[TABLE])
-    table[1, 2, 3] = kind
-    call.operands[TABLE] = table
-    refused(good, call, "a layer's matrix is not of the sizes")
-
-
-@pytest.mark.parametrize("by", [1, -1, 2**30])
-def test_fused_refuses_a_matrix_of_other_sizes(good, by):
-    for layer in range(2):
-        for i in range(4):
-            for j in (1, 2):
-                call = good()
-                table = np.array(call.operands[TABLE])
-                table[layer, i, j] += by
-                call.operands[TABLE] = table
-                refused(good, call, "a layer's matrix is not of the sizes")
-
-
-@pytest.mark.parametrize(
-    ("at", "result"),
-    [
-        (0, shaped((1, 97), np.float16)),
-        (0, shaped((97,))),
-        (0, shaped((2, 97))),
-        (0, shaped((1, 96))),
-        (0, shaped((1, 113))),
-        (0, shaped((1, 0))),
-        (0, shaped((0, 97))),
-        (1, shaped((2,), np.int32)),
-        (1, shaped((1,))),
-        (1, shaped((), np.int32)),
-        (1, shaped((0,), np.int32)),
-    ],
-)
-def test_fused_refuses_other_results(good, at, result):
-    call = good()
-    call.results[at] = result
-    refused(good, call, "logits must be")
-
-
-@pytest.mark.parametrize("token", [-1, 97, 111, 2**31 - 1, -(2**31)])
-def test_fused_refuses_a_token_outside_the_vocabulary(good, token):
-    """97 … 111 would still be rows of the table's last group."""
-    call = good()
-    call.operands[TOKENS] = np.array([[token]], np.int32)
-    refused(good, call, "a token is outside the vocabulary")
-
-
-@pytest.mark.parametrize("position", [SLOTS, -1, 2**31 - 1, -(2**31)])
-def test_fused_refuses_a_position_outside_the_cache_or_the_logits_of_padding(good, position):
-    call = good()
-    call.operands[POSITION] = np.array([position], np.int32)
-    refused(good, call, "a position is outside the cache")
 
 
 def test_the_first_and_the_last_position_are_right(good):

@@ -52,17 +52,17 @@ def equal_caches(one, other):
 
 
 @pytest.mark.parametrize("many", [2, 3, 4, 5, 7, 8, 9, 16, 23])
-@pytest.mark.parametrize("slot", [0, 15, 120, 250])
-def test_rows_of_a_sequence_equal_its_tokens_one_by_one(subject, many, slot):
+def test_rows_of_a_sequence_equal_its_tokens_one_by_one(subject, many):
     """Across the ends of tiles of 16 and of pieces of 128 positions."""
     cfg, _, run = subject
-    cache = random_cache(cfg, ROOM, slot, 0, seed=many)[1]
     ids = tokens(cfg, many)
-    logits, best, after = run(ids[None], cache)
-    expected, chosen, expected_after = one_by_one(run, ids, cache)
-    np.testing.assert_array_equal(np.asarray(logits), expected)
-    np.testing.assert_array_equal(np.asarray(best), chosen)
-    equal_caches(after, expected_after)
+    for slot in (0, 15, 120, 250):
+        cache = random_cache(cfg, ROOM, slot, 0, seed=many)[1]
+        logits, best, after = run(ids[None], cache)
+        expected, chosen, expected_after = one_by_one(run, ids, cache)
+        np.testing.assert_array_equal(logits, expected)
+        np.testing.assert_array_equal(best, chosen)
+        equal_caches(after, expected_after)
 
 
 def test_another_order_of_rows_fails_by_far(subject):
@@ -94,10 +94,9 @@ def test_each_sequence_of_a_batch_is_as_alone(pads, many, more, seed):
     heads = cfg.num_key_value_heads
     for i, (_, single) in enumerate(alone):
         values, chosen, kept = run(model, jnp.asarray(ids[i : i + 1], jnp.int32), single)
-        np.testing.assert_array_equal(logits[i], np.asarray(values))
-        np.testing.assert_array_equal(np.asarray(best)[i * many : (i + 1) * many], np.asarray(chosen))
-        keys = np.asarray(after.entries[0])[:, i * heads : (i + 1) * heads]
-        np.testing.assert_array_equal(keys, np.asarray(kept.entries[0]))
+        np.testing.assert_array_equal(logits[i], values)
+        np.testing.assert_array_equal(best[i * many : (i + 1) * many], chosen)
+        np.testing.assert_array_equal(after.entries[0][:, i * heads : (i + 1) * heads], kept.entries[0])
 
 
 SHARED: dict = {}
@@ -127,10 +126,10 @@ def test_some_sequences_of_a_cache_each_at_a_position_of_its_own(numbers, positi
         if i in some:
             at = some.index(i)
             values, chosen, kept = run(model, jnp.asarray(ids[at : at + 1], jnp.int32), before)
-            np.testing.assert_array_equal(np.asarray(logits)[at * many : (at + 1) * many], np.asarray(values))
-            np.testing.assert_array_equal(np.asarray(best)[at * many : (at + 1) * many], np.asarray(chosen))
+            np.testing.assert_array_equal(logits[at * many : (at + 1) * many], values)
+            np.testing.assert_array_equal(best[at * many : (at + 1) * many], chosen)
         for mine, expected in zip(after, kept.entries, strict=True):
-            np.testing.assert_array_equal(np.asarray(mine)[:, i * heads : (i + 1) * heads], np.asarray(expected))
+            np.testing.assert_array_equal(mine[:, i * heads : (i + 1) * heads], expected)
 
 
 def test_logits_of_the_last_row_or_of_none_change_nothing_else(subject):
@@ -198,19 +197,16 @@ def test_many_rows_in_every_kind_equal_few(kind):
     ("change", "words"),
     [
         (dict(ids=(2, 3), position=[0, 62]), "a position is outside the cache"),
-        (
-            dict(ids=(1, 3), position=[-3], rows=1),
-            "a position is outside the cache, or logits are wanted of padding",
-        ),
+        (dict(ids=(1, 3), position=[-3], rows=1), "a position is outside the cache, or logits are wanted of padding"),
         (dict(ids=(2, 3), position=[0, 0], rows=3), "logits must be"),
         (dict(ids=(2, 3), position=[0, 0], rows=1), "logits must be"),
         (dict(ids=(2, 3), position=[0]), "tokens must be"),
         (dict(ids=(2, 3), position=[0, 0], angles=5), "tokens must be"),
         (dict(ids=(3, 2), position=[0, 0, 0]), "the sequences' numbers"),
-        (dict(ids=(2, 1), position=[0, 0], numbers=[1, 0]), "the sequences' numbers"),
-        (dict(ids=(2, 1), position=[0, 0], numbers=[1, 1]), "the sequences' numbers"),
-        (dict(ids=(2, 1), position=[0, 0], numbers=[0, 2]), "the sequences' numbers"),
-        (dict(ids=(2, 1), position=[0, 0], numbers=[-1, 0]), "the sequences' numbers"),
+        *(
+            (dict(ids=(2, 1), position=[0, 0], numbers=numbers), "the sequences' numbers")
+            for numbers in ([1, 0], [1, 1], [0, 2], [-1, 0])
+        ),
         (dict(ids=(2, 1), position=[0, 0], numbers=[0]), "the sequences' numbers|tokens must be"),
         (dict(ids=(0, 2), position=[]), "tokens must be"),
         (dict(ids=(2, 0), position=[0, 0]), "tokens must be"),

@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from llama_jax.plumbing import paths
+from tests.conftest import python
 
 pytestmark = pytest.mark.slow
 LIMIT = 200  # seconds after which a process hangs
@@ -44,35 +45,24 @@ print(json.dumps(dict(alone=alone, together=together, pool=pool)))
 )
 
 
-def environment(**changes):
-    return {**os.environ, "PYTHONPATH": str(paths.ROOT), **changes}
-
-
-def said(code, *before, **changes):
+def outcome(code, *before, **settings):
     """The JSON that a process prints."""
-    command = [*before, sys.executable, "-c", code]
-    done = subprocess.run(
-        command, env=environment(**changes), capture_output=True, text=True, timeout=LIMIT, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(python(code, before=before, limit=LIMIT, **settings)[0].splitlines()[-1])
 
 
 def test_one_core_and_more_threads_than_cores_give_the_same_bits():
     """Six decodes one after the other and all at once, on one core, on as many threads as cores, and on four times as
     many."""
-    usual = said(PRINT)
+    usual = outcome(PRINT)
     assert usual["together"] == usual["alone"]
     assert len(set(usual["alone"].values())) == 4  # two prompts; steps and the loop are of one mind
-    many = said(PRINT, NPROC="8")
+    many = outcome(PRINT, NPROC="8")
     assert many["pool"] >= 8
     assert many["alone"] == many["together"] == usual["alone"]
     if shutil.which("taskset"):
-        alone = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))))
-        assert alone["alone"] == alone["together"] == usual["alone"]
-        # four threads of a team on one core
-        crowded = said(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))), NPROC="4")
-        assert crowded["alone"] == crowded["together"] == usual["alone"]
+        for settings in ({}, dict(NPROC="4")):  # one thread, and four threads of a team, on one core
+            pinned = outcome(PRINT, "taskset", "-c", str(min(os.sched_getaffinity(0))), **settings)
+            assert pinned["alone"] == pinned["together"] == usual["alone"]
 
 
 AFFINITY = (
@@ -108,7 +98,7 @@ print(json.dumps(dict(meanwhile=meanwhile, after=after, often=taken > 9)))
     "changes", [{}, dict(NPROC="4", OMP_NUM_THREADS="1", KMP_AFFINITY="compact", GOMP_CPU_AFFINITY="0")]
 )
 def test_cores_that_are_taken_away_and_given_back_while_it_runs_change_no_bit(changes):
-    assert said(AFFINITY, **changes) == dict(meanwhile=[True] * 3, after=True, often=True)
+    assert outcome(AFFINITY, **changes) == dict(meanwhile=[True] * 3, after=True, often=True)
 
 
 INTERRUPTED = (
@@ -117,7 +107,6 @@ INTERRUPTED = (
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background is started deaf to it
 engine = engines[sys.argv[1]]
-ll.answer(engine, [[1, 2, 3]], 4000, length=16, slots=4096) if sys.argv[2] == "warm" else None
 print("ready", flush=True)
 try:
     while True:
@@ -133,13 +122,8 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("name", ["loop+fused", "step+fused"])
 def test_ctrl_c_ends_a_decode_and_leaves_the_kernels_whole(name):
     """A loop in one call ends with that call, as `loop` does without kernels; then everything still works."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, name, "cold"],
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command, pipes = [sys.executable, "-c", INTERRUPTED, name], dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}, **pipes, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -183,9 +167,9 @@ print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, sta
 
 
 def test_children_of_a_process_that_decodes():
-    found = said(CHILDREN)
-    assert found.pop("n") > 0
-    assert found == dict(sums=[45, 499500, 4999950000], other="right", status=7, same=True, after=True)
+    children = outcome(CHILDREN)
+    assert children.pop("n") > 0
+    assert children == dict(sums=[45, 499500, 4999950000], other="right", status=7, same=True, after=True)
 
 
 LEAVING = (
@@ -203,4 +187,4 @@ print(json.dumps("leaving"), flush=True)
 def test_a_process_that_ends_right_after_a_decode_ends_well():
     """The object code stays in its place until the very end: helpers may still be on their way to it."""
     for _ in range(3):
-        assert said(LEAVING) == "leaving"
+        assert outcome(LEAVING) == "leaving"

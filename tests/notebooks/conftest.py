@@ -1,4 +1,6 @@
-"""A notebook that is really measured, on a small model."""
+"""A notebook that is really measured, on a small model, and what it drew."""
+
+import hashlib
 
 import pytest
 
@@ -21,3 +23,8 @@ def measured(tmp_path, monkeypatch):
         return result.finding
 
     return run
+
+
+def hashes(folder, what="figures/*-*.*"):
+    """SHA-256 of each file by its name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob(what))}

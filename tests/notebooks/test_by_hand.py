@@ -1,8 +1,8 @@
 """Notebooks without our runner: plain papermill from the repository's root (`test_notebooks` has it from theirs), and
 the kernel that `make lab` gives."""
 
-import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -13,12 +13,9 @@ from jupyter_client.manager import start_new_kernel
 
 from llama_jax.plumbing import paths
 from llama_lab.reporting import notebooks
+from tests.notebooks.conftest import hashes
 
 PAPERMILL = Path(sys.executable).with_name("papermill")
-
-
-def drawn(folder):
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in (folder / "figures").glob("15-*.*")}
 
 
 @pytest.mark.slow
@@ -30,7 +27,7 @@ def test_plain_papermill(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert drawn(tmp_path) == drawn(paths.ROOT)
+    assert hashes(tmp_path, "figures/15-*.*") == hashes(paths.ROOT, "figures/15-*.*")
     assert notebooks.read_finding(tmp_path / "out.ipynb").endswith(".")
 
 
@@ -43,16 +40,14 @@ class Kernel:
 
     def run(self, code: str) -> str:
         """What a cell writes, its errors included."""
-        told = []
-        self.client.execute_interactive(
-            textwrap.dedent(code),
-            timeout=120,
-            allow_stdin=False,
-            output_hook=lambda message: told.append(
-                message["content"].get("text") or "\n".join(message["content"].get("traceback", []))
-            ),
-        )
-        return "".join(told)
+        outputs = []
+
+        def keep(message):
+            content = message["content"]
+            outputs.append(content.get("text") or "\n".join(content.get("traceback", [])))
+
+        self.client.execute_interactive(textwrap.dedent(code), timeout=120, allow_stdin=False, output_hook=keep)
+        return "".join(outputs)
 
 
 @pytest.fixture
@@ -75,28 +70,22 @@ def test_the_labs_kernel_loads_an_edited_module_anew_and_says_nothing_by_itself(
 @pytest.mark.slow
 def test_an_edit_of_the_package_itself_reaches_the_next_cell(kernel, tmp_path):
     """Its classes are registered with JAX when a module is loaded: loading it again must not fail."""
-    import shutil
-
     shutil.copytree(paths.ROOT / "llama_jax", tmp_path / "llama_jax", ignore=shutil.ignore_patterns("__pycache__"))
     ask = "print(ll.answer(ll.bind(cfg, checkpoint.params, ll.parse('step')), [[1, 2, 3]], 4)[0].token_ids)"
     begin = """
         import llama_jax as ll
-        assert ll.paths.ROOT.name != {root!r}, ll.paths.ROOT
+        from llama_jax.plumbing import paths
+        assert paths.ROOT.name != {root!r}, paths.ROOT
         checkpoint = ll.load("random:smollm2-135m,num_hidden_layers=1,hidden_size=64,intermediate_size=64,"
                              "num_attention_heads=2,num_key_value_heads=1,head_dim=16,vocab_size=97")
         cfg = checkpoint.config
         """
     before = kernel.run(textwrap.dedent(begin.format(root=paths.ROOT.name)) + ask)
     assert before.startswith("(")
-    module = tmp_path / "llama_jax" / "model" / "sampling.py"
+    module, best = tmp_path / "llama_jax" / "sampling.py", "return jnp.argmax(logits, axis=-1).astype(jnp.int32)"
     text = module.read_text()
-    assert "return jnp.argmax(logits, axis=-1).astype(jnp.int32)" in text
-    module.write_text(
-        text.replace(
-            "return jnp.argmax(logits, axis=-1).astype(jnp.int32)",
-            "return jnp.argmin(logits, axis=-1).astype(jnp.int32)  # worst",
-        )
-    )
+    assert best in text
+    module.write_text(text.replace(best, f"{best.replace('argmax', 'argmin')}  # worst"))
     after = kernel.run(ask)
     assert after.startswith("(")
     assert after != before

@@ -1,19 +1,15 @@
 """Notebook 17, of five tables, really measured through the runner on a small model, and drawn again from what it
 recorded."""
 
-import hashlib
-
 import pytest
 
 from llama_lab import bench
 from llama_lab.bench import record
 from llama_lab.bench.cold import Start
 from llama_lab.reporting import notebooks
+from tests.conftest import TINY
+from tests.notebooks.conftest import hashes
 
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 SMALL = dict(
     model=TINY,
     scaled=["loop"],
@@ -42,14 +38,10 @@ SMALL = dict(
 )
 
 
-def drawn(folder) -> dict[str, str]:
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted((folder / "figures").iterdir())}
-
-
 @pytest.mark.slow
 def test_measured_and_drawn_again(measured, tmp_path):
-    found = measured("17", SMALL)
-    assert "From context 24 to 64 loop keeps " in found
+    finding = measured("17", SMALL)
+    assert "From context 24 to 64 loop keeps " in finding
     sized, _ = record.read(tmp_path / "data" / "17-compiled-kernels-sizes.csv")
     assert {(t.valid, t.prompt_tokens, t.new_tokens) for t in sized} == {(True, 18, 6), (True, 10, 1)}
     firsts, meta = record.read(tmp_path / "data" / "17-compiled-kernels-first.csv", kind=Start)
@@ -57,8 +49,8 @@ def test_measured_and_drawn_again(measured, tmp_path):
         (f"step{again}", n, True) for again in ("", bench.AGAIN) for n in (5, 20)
     }
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
-    before = drawn(tmp_path)
+    before = hashes(tmp_path, "figures/*")
     (again,) = notebooks.run(("17",), out_dir=tmp_path)
     assert again.ok, again
-    assert again.finding == found
-    assert drawn(tmp_path) == before
+    assert again.finding == finding
+    assert hashes(tmp_path, "figures/*") == before

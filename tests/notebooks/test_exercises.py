@@ -1,4 +1,4 @@
-"""Every exercise of every notebook: a right answer is told to be right, a wrong one is not, none is no mistake."""
+"""Every exercise of every notebook: a right answer is called right, a wrong one is not, none is no mistake."""
 
 import ast
 import contextlib
@@ -108,10 +108,8 @@ def tried(source: str, answer: str) -> str:
     if "\n" in answer or answer.startswith(f"{name} = "):
         return BLANK.sub(lambda _: answer.strip("\n"), source)
     if answer == "right":  # depends on data: what the cell itself computes
-        known = BLANK.sub("answer = 0.0", source)
-        return f"_print, print = print, lambda *said: None\n{known}\nprint = _print\nanswer = right\n" + BLANK.sub(
-            "", source
-        )
+        known, rest = BLANK.sub("answer = 0.0", source), BLANK.sub("", source)
+        return f"_print, print = print, lambda *texts: None\n{known}\nprint = _print\nanswer = right\n{rest}"
     return BLANK.sub(f"{name} = {answer}", source)
 
 
@@ -125,7 +123,7 @@ def test_right_answers_are_right_and_wrong_ones_are_not(number, tmp_path, monkey
     names = {"__name__": "__main__", "display": lambda *shown: None}
     for i in needed(cells, at):
         if i not in at:
-            said(cells[i].source, names)
+            printed(cells[i].source, names)
             continue
         right, wrong = ANSWERS[number][at.index(i)]
         for source, begins in (
@@ -133,10 +131,10 @@ def test_right_answers_are_right_and_wrong_ones_are_not(number, tmp_path, monkey
             (tried(cells[i].source, right), "Right"),
             (tried(cells[i].source, wrong), "Not yet"),
         ):
-            assert said(source, names).startswith(begins), source
+            assert printed(source, names).startswith(begins), source
 
 
-def said(source: str, names: dict) -> str:
+def printed(source: str, names: dict) -> str:
     """What a cell prints, run in this process: a kernel takes longer to start than most of them to run."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
@@ -147,7 +145,7 @@ def said(source: str, names: dict) -> str:
 def needed(cells, at) -> list[int]:
     """Those cells of code and, before them, those that give a name to anything that they use. Whole notebooks are run
     elsewhere."""
-    found, wanted = [], set()
+    chosen, wanted = [], set()
     for i in reversed(range(len(cells))):
         if cells[i].cell_type != "code":
             continue
@@ -157,9 +155,9 @@ def needed(cells, at) -> list[int]:
         named |= {alias.asname or alias.name.partition(".")[0] for node in tree
                   for alias in getattr(node, "names", ()) if isinstance(alias, ast.alias)}  # fmt: skip
         if i in at or named & wanted:
-            found.insert(0, i)
+            chosen.insert(0, i)
             wanted |= {node.id for node in tree if isinstance(node, ast.Name)}
-    return found
+    return chosen
 
 
 def test_only_what_an_exercise_needs_is_run():

@@ -3,11 +3,9 @@
 import pytest
 
 from llama_lab import figures
+from tests.conftest import TINY
 
-SMALL = (
-    "random:smollm2-135m,num_hidden_layers=3,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
-    "head_dim=16,vocab_size=97"
-)
+SMALL = TINY.replace("num_hidden_layers=2", "num_hidden_layers=3")
 
 
 @pytest.mark.slow

@@ -1,7 +1,6 @@
 """The committed notebooks. Recorded mode draws the committed figures again, byte for byte."""
 
 import ast
-import hashlib
 import json
 import os
 import pkgutil
@@ -18,7 +17,9 @@ import pytest
 from llama_jax.plumbing import files, paths
 from llama_lab import figures
 from llama_lab.reporting import headline, notebooks, pages, readme, report
+from tests.conftest import TINY
 from tests.figures.drawn import oldest
+from tests.notebooks.conftest import hashes
 from tests.reporting import markup
 
 SOURCES = notebooks.find()
@@ -40,10 +41,6 @@ def redrawn(tmp_path_factory):
     return out, results
 
 
-def hashes(folder, what="figures/*-*.*"):
-    return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in sorted(folder.glob(what))}
-
-
 def without_complaints(home):
     manifest = figures.read_manifest(home)
     for entry in manifest["figures"].values():
@@ -53,7 +50,8 @@ def without_complaints(home):
 
 @pytest.mark.slow("always")
 def test_redrawing_is_byte_identical_and_equals_what_is_recorded(redrawn):
-    out, _ = redrawn
+    out, results = redrawn
+    assert all(re.fullmatch(r".+\.", result.finding) for result in results)  # one line
     assert hashes(out) == hashes(paths.ROOT)
     drawn = {
         f"{name}.{kind}": sha
@@ -75,38 +73,21 @@ def test_a_processor_without_newer_instructions_draws_the_same_bytes(tmp_path):
     assert without_complaints(tmp_path) == without_complaints(paths.ROOT)
 
 
-@pytest.mark.slow
-def test_each_notebook_answers_in_one_sentence(redrawn):
-    for r in redrawn[1]:
-        assert r.finding
-        assert r.finding.count("\n") == 0
-        assert r.finding.endswith(".")
-
-
-def said(cell):
-    """A cell's outputs: its text, however many pieces it came in, and what it showed."""
-    outputs = cell.get("outputs", [])
-    return "".join(o.text for o in outputs if o.output_type == "stream"), [
-        o.data for o in outputs if o.output_type != "stream"
-    ]
+def outputs_of(cell):
+    """A cell's text, however many pieces it came in, and what it showed."""
+    streams = [o.text for o in cell.get("outputs", []) if o.output_type == "stream"]
+    return "".join(streams), [o.data for o in cell.get("outputs", []) if o.output_type != "stream"]
 
 
 @pytest.mark.slow
 def test_00_says_the_same_under_plain_papermill_and_draws_no_widget(redrawn, tmp_path):
     out, _ = redrawn
     papermill = Path(sys.executable).with_name("papermill")
-    done = subprocess.run(
-        [papermill, "00-start-here.ipynb", tmp_path / "00.ipynb", "-p", "out_dir", out],
-        cwd=notebooks.FOLDER,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    ours, theirs = (
-        nbformat.read(path, as_version=4)
-        for path in (out / "out" / "notebooks" / "00-start-here.ipynb", tmp_path / "00.ipynb")
-    )
-    assert [said(cell) for cell in ours.cells] == [said(cell) for cell in theirs.cells]
+    command = [papermill, "00-start-here.ipynb", tmp_path / "00.ipynb", "-p", "out_dir", out]
+    subprocess.run(command, cwd=notebooks.FOLDER, check=True, capture_output=True)
+    files = out / "out" / "notebooks" / "00-start-here.ipynb", tmp_path / "00.ipynb"
+    ours, theirs = (nbformat.read(path, as_version=4) for path in files)
+    assert [outputs_of(cell) for cell in ours.cells] == [outputs_of(cell) for cell in theirs.cells]
     assert "widgets" not in theirs.metadata
     outputs = [o for cell in theirs.cells for o in cell.get("outputs", [])]
     assert not [o for o in outputs if o.get("name") == "stderr" or "widget" in str(o)]
@@ -116,17 +97,13 @@ def test_00_says_the_same_under_plain_papermill_and_draws_no_widget(redrawn, tmp
 def test_00_measures_here_and_now_and_records_nothing(tmp_path, monkeypatch):
     """Random weights: no tokenizer, so its text is ids."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    tiny = (
-        "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-        "head_dim=16,vocab_size=97"
-    )
-    given = dict(model=tiny, new_tokens=4, blocks=2, placement="chunk2+scan")
+    given = dict(model=TINY, new_tokens=4, blocks=2, placement="chunk2+scan")
     (result,) = notebooks.run(("00",), given, source="measure", out_dir=tmp_path)
     assert result.ok, result.error
-    said = (tmp_path / "out" / "notebooks" / "00-start-here.ipynb").read_text()
-    assert re.search(r"→ \d+ \d+ \d+ \d+", said)
-    assert "the same again: 0 programs compiled" in said
-    assert "step (again)" in said
+    text = (tmp_path / "out" / "notebooks" / "00-start-here.ipynb").read_text()
+    assert re.search(r"→ \d+ \d+ \d+ \d+", text)
+    assert "the same again: 0 programs compiled" in text
+    assert "step (again)" in text
     assert not (tmp_path / "data").exists()
     assert {path.stem for path in (tmp_path / "figures").glob("*.*")} == {"00-headline-rates", "manifest"}
 
@@ -147,9 +124,8 @@ def test_the_report_is_whole(redrawn):
 
 def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     """What `llama-jax report` would write now is what lies there, but for tables that a change of code has made old."""
-    shutil.copytree(paths.ROOT / "figures", tmp_path / "figures")
-    shutil.copytree(paths.ROOT / "data", tmp_path / "data")
-    shutil.copytree(paths.ROOT / "docs" / "notebooks", tmp_path / "docs" / "notebooks")
+    for folder in ("figures", "data", "docs/notebooks"):
+        shutil.copytree(paths.ROOT / folder, tmp_path / folder)
     shutil.copy(paths.ROOT / "README.md", tmp_path)
     report.write(tmp_path)
     assert (tmp_path / "README.md").read_text() == (paths.ROOT / "README.md").read_text()
@@ -159,9 +135,9 @@ def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
             for home in (tmp_path, paths.ROOT)
         )
         assert written == committed
-    said = (tmp_path / "README.md").read_text()
+    text = (tmp_path / "README.md").read_text()
     for name, manifest in figures.read_manifest(paths.ROOT)["notebooks"].items():
-        assert (manifest["question"] in said) == (name != headline.NAME)  # the claim answers that one
+        assert (manifest["question"] in text) == (name != headline.NAME)  # the claim answers that one
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: p.stem)

@@ -5,11 +5,8 @@ import pytest
 
 from llama_lab.bench import AGAIN, footprints, quality, record, standings
 from llama_lab.experiments.ollama import measure
+from tests.conftest import TINY
 
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 SMALL = dict(
     model=TINY,
     placements=["loop", "loop+bf16", "loop+fused"],
@@ -29,9 +26,9 @@ SMALL = dict(
 
 @pytest.mark.slow
 def test_measured_through_the_runner(measured, tmp_path):
-    found = measured("10", SMALL)
-    assert found.startswith("Neither Ollama nor llama.cpp was measured beside ")  # which is fastest is chance
-    assert "torch's best mode (torch on " in found
+    finding = measured("10", SMALL)
+    assert finding.startswith("Neither Ollama nor llama.cpp was measured beside ")  # which is fastest is chance
+    assert "torch's best mode (torch on " in finding
     trials, meta = record.read(tmp_path / "data" / "10-ollama.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
@@ -53,9 +50,5 @@ def test_measured_through_the_runner(measured, tmp_path):
     assert [entry["name"] for entry in alone] == ["loop", "loop+fused", "torch"]
     assert all(0 < entry["libraries"] < entry["peak"][0] for entry in alone)
     windows, _ = record.read(tmp_path / "data" / "10-ollama-quality.csv", kind=quality.Window)
-    assert {e["subject"]: e["tokens"] for e in quality.table(windows)} == {
-        "float32": 60,
-        "bfloat16": 60,
-        "fused": 60,
-        "torch": 60,
-    }
+    tokens = {entry["subject"]: entry["tokens"] for entry in quality.table(windows)}
+    assert tokens == dict.fromkeys(("float32", "bfloat16", "fused", "torch"), 60)

@@ -67,15 +67,18 @@ def test_a_link_to_a_folder_that_others_may_write_is_refused(cache, tmp_path):
         paths.private("code")
 
 
-@pytest.mark.parametrize("what", ["file", "fifo", "loop", "dangling"])
-def test_what_is_no_folder_is_one_line(cache, what):
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda path: path.write_text("x"),
+        os.mkfifo,
+        lambda path: path.symlink_to(path.name),
+        lambda path: path.symlink_to("nowhere"),
+    ],
+)
+def test_what_is_no_folder_is_one_line(cache, put):
     cache.parent.mkdir(parents=True)
-    if what == "file":
-        cache.write_text("x")
-    elif what == "fifo":
-        os.mkfifo(cache)
-    else:
-        cache.symlink_to(cache.name if what == "loop" else "nowhere")
+    put(cache)
     with pytest.raises(UserError, match="Cannot make the folder"):
         paths.private("code")
 

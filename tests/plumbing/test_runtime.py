@@ -1,10 +1,7 @@
 """The JAX underneath: right however the package is started, and a wrong one is found out."""
 
 import json
-import os
-import subprocess
 import sys
-import textwrap
 from dataclasses import replace
 
 import nbformat
@@ -12,22 +9,13 @@ import numpy as np
 import pytest
 from jaxlib import version
 
-from llama_jax.plumbing import paths, runtime, xla_flags
+from llama_jax.plumbing import runtime, xla_flags
 from llama_lab.bench import environment, process
+from tests.conftest import python
 
 FAULTY = version.__version__ in xla_flags.CURED
 needs_the_fault = pytest.mark.skipif(not FAULTY, reason=f"jaxlib {version.__version__} needs no flag")
 ASK = "print(runtime.outcome(runtime.named('product and sum in float32')))"
-
-
-def python(code, *, flags=None, **settings):
-    """What a fresh Python prints, and complains, with these XLA_FLAGS and nothing else set for JAX."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("XLA_", "JAX_", "LLAMA_JAX_"))}
-    given = clean | {"PYTHONPATH": str(paths.ROOT), **settings} | ({} if flags is None else {"XLA_FLAGS": flags})
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)], env=given, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip(), done.stderr
 
 
 def test_this_jax_is_right():
@@ -55,18 +43,18 @@ def test_the_checks_of_gpus_are_right_on_a_processor():
     ],
 )
 def test_right_however_it_is_imported(start):
-    said, complaints = python(f"{start}\nfrom llama_jax.plumbing import runtime\n{ASK}")
-    assert said == runtime.RIGHT
+    outcome, complaints = python(f"{start}\nfrom llama_jax.plumbing import runtime\n{ASK}", clean=True)
+    assert outcome == runtime.RIGHT
     assert "Warning" not in complaints
 
 
 def checks_of_a_child(say, name):
-    return {"outcome": runtime.outcome(runtime.named(name)), "flags": os.environ.get("XLA_FLAGS", "")}
+    return {"outcome": runtime.outcome(runtime.named(name))}
 
 
 def test_right_in_measured_processes():
-    found = process.start(f"{__name__}:checks_of_a_child", {"name": "product and sum in float64"})
-    assert found.result["outcome"] == runtime.RIGHT
+    child = process.start(f"{__name__}:checks_of_a_child", {"name": "product and sum in float64"})
+    assert child.result["outcome"] == runtime.RIGHT
 
 
 @pytest.mark.slow
@@ -78,7 +66,7 @@ def test_right_under_plain_papermill(tmp_path):
     code = (
         f"import papermill; papermill.execute_notebook({str(tmp_path / 'in.ipynb')!r}, {str(tmp_path / 'out.ipynb')!r})"
     )
-    python(code)
+    python(code, clean=True)
     (cell,) = (c for c in nbformat.read(tmp_path / "out.ipynb", as_version=4).cells if c.source)
     assert cell.outputs[0].text.strip() == runtime.RIGHT
 
@@ -86,7 +74,7 @@ def test_right_under_plain_papermill(tmp_path):
 @needs_the_fault
 def test_the_fault_is_found_without_the_flag():
     code = "import json\nfrom llama_jax.plumbing import runtime\nprint(json.dumps(runtime.examine()))"
-    outcomes = json.loads(python(code, **{xla_flags.KEEP: "1"})[0])
+    outcomes = json.loads(python(code, clean=True, **{xla_flags.KEEP: "1"})[0])
     assert outcomes["product and sum in float32"].startswith("wrong: ")
     assert outcomes["product and sum in float64"].startswith("wrong: ")
     assert runtime.complaint(outcomes) == "this JAX computes wrong values (jax #39103)"
@@ -95,8 +83,8 @@ def test_the_fault_is_found_without_the_flag():
 @needs_the_fault
 def test_one_warning_where_jax_was_started_before():
     code = f"import jax\njax.devices()\nimport llama_jax\nfrom llama_jax.plumbing import runtime\n{ASK}"
-    said, complaints = python(code)
-    assert said.startswith("wrong: ")
+    outcome, complaints = python(code, clean=True)
+    assert outcome.startswith("wrong: ")
     assert complaints.count("import llama_jax first") == 1
 
 
@@ -104,13 +92,17 @@ def test_one_warning_where_jax_was_started_before():
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (None, xla_flags.SETTING),
-        ("--xla_cpu_multi_thread_eigen=false", f"--xla_cpu_multi_thread_eigen=false {xla_flags.SETTING}"),
-        (f"{xla_flags.FLAG}=", f"{xla_flags.FLAG}="),
+        ({}, xla_flags.SETTING),
+        (
+            {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false"},
+            f"--xla_cpu_multi_thread_eigen=false {xla_flags.SETTING}",
+        ),
+        ({"XLA_FLAGS": f"{xla_flags.FLAG}="}, f"{xla_flags.FLAG}="),
     ],
 )
 def test_the_users_own_flags_stay(flags, expected):
-    assert python("import llama_jax, os; print(os.environ['XLA_FLAGS'])", flags=flags)[0] == expected
+    code = "import llama_jax, os; print(os.environ['XLA_FLAGS'])"
+    assert python(code, clean=True, **flags)[0] == expected
 
 
 def test_what_was_added_can_be_taken_away(monkeypatch):
@@ -120,16 +112,12 @@ def test_what_was_added_can_be_taken_away(monkeypatch):
     assert xla_flags.shipped()["XLA_FLAGS"] == f"{xla_flags.FLAG}="
 
 
-def made(run, **options):
-    return runtime.Check("made up", "jax #1", "nowhere", run, **options)
-
-
 def raises():
     raise ValueError("no such\nthing")
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "outcome"),
     [
         (lambda: (np.ones(3), np.ones(3)), runtime.RIGHT),
         (lambda: (np.float64("nan"), np.float64("nan")), runtime.RIGHT),
@@ -139,20 +127,20 @@ def raises():
         (raises, "does not run: ValueError: no such thing"),
     ],
 )
-def test_an_outcome_in_words(run, said):
-    assert runtime.outcome(made(run)) == said
+def test_an_outcome_in_words(run, outcome):
+    assert runtime.outcome(runtime.Check("made up", "jax #1", "nowhere", run)) == outcome
 
 
 @pytest.mark.parametrize(
-    ("script", "said"), [("exit 3", "crashes: exit code 3"), ("sleep 60", "hangs: no answer in 0.5 s")]
+    ("script", "outcome"), [("exit 3", "crashes: exit code 3"), ("sleep 60", "hangs: no answer in 0.5 s")]
 )
-def test_a_crash_and_a_hang_are_outcomes(script, said, tmp_path, monkeypatch):
+def test_a_crash_and_a_hang_are_outcomes(script, outcome, tmp_path, monkeypatch):
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
     fatal = next(one for one in runtime.CHECKS if one.fatal)
-    assert runtime.outcome_apart(fatal, limit=0.5 if "sleep" in script else 30) == said
+    assert runtime.outcome_apart(fatal, limit=0.5 if "sleep" in script else 30) == outcome
 
 
 def test_what_the_package_avoids_is_no_complaint():
@@ -169,12 +157,10 @@ def test_a_wrong_jax_is_said_in_one_line_and_under_every_figure(capsys):
     here, (first, *_) = environment.capture(), runtime.CHECKS
     assert here["runtime"] == runtime.examine()
     faulty = here | {"runtime": {first.name: "wrong: 1 instead of 2, 1 of 1 values"}}
-    assert (
-        environment.machine_line(faulty)
-        == f"{environment.machine_line(here)} · this JAX computes wrong values ({first.issue})"
-    )
+    line = environment.machine_line(here)
+    assert environment.machine_line(faulty) == f"{line} · this JAX computes wrong values ({first.issue})"
     old = {k: v for k, v in here.items() if k != "runtime"}  # recorded before this was looked at
-    assert environment.machine_line(old) == environment.machine_line(here)
+    assert environment.machine_line(old) == line
     runtime.warn(here["runtime"])
     runtime.warn(faulty["runtime"])
     assert capsys.readouterr().err.splitlines() == [
