@@ -72,7 +72,8 @@ def build(folder: Path, examined: dict | None = None, features: tuple[str, ...] 
         raise UserError(f"{folder} was measured on {own}, and this is {here}: contribute it there.")
     if strange := sorted({t.model for t in trials} - {checkpoint.DEFAULT}):
         raise UserError(f"The headline is of {strange[0]}; every machine measures {checkpoint.DEFAULT}: measure again.")
-    rows = tuple(sealed_row(json.loads(clean(t).model_dump_json())) for t in trials)
+    nameless = [t.model_copy(update={name: scrub.value(getattr(t, name)) for name in FREE}) for t in trials]
+    rows = tuple(sealed_row(json.loads(t.model_dump_json())) for t in nameless)
     about = record.describe(
         kind=Trial.__name__,
         measured=meta["created"],
@@ -88,11 +89,6 @@ def build(folder: Path, examined: dict | None = None, features: tuple[str, ...] 
         rows_sha256=digest_of(rows),
     )
     return Contribution(sealed(about), rows)
-
-
-def clean(trial: Trial) -> Trial:
-    """A trial whose free texts name nobody."""
-    return trial.model_copy(update={name: scrub.value(getattr(trial, name)) for name in FREE})
 
 
 def shown(environment: dict) -> dict:

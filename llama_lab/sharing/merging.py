@@ -6,6 +6,7 @@ across machines. What must be equal for one table to be about one thing is asked
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -83,27 +84,20 @@ def facts(run: Run) -> dict[str, object]:
     return known
 
 
-def differing(run: Run, other: Run) -> str:
-    """The first fact that both have and that is not the same, as words; "" where there is none."""
-    mine, theirs = facts(run), facts(other)
-    for name in mine:
-        if name in theirs and mine[name] != theirs[name]:
-            return f"{name} is {mine[name]} in {run.path} and {theirs[name]} in {other.path}"
-    return ""
-
-
 def merge(files: Sequence[Path], out: Path) -> list[Run]:
     """Write the rows of all journals to OUT (.csv, .parquet, .jsonl), which says of each run on which machine it was
     made. Raises UserError for what `read` refuses, for one file, and where `facts` differ."""
     if len(files) < 2:
         raise UserError("merge takes two journals or more.")
     runs = [read(path) for path in files]
-    for at, run in enumerate(runs):
-        for before in runs[:at]:
-            if [t.token_times_ns for t in run.trials] == [t.token_times_ns for t in before.trials]:
-                raise UserError(f"{before.path} and {run.path} hold the same run.")
-            if difference := differing(before, run):
-                raise UserError(f"{before.path} and {run.path} cannot be merged: {difference}.")
+    for before, run in itertools.combinations(runs, 2):
+        if [t.token_times_ns for t in run.trials] == [t.token_times_ns for t in before.trials]:
+            raise UserError(f"{before.path} and {run.path} hold the same run.")
+        mine, theirs = facts(before), facts(run)
+        if differing := [name for name in mine if name in theirs and mine[name] != theirs[name]]:
+            name = differing[0]
+            both = f"{name} is {mine[name]} in {before.path} and {theirs[name]} in {run.path}"
+            raise UserError(f"{before.path} and {run.path} cannot be merged: {both}.")
     names, rows, machines = Counter(), [], {}
     for run in runs:
         names[run.machine] += 1

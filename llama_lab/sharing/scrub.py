@@ -33,20 +33,17 @@ SHORT = 4  # a name of fewer letters is taken out where it is a word of its own
 
 def owners() -> list[str]:
     """Names of this user and this host, longest first."""
-    names = {os.environ.get(name, "") for name in VARIABLES} | {platform.node(), Path(home()).name}
+    names = {os.environ.get(name, "") for name in VARIABLES} | {platform.node(), Path(os.path.expanduser("~")).name}
     with contextlib.suppress(OSError, KeyError, ImportError):  # nobody: the system does not know this user
         names.add(getpass.getuser())
     names |= {name.partition(".")[0] for name in names}
     return sorted((name for name in names if len(name) > 1), key=len, reverse=True)
 
 
-def home() -> str:
-    return os.path.expanduser("~")
-
-
 def places() -> list[str]:
     """Folders whose names may hold spaces, longest first."""
-    known = {home(), os.getcwd(), str(paths.ROOT), tempfile.gettempdir(), os.environ.get("LLAMA_JAX_CACHE", "")}
+    cache = os.environ.get("LLAMA_JAX_CACHE", "")
+    known = {os.path.expanduser("~"), os.getcwd(), str(paths.ROOT), tempfile.gettempdir(), cache}
     return sorted((place for place in known if len(place) > 1 and place.startswith("/")), key=len, reverse=True)
 
 
@@ -73,9 +70,8 @@ def value(plain, names: Iterable[str] | None = None, folders: Iterable[str] | No
 
 def shows(plain) -> str:
     """The first path or address in JSON values; "" where there is none."""
-    if isinstance(plain, dict):
-        return next(filter(None, map(shows, (*plain, *plain.values()))), "")
-    if isinstance(plain, list | tuple):
-        return next(filter(None, map(shows, plain)), "")
+    if isinstance(plain, dict | list | tuple):
+        parts = (*plain, *plain.values()) if isinstance(plain, dict) else plain
+        return next(filter(None, map(shows, parts)), "")
     hit = isinstance(plain, str) and (ADDRESS.search(plain) or PATH.search(plain))
     return hit[0] if hit else ""

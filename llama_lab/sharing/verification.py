@@ -81,8 +81,12 @@ def check(path: Path) -> Checked:
         boundary.read(Meta, about, f"{path}, line 1")
     except UserError as error:
         return Checked("", [], {}, [Problem(path.name, str(error).replace(f"{path}", path.name))])
-    lines = path.read_text(encoding="utf-8").splitlines()[1:]
-    reasons = [*other_rows(lines, about), *misnamed(path, about)]
+    lines, reasons = tuple(path.read_text(encoding="utf-8").splitlines()[1:]), []
+    if (len(lines), digest_of(lines)) != (about["rows"], about["rows_sha256"]):  # missing, doubled, in another order
+        reasons.append(f"its {len(lines)} rows are not the {about['rows']} that were written")
+    expected = f"{about['machine']}-{about['version']}.jsonl"
+    if (about["machine"], path.name) != (machine.name_of(about["environment"]), expected):
+        reasons.append(f"its name or its machine ({about['machine']}) is not what its environment gives ({expected})")
     reasons += [reason for complaints in CHECKS for reason in complaints(trials, about)]
     return Checked(about["machine"], roofline.of_runs(trials), about, [Problem(path.name, r) for r in reasons])
 
@@ -91,18 +95,6 @@ def staged(made: Contribution) -> Checked:
     """`check` of a file that is not yet written."""
     with tempfile.TemporaryDirectory() as folder:
         return check(files.write(Path(folder) / made.path.name, made.text))
-
-
-def other_rows(lines: Sequence[str], about: dict) -> Iterator[str]:
-    """Rows that are missing, doubled or in another order."""
-    if (len(lines), digest_of(tuple(lines))) != (about["rows"], about["rows_sha256"]):
-        yield f"its {len(lines)} rows are not the {about['rows']} that were written"
-
-
-def misnamed(path: Path, about: dict) -> Iterator[str]:
-    expected = f"{about['machine']}-{about['version']}.jsonl"
-    if (about["machine"], path.name) != (machine.name_of(about["environment"]), expected):
-        yield f"its name or its machine ({about['machine']}) is not what its environment gives ({expected})"
 
 
 def mixed_runs(trials: Sequence[Trial], about: dict) -> Iterator[str]:
@@ -181,11 +173,5 @@ def identifying(trials: Sequence[Trial], about: dict) -> Iterator[str]:
 
 
 CHECKS: tuple[Callable[[Sequence[Trial], dict], Iterator[str]], ...] = (
-    mixed_runs,
-    foreign_subjects,
-    ungated,
-    unguarded,
-    unquiet,
-    wrong_runtime,
-    identifying,
-)
+    mixed_runs, foreign_subjects, ungated, unguarded, unquiet, wrong_runtime, identifying
+)  # fmt: skip

@@ -11,31 +11,18 @@ from tests.bench.test_record import trial
 
 MACHINE = "a-b-avx2-2-cores"
 ENVIRONMENT = {
-    "cpu": "A B",
-    "cores": 2,
-    "affinity": [0, 1],
-    "load": [0.1, 0.2, 0.3],
-    "ram_bytes": 2**34,
-    "kernels": "avx2",
-    "devices": ["cpu:cpu"],
-    "os": "Linux-6.1-x86_64",
-    "python": "3.11.7",
+    "cpu": "A B", "cores": 2, "affinity": [0, 1], "load": [0.1, 0.2, 0.3], "ram_bytes": 2**34, "kernels": "avx2",
+    "devices": ["cpu:cpu"], "os": "Linux-6.1-x86_64", "python": "3.11.7", "settings": {"XLA_FLAGS": "--a=-b"},
     "packages": {"jax": "0.10.2", "llama-jax": "0.1.0", "numpy": "2.4.6"},
-    "runtime": {one.name: runtime.RIGHT for one in runtime.CHECKS if one.platform == "cpu"},
-    "settings": {"XLA_FLAGS": "--a=-b"},
+    "runtime": {check.name: runtime.RIGHT for check in runtime.CHECKS if check.platform == "cpu"},
     "watch": {"others_cpu": 0.0, "steal": 0.0, "load_before": 0.1},
-}
+}  # fmt: skip
 DOCTOR = {
-    "machine": {"cpu": "A B", "cores": 2},
-    "packages": {"jax": "0.10.2"},
-    "devices": ["cpu:0"],
-    "jax computes": {"product and sum in float32 (jax #39103):": "right"},
-    "kernels": {"isa": "avx2", "cpu": "haswell"},
-    "peers": {"llama.cpp": "runs llamacpp"},
+    "machine": {"cpu": "A B", "cores": 2}, "packages": {"jax": "0.10.2"}, "devices": ["cpu:0"], "advice": [],
+    "jax computes": {"product and sum in float32 (jax #39103):": "right"}, "kernels": {"isa": "avx2", "cpu": "haswell"},
+    "peers": {"llama.cpp": "runs llamacpp"}, "weights": {"name": "m", "path": "/home/alice/m.gguf"},
     "bandwidth_gbps": 20.0,
-    "weights": {"name": "m", "path": "/home/alice/m.gguf"},
-    "advice": [],
-}
+}  # fmt: skip
 RATES = {"eager": 4, "step": 20, "step" + AGAIN: 20, "loop": 23, "loop+fused": 60, "llamacpp": 40}
 
 

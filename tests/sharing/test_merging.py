@@ -51,29 +51,28 @@ def test_two_runs_of_one_machine_are_told_apart(tmp_path):
     assert names == {f"main · {made.MACHINE}{again}" for again in ("", " (2)", " (3)")}
 
 
-OTHERS = {
-    "model": (dict(parameters={**PARAMETERS, "model": "x"}), {}, "model is smollm2-135m-instruct in .* and x in"),
-    "length": (dict(parameters={**PARAMETERS, "new_tokens": 9}), {}, "new_tokens is 4 in .* and 9 in"),
-    "weights": ({}, dict(weights_hash="v"), "weights is w in .* and v in"),
-    "version": (dict(packages={"jax": "0.11.0"}), {}, "version of jax is 0.10.2 in .* and 0.11.0 in"),
-    "code": (dict(source="xyz"), {}, "the package's own code is abc in .* and xyz in"),
-    "tokens": ({}, dict(tokens_sha256="u"), "tokens of eager, prompt 0 is t in .* and u in"),
+OTHERS = {  # what the refusal says → what was asked for there, and what is in its rows
+    "model is smollm2-135m-instruct in .* and x in": (dict(parameters={**PARAMETERS, "model": "x"}), {}),
+    "new_tokens is 4 in .* and 9 in": (dict(parameters={**PARAMETERS, "new_tokens": 9}), {}),
+    "weights is w in .* and v in": ({}, dict(weights_hash="v")),
+    "version of jax is 0.10.2 in .* and 0.11.0 in": (dict(packages={"jax": "0.11.0"}), {}),
+    "the package's own code is abc in .* and xyz in": (dict(source="xyz"), {}),
+    "tokens of eager, prompt 0 is t in .* and u in": ({}, dict(tokens_sha256="u")),
 }
 
 
-@pytest.mark.parametrize(("asked", "rows", "said"), OTHERS.values(), ids=OTHERS)
-def test_another_thing_is_refused_by_what_differs(tmp_path, asked, rows, said):
-    here = journal(tmp_path / "a.jsonl")
-    there = journal(tmp_path / "b.jsonl", made.rows(machine=2.0, **rows), cpu="C", **asked)
-    with pytest.raises(UserError, match=f"cannot be merged: {said}") as refusal:
-        merging.merge([here, there], tmp_path / "both.csv")
-    assert "\n" not in str(refusal.value)
+def refused(files, tmp_path, said):
+    with pytest.raises(UserError, match=said):
+        merging.merge(files, tmp_path / "both.csv")
     assert not (tmp_path / "both.csv").exists()
 
 
-def lines_of(path, change):
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join(change(lines)))
+@pytest.mark.parametrize("said", OTHERS)
+def test_another_thing_is_refused_by_what_differs(tmp_path, said):
+    asked, rows = OTHERS[said]
+    here = journal(tmp_path / "a.jsonl")
+    there = journal(tmp_path / "b.jsonl", made.rows(machine=2.0, **rows), cpu="C", **asked)
+    refused([here, there], tmp_path, f"cannot be merged: {said}")
 
 
 def foreign(lines):
@@ -96,26 +95,16 @@ DAMAGE = {
 @pytest.mark.parametrize(("change", "said"), DAMAGE.values(), ids=DAMAGE)
 def test_what_is_not_whole_is_refused(tmp_path, change, said):
     here, there = journal(tmp_path / "a.jsonl"), journal(tmp_path / "b.jsonl", made.rows(machine=2.0), cpu="C")
-    lines_of(there, change)
-    with pytest.raises(UserError, match=said):
-        merging.merge([here, there], tmp_path / "both.csv")
-    assert not (tmp_path / "both.csv").exists()
+    there.write_text("".join(change(there.read_text().splitlines(keepends=True))))
+    refused([here, there], tmp_path, said)
 
 
-def test_rows_of_another_run_are_refused(tmp_path):
-    here, there = journal(tmp_path / "a.jsonl"), journal(tmp_path / "b.jsonl", [*made.rows(), *made.rows(run="x")])
-    with pytest.raises(UserError, match="b.jsonl cannot be merged: it mixes runs: run is main and x"):
-        merging.merge([here, there], tmp_path / "both.csv")
-
-
-def test_one_file_twice_one_alone_a_table_and_no_file(tmp_path):
+def test_rows_of_another_run_one_file_twice_one_alone_a_table_and_no_file_are_refused(tmp_path):
     here = journal(tmp_path / "a.jsonl")
+    mixed = journal(tmp_path / "b.jsonl", [*made.rows(), *made.rows(run="x")])
     table = record.write(tmp_path / "t.jsonl", made.rows(machine=2.0), environment={})
-    for files, said in (
-        ([here], "two journals or more"),
-        ([here, here], "hold the same run"),
-        ([here, table], "is no journal of"),
-        ([here, tmp_path / "no.jsonl"], "There is no file"),
-    ):
-        with pytest.raises(UserError, match=said):
-            merging.merge(files, tmp_path / "both.csv")
+    refused([here, mixed], tmp_path, "b.jsonl cannot be merged: it mixes runs: run is main and x")
+    refused([here], tmp_path, "two journals or more")
+    refused([here, here], tmp_path, "hold the same run")
+    refused([here, table], tmp_path, "is no journal of")
+    refused([here, tmp_path / "no.jsonl"], tmp_path, "There is no file")
