@@ -11,63 +11,43 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import within
-from llama_lab.experiments.activation_extraction import finding, probing
+from llama_lab.experiments.activation_extraction import finding, probing, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
-from llama_lab.experiments.activation_extraction.plan import Extraction
-from llama_lab.experiments.activation_extraction.rungs import (
-    ASYNC,
-    BASE,
-    CEILINGS,
-    COPIES,
-    CUT,
-    DISK,
-    EAGER,
-    FIRST,
-    FIXED,
-    FORWARD,
-    PACKED,
-    PINNED,
-    PRODUCT,
-    RIVALS,
-    SCANNED,
-    SPREAD,
-    STACKED,
-    TORCH,
-    VMAPPED,
-)
+from llama_lab.experiments.activation_extraction.passes import Extraction
+from llama_lab.experiments.activation_extraction.rungs import BASE, CEILINGS, PRODUCT, RIVALS
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
 
 LABELS = {
-    EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
-    COPIES: "N0 jit, a copy a sample and layer\n(where the published plan began)",
-    STACKED: "N0 jit, layers stacked, one copy",
-    BASE: "N1 jit, every layer, blocking\n(the denominator)",
-    SPREAD: "N1, every fourth layer\n(nothing to cut)",
-    TORCH: "N2 torch, output_hidden_states",
-    FIRST: "N1, first quarter of the layers\n(the rest never runs)",
-    FIXED: "  + fixed shapes",
-    SCANNED: "     (in a lax.scan over batches)",
-    VMAPPED: "     (one example under vmap)",
-    PACKED: "  + packing",
-    ASYNC: "  + async copies",
-    PRODUCT: "  + writer threads = `extract`",
-    PINNED: "  + pinned host memory",
-    CUT: "N2 torch, cut after the quarter",
-    FORWARD: "ceiling: forward only",
-    DISK: "ceiling: disk only",
+    rungs.EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
+    rungs.COPIES: "N0 jit, a copy a sample and layer\n(where the published plan began)",
+    rungs.STACKED: "N0 jit, layers stacked, one copy",
+    rungs.BASE: "N1 jit, every layer, blocking\n(the denominator)",
+    rungs.SPREAD: "N1, every fourth layer\n(nothing to cut)",
+    rungs.TORCH: "N2 torch, output_hidden_states",
+    rungs.FIRST: "N1, first quarter of the layers\n(the rest never runs)",
+    rungs.FIXED: "  + fixed shapes",
+    rungs.SCANNED: "     (in a lax.scan over batches)",
+    rungs.VMAPPED: "     (one example under vmap)",
+    rungs.PACKED: "  + packing",
+    rungs.ASYNC: "  + async copies",
+    rungs.PRODUCT: "  + writer threads = `extract`",
+    rungs.PINNED: "  + pinned host memory",
+    rungs.CUT: "N2 torch, cut after the quarter",
+    rungs.FORWARD: "ceiling: forward only",
+    rungs.DISK: "ceiling: disk only",
 }
 SHADES = {
-    **dict.fromkeys((EAGER, COPIES, STACKED, BASE), GREY),
+    **dict.fromkeys(rungs.EVERY, GREY),
     **dict.fromkeys(RIVALS, colour("transformers")),
     **dict.fromkeys(CEILINGS, LIMIT_COLOUR),
 }
 OURS = OTHERS[0]
 GROUPS = {
-    EAGER: "every layer runs",
-    FIRST: "the first quarter of the layers runs",
-    FORWARD: "half of the work",
+    rungs.EAGER: "every layer runs",
+    rungs.FIRST: "the first quarter of the layers runs",
+    rungs.FORWARD: "half of the work",
 }
 
 
@@ -83,8 +63,7 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
     known = {e["subject"]: e for e in table}
     names = [name for name in LABELS if name in known or name in gaps]
     figure, axes = new(11.5, 2.1 + 0.45 * len(names))
-    heights = rows.heights(axes, names)
-    axes.set_yticks(list(heights.values()), [LABELS[name] for name in heights], fontsize=9.5)
+    heights = labelled_rows(axes, names)
     base = known[BASE]["rate"].median if BASE in known else math.nan
     for name in names:
         words = gaps.get(name) or ladder_row(axes, known[name], heights[name], base)
@@ -109,19 +88,23 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
     counts = sorted({e["rate"].n for e in table if e["rate"].n})
     n = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else "0"
     axes.set_xlabel(
-        "tokens/s through the last fsync, over N1's; log scale (point: one pass over N1's median;\nband: 95 %"
-        " interval of the"
-        f" ratio; n = {n}; dotted: torch, dashed: ceilings)"
+        "tokens/s through the last fsync, over N1's; log scale (point: one pass over N1's median;\n"
+        f"band: 95 % interval of the ratio; n = {n}; dotted: torch, dashed: ceilings)"
     )
     headline(figure, finding.claim(trials, seed))
     return figure
 
 
+def labelled_rows(axes, names: Sequence[str]) -> dict[str, int]:
+    """One row a rung, as `rows.heights`, under its label."""
+    heights = rows.heights(axes, names)
+    axes.set_yticks(list(heights.values()), [LABELS[name] for name in heights], fontsize=9.5)
+    return heights
+
+
 def ladder_row(axes, entry: dict, height: float, base: float) -> str:
     """One rung's points and interval; returns what is written beside it."""
     name, ratio, rate = entry["subject"], entry["ratio"], entry["rate"]
-    none = name in CEILINGS or not entry["programs"] > 0
-    compiled = "" if none else f", {plural(entry['programs'])} in {entry['compile_s']:.1f} s"
     if not rate.n:
         return "no valid pass: " + "; ".join(entry["reasons"])[:70]
     shade = SHADES.get(name, OURS)
@@ -129,6 +112,9 @@ def ladder_row(axes, entry: dict, height: float, base: float) -> str:
         passes(axes, [value / base for value in entry["values"]], height, shade)
     if ratio.n or name == BASE:
         band(axes, (ratio.low, ratio.value if ratio.n else 1.0, ratio.high), height, shade)
+    compiled, programs = "", entry["programs"]
+    if name not in CEILINGS and programs > 0:
+        compiled = f", {programs:.0f} program{'s' * (programs != 1)} in {entry['compile_s']:.1f} s"
     void = f", {entry['void']} void" if entry["void"] else ""
     return f"{rate.median:,.0f} tokens/s{compiled}{void}"
 
@@ -141,20 +127,15 @@ def band(axes, summary, height: float, shade: str) -> None:
     rows.interval(axes, summary, height, shade, mark=14, edge=2, linewidth=6, alpha=0.4)
 
 
-def plural(programs: float) -> str:
-    return f"{programs:.0f} program{'s' * (programs != 1)}"
-
-
 @styled
 def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     """Left: tokens/s of `extract` beside the two ceilings, and its share of the slower one. Right: tokens/s by number
     of processes."""
-    table = {e["subject"]: e for e in extraction_table.table(trials, seed)}
-    scaled, found = extraction_table.scaled(trials, seed), extraction_table.overlap(trials, seed=seed)
+    table = {e["subject"]: e for e in extraction_table.table(trials, seed) if e["rate"].n}
     figure, (left, right) = new(11.5, 4.6, columns=2, width_ratios=(3, 2.2))
-    names = [name for name in (PACKED, ASYNC, PRODUCT, *CEILINGS) if name in table and table[name]["rate"].n]
-    heights = rows.heights(left, names)
-    left.set_yticks(list(heights.values()), [LABELS[name].strip() for name in heights], fontsize=9.5)
+    names = [name for name in (rungs.PACKED, rungs.ASYNC, PRODUCT, *CEILINGS) if name in table]
+    heights = labelled_rows(left, names)
+    left.set_yticklabels([LABELS[name].strip() for name in heights])
     for name, height in heights.items():
         rate, shade = table[name]["rate"], SHADES.get(name, OURS)
         passes(left, table[name]["values"], height, shade)
@@ -168,17 +149,16 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     notes.plain(left.xaxis)
     labels.readable(left.xaxis)
     left.set_xlabel("tokens/s, log scale (point: one pass;\nbar: median; band: 95 % interval)")
-    reached = f"`extract` reaches {share_of(found)} of the slower of its two ceilings"
-    headline(figure, reached if found.n else "Overlap: not measured")
-    processes(right, scaled)
+    overlap = extraction_table.overlap(trials, seed=seed)
+    reached = f"`extract` reaches {share_of(overlap)} of the slower of its two ceilings"
+    headline(figure, reached if overlap.n else "Overlap: not measured")
+    processes(right, extraction_table.scaled(trials, seed))
     return figure
 
 
-def share_of(found: Ratio) -> str:
+def share_of(ratio: Ratio) -> str:
     """`93 % [90, 96]`."""
-    if not found.n:
-        return "no share"
-    return f"{found.value:.0%}".replace("%", " %") + within(found, lambda share: f"{100 * share:.0f}")
+    return f"{100 * ratio.value:.0f} %{within(ratio, lambda share: f'{100 * share:.0f}')}" if ratio.n else "no share"
 
 
 def processes(axes, scaled: Sequence[dict]) -> None:
@@ -227,33 +207,32 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     first = entries[0]
     axes.set_xlabel("layer after which the residual stream is read (0: the embedding)")
     axes.set_ylabel("area under the ROC curve (0.5: chance)")
-    share = f"{first['share']:.0%} of them with the property"
-    about = (
-        f"{first['tokens']:,} tokens of {first['examples']} examples, {share}; {probing.FOLDS} folds of whole examples"
+    tokens = (
+        f"{first['tokens']:,} tokens of {first['examples']} examples, {first['share']:.0%} of them with the property"
     )
+    about = f"{tokens}; {probing.FOLDS} folds of whole examples"
     best = max(entries, key=lambda e: e["auc"])
-    said = f"A linear probe reads “{first['property']}” best after layer {best['layer']}"
-    headline(figure, f"{said} (area {best['auc']:.2f}, 0.5 is chance)")
+    words = f"A linear probe reads “{first['property']}” best after layer {best['layer']}"
+    headline(figure, f"{words} (area {best['auc']:.2f}, 0.5 is chance)")
     figure.legend(loc="outside lower center", ncols=2, fontsize=9.5, title=about, title_fontsize=9.5)
     return figure
 
 
 @styled
-def extraction_budget(found: Sequence[dict[str, float]]) -> Figure:
-    """Milliseconds of one batch by stage, one stacked bar of medians. found: `table.budget`."""
+def extraction_budget(batches: Sequence[dict[str, float]]) -> Figure:
+    """Milliseconds of one batch by stage, one stacked bar of medians. batches: `table.budget`."""
     figure, axes = new(10, 2.6)
-    if not found:
-        axes.text(0.5, 0.5, "The budget of a batch is not recorded.", ha="center", va="center")
-        axes.axis("off")
+    if not batches:
+        notes.bare(axes, "The budget of a batch is not recorded.")
         headline(figure, "The budget of a batch is not recorded")
         return figure
-    middles = {stage: max(0.0, float(np.median([entry[stage] for entry in found]))) for stage in found[0]}
+    middles = {stage: max(0.0, float(np.median([ms[stage] for ms in batches]))) for stage in batches[0]}
     looks = zip(middles.items(), OTHERS, ("", "//", "..", "xx", "\\\\"), strict=False)
     parts = [(ms, Part(shade, hatch, f"{stage} {ms:.1f} ms")) for (stage, ms), shade, hatch in looks]
     whole = bars.stack(axes, 0, parts, 0.6)
     axes.set_yticks([])
     axes.set_ylim(-0.5, 0.5)
-    axes.set_xlabel(f"milliseconds a batch, each stage waited for (medians of {len(found)} units)")
+    axes.set_xlabel(f"milliseconds a batch, each stage waited for (medians of {len(batches)} units)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.45), ncols=5, fontsize=9.5)
     most = max(middles, key=middles.get)
     headline(figure, f"Of a batch's {whole:.0f} ms {most} takes {middles[most] / whole if whole else 0:.0%}")

@@ -8,7 +8,7 @@ from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.wording import within
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction import workers_table
-from llama_lab.experiments.activation_extraction.plan import Extraction
+from llama_lab.experiments.activation_extraction.passes import Extraction
 from llama_lab.experiments.activation_extraction.rungs import CUT
 from llama_lab.experiments.activation_extraction.workers import ONE, Run
 
@@ -18,10 +18,10 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
     first = Comparison(extraction_table.like_for_like(rows, seed), "`extract`", "a careful first version", "speed")
     cut = extraction_table.rivals(rows, seed).get(CUT)
     other = Comparison(cut, "`extract`", "transformers", "speed") if cut else first
-    said = "Keeping the same layers, `extract` is {first} times as fast as a careful first version"
+    sentence = "Keeping the same layers, `extract` is {first} times as fast as a careful first version"
     return (
-        stated(said + " and {other} times as transformers.", when=bool(cut), first=first, other=other)
-        or stated(said + ".", first=first)
+        stated(sentence + " and {other} times as transformers.", when=bool(cut), first=first, other=other)
+        or stated(sentence + ".", first=first)
         or first.generic
     )
 
@@ -44,9 +44,9 @@ def workers(runs: Sequence[Run], seed: int = 0) -> str:
     scaled, costs = workers_table.scaled(runs, seed), workers_table.overheads(runs, seed)
     if not (rate := workers_table.of_one(scaled)):
         return "No run of one process counts, so there is nothing to compare several workers with."
-    compared = (Comparison(e.ratio, f"{e.workers} {e.subject}", "it", "speed") for e in scaled if e.subject != ONE)
+    several = [e for e in scaled if e["subject"] != ONE and e["ratio"].n]
     return Claim(f"One process writes {rate:,.0f} tokens/s.").text(
-        *(c.words for c in compared if c.ratio.n),
+        *(Comparison(e["ratio"], f"{e['workers']} {e['subject']}", "it", "speed").words for e in several),
         *(
             f"a unit costs {workers_table.milliseconds(cost)} of a worker under {subject}, below 2 % from"
             f" {workers_table.smallest(cost.median, rate):,.0f} tokens on"

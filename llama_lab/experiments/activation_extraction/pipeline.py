@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import random
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,9 @@ import jax
 import numpy as np
 
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.threads import ahead
+from llama_lab import corpus
 from llama_lab.activations import folder, program, store
 from llama_lab.activations.batches import Batch, Unit
 from llama_lab.activations.folder import Folder
@@ -23,6 +27,7 @@ from llama_lab.activations.program import Extractor
 from llama_lab.activations.spec import ActivationSpec, row_shape
 
 Example = str | Sequence[int]
+SHORTEST = 2  # tokens of an example
 NO_MOMENTS = Moments(0, np.zeros(()), np.zeros(()))
 # values [n ...] of a batch's kept tokens, and their moments where they are summed
 Found = tuple[dict[str, np.ndarray], dict[str, Moments]]
@@ -41,10 +46,14 @@ class Setting:
     depth: int = 2
     writers: int = 2
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.batch, self.length
 
-def read(batch: Batch, found) -> Found:
+
+def read(batch: Batch, results) -> Found:
     """Wait for one batch's results and bring them to the host."""
-    values, moments = jax.device_get(found)
+    values, moments = jax.device_get(results)
     kept = {site: value[batch.at] for site, value in values.items()}
     return kept, {
         site: Moments(len(batch.at), *(np.asarray(part, np.float64) for part in both)) for site, both in moments.items()
@@ -74,9 +83,27 @@ class Filling:
         self.moments = joined(self.moments, moments)
         self.batches += 1
 
-    @property
-    def full(self) -> bool:
-        return self.batches == len(self.unit.batches)
+
+def examples_of(loaded: Checkpoint, count: int, length: int, seed: int = 0) -> list[Example]:
+    """Paragraphs of Python's own manual in seeded random order, none longer than `length` tokens; without a tokenizer
+    random ids.
+
+    The ids' lengths vary as paragraphs' do: log-normal, a quarter of `length` in the middle. Raises UserError for too
+    many.
+    """
+    rng = random.Random(seed)
+    if loaded.tokenizer is None:
+        middle = math.log(max(SHORTEST, length / 4))
+        sizes = [min(length, max(SHORTEST, round(rng.lognormvariate(middle, 0.8)))) for _ in range(count)]
+        return [[rng.randrange(loaded.config.vocab_size) for _ in range(size)] for size in sizes]
+    encode, texts = program.encode(loaded), corpus.paragraphs()
+    fitting = (text for text in rng.sample(texts, len(texts)) if SHORTEST <= len(encode(text)) <= length)
+    chosen = [text for text, _ in zip(fitting, range(count), strict=False)]
+    if len(chosen) < count:
+        raise UserError(
+            f"{count} examples are asked for; the manual has {len(chosen)} paragraphs of at most {length} tokens."
+        )
+    return chosen
 
 
 def units(setting: Setting, plan: Callable[..., Unit], examples: Sequence[Example]) -> Iterator[Unit]:
@@ -114,7 +141,7 @@ def pipeline(
         def collect() -> None:
             filling, batch, found = under_way.popleft()
             filling.take(batch, fetch(batch, found))
-            if filling.full:
+            if filling.batches == len(filling.unit.batches):
                 write(where, filling)
 
         for unit in units(setting, plan, examples):

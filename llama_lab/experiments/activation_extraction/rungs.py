@@ -38,6 +38,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.activations import batches, program
 from llama_lab.activations.batches import Batch, Unit
@@ -59,47 +60,18 @@ from llama_lab.experiments.activation_extraction.pipeline import (
 EAGER, BASE = "N0 eager per example", "N1 jit, blocking"
 COPIES, STACKED = "N0 copy by copy", "N0 stacked"
 SPREAD, FIRST = "N1 spread quarter", "N1 first quarter"
-FIXED, PACKED, ASYNC, THREADS, PINNED = (
-    "fixed shapes",
-    "packing",
-    "async copies",
-    "writer threads",
-    "pinned host memory",
-)
+FIXED, SCANNED, VMAPPED = "fixed shapes", "fixed, scanned", "fixed, vmapped"
+PACKED, ASYNC, THREADS, PINNED = "packing", "async copies", "writer threads", "pinned host memory"
 TORCH, CUT = "N2 torch", "N2 torch cut"
-SCANNED, VMAPPED = "fixed, scanned", "fixed, vmapped"
 FORWARD, DISK = "forward only", "disk only"
-LADDER = (
-    EAGER,
-    COPIES,
-    STACKED,
-    BASE,
-    SPREAD,
-    FIRST,
-    FIXED,
-    SCANNED,
-    VMAPPED,
-    PACKED,
-    ASYNC,
-    THREADS,
-    PINNED,
-)
 EVERY = (EAGER, COPIES, STACKED, BASE)  # which keep every layer
+LADDER = (*EVERY, SPREAD, FIRST, FIXED, SCANNED, VMAPPED, PACKED, ASYNC, THREADS, PINNED)
 RIVALS, CEILINGS = (TORCH, CUT), (FORWARD, DISK)
 SUBJECTS = (*LADDER, *RIVALS, *CEILINGS)
-# what one thing gains
-STEPS = (
-    (STACKED, COPIES),
-    (BASE, STACKED),
-    (FIRST, BASE),
-    (FIXED, FIRST),
-    (SCANNED, FIXED),
-    (VMAPPED, FIXED),
-    (PACKED, FIXED),
-    (ASYNC, PACKED),
-    (THREADS, ASYNC),
-    (PINNED, THREADS),
-)
+ADDED_TO = {  # rung → the one before: what one thing gains
+    STACKED: COPIES, BASE: STACKED, FIRST: BASE, FIXED: FIRST, SCANNED: FIXED, VMAPPED: FIXED, PACKED: FIXED,
+    ASYNC: PACKED, THREADS: ASYNC, PINNED: THREADS,
+}  # fmt: skip
 PRODUCT = THREADS
 SHARE = 4  # a quarter of the layers
 
@@ -130,6 +102,11 @@ def spec_of(name: str, depth: int, dtype: str) -> ActivationSpec:
     return ActivationSpec((("resid_post", layers),), dtype=dtype)
 
 
+def sites_of(loaded: Checkpoint) -> str:
+    """The product's sites, as `llama-jax extract --sites` takes them."""
+    return f"resid_post:{','.join(map(str, quarter(loaded.config.num_hidden_layers)))}"
+
+
 def missing(model: str) -> list[dict]:
     """Rungs that cannot run here: {name, reason, remedy}."""
     from llama_lab import peers
@@ -158,13 +135,8 @@ def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
         return Rung(name, sites, pipeline(setting, spec, plan, dispatch, fetch), plan)
     scans = -(-setting.unit // setting.batch) if name == SCANNED else 1
     compute = {SCANNED: partial(scanned, scans), VMAPPED: partial(scanned, None)}.get(name, program.program)
-    extractor = Extractor(
-        setting.loaded,
-        spec,
-        (scans * setting.batch, setting.length),
-        pack=name not in (FIXED, SCANNED, VMAPPED),
-        compute=compute,
-    )
+    shape, pack = (scans * setting.batch, setting.length), name not in (FIXED, SCANNED, VMAPPED)
+    extractor = Extractor(setting.loaded, spec, shape, pack=pack, compute=compute)
     if name == PINNED:
         extractor = on_pinned_host(extractor)
     run = {FORWARD: forward_only, DISK: disk_only, THREADS: product, PINNED: product}.get(name)
@@ -203,27 +175,27 @@ def in_jax(setting: Setting, sites: Sequence[Site], jitted: bool, stacked: bool 
     params = program.needed(setting.loaded.params, sites)
 
     def values(params, ids, positions, segments):
-        found = program.tapped(params, ids, positions, segments, config=setting.loaded.config, sites=sites)
-        flat = {site: value.reshape(-1, *value.shape[2:]).astype(setting.dtype) for site, value in found.items()}
+        tapped = program.tapped(params, ids, positions, segments, config=setting.loaded.config, sites=sites)
+        flat = {site: value.reshape(-1, *value.shape[2:]).astype(setting.dtype) for site, value in tapped.items()}
         return {"all": jnp.stack([flat[str(site)] for site in sites])} if stacked else flat
 
     compute, place = (jax.jit(values), np.asarray) if jitted else (values, jnp.asarray)
     return lambda batch: (compute(params, *map(place, (batch.ids, batch.positions, batch.segments))), {})
 
 
-def copy_by_copy(batch: Batch, found) -> Found:
+def copy_by_copy(batch: Batch, results) -> Found:
     """Every sample of every layer fetched by itself, one blocking transfer after the other."""
     width, kept = batch.ids.shape[1], {}
     rows = np.split(batch.at, np.flatnonzero(np.diff(batch.at // width)) + 1)  # the kept tokens of each sample
-    for site, value in found[0].items():
+    for site, value in results[0].items():
         samples = value.reshape(-1, width, *value.shape[1:])
         kept[site] = np.concatenate([np.asarray(samples[at[0] // width])[at % width] for at in rows])
     return kept, {}
 
 
-def unstacked(names: Sequence[str], batch: Batch, found) -> Found:
+def unstacked(names: Sequence[str], batch: Batch, results) -> Found:
     """All layers in one blocking transfer."""
-    values = np.asarray(found[0]["all"])
+    values = np.asarray(results[0]["all"])
     return {name: value[batch.at] for name, value in zip(names, values, strict=True)}, {}
 
 
@@ -236,30 +208,27 @@ def scanned(parts: int | None, params, ids, positions, segments, at, *, config, 
         return program.tapped(params, *part, config=config, sites=spec.resolve(config))
 
     if parts is None:
-        found = jax.vmap(lambda *row: jax.tree.map(lambda x: x[0], values(*(x[None] for x in row))))(*rows)
+        tapped = jax.vmap(lambda *row: jax.tree.map(lambda x: x[0], values(*(x[None] for x in row))))(*rows)
     else:
         split = tuple(x.reshape(parts, -1, x.shape[1]) for x in rows)
-        found = jax.lax.scan(lambda carry, part: (carry, values(*part)), None, split)[1]
-    flat = {site: x.reshape(ids.size, x.shape[-1]) for site, x in found.items()}
+        tapped = jax.lax.scan(lambda carry, part: (carry, values(*part)), None, split)[1]
+    flat = {site: x.reshape(ids.size, x.shape[-1]) for site, x in tapped.items()}
     kept = {site: value.astype(spec.dtype) for site, value in flat.items()}
     return kept, {site: program.moments(value, segments.reshape(-1) > 0) for site, value in kept.items()}
 
 
 def nothing_kept(params, ids, positions, segments, at, *, config, spec):
     """The model as far as `program.program` runs it, one number kept of it all."""
-    found = program.tapped(params, ids, positions, segments, config=config, sites=spec.resolve(config)[-1:])
-    return {site: value[0, 0, 0] for site, value in found.items()}, {}
+    tapped = program.tapped(params, ids, positions, segments, config=config, sites=spec.resolve(config)[-1:])
+    return {site: value[0, 0, 0] for site, value in tapped.items()}, {}
 
 
 def on_pinned_host(extractor: Extractor) -> Extractor:
     """The same with its program's results put into page-locked host memory by the program itself."""
     where = jax.sharding.SingleDeviceSharding(jax.devices()[0], memory_kind="pinned_host")
     whole = partial(program.program, config=extractor.checkpoint.config, spec=extractor.spec)
-    integers = jax.ShapeDtypeStruct(extractor.shape, jnp.int32)
-    lowered = jax.jit(whole, out_shardings=where).lower(
-        extractor.params, *[integers] * 3, jax.ShapeDtypeStruct((0,), jnp.int32)
-    )
-    extractor.executable = lowered.compile()
+    integers = [jax.ShapeDtypeStruct(shape, jnp.int32) for shape in (*[extractor.shape] * 3, (0,))]
+    extractor.executable = jax.jit(whole, out_shardings=where).lower(extractor.params, *integers).compile()
     return extractor
 
 
@@ -279,22 +248,16 @@ def in_torch(setting: Setting, sites: Sequence[Site], cut: bool) -> tuple[Callab
         setattr(body, "ln_f" if hasattr(body, "ln_f") else "norm", torch.nn.Identity())
 
     def dispatch(batch: Batch):
+        ids = torch.from_numpy(batch.ids).long()
         with torch.inference_mode():
-            return body(
-                input_ids=torch.from_numpy(batch.ids).long(), use_cache=False, output_hidden_states=True
-            ).hidden_states
+            return body(input_ids=ids, use_cache=False, output_hidden_states=True).hidden_states
+
+    def as_numpy(tensor) -> np.ndarray:  # which has no bfloat16 of its own
+        is_brain = tensor.dtype == torch.bfloat16
+        return tensor.view(torch.int16).numpy().view(jnp.bfloat16) if is_brain else tensor.numpy()
 
     def fetch(batch: Batch, states) -> Found:
         flat = {str(site): states[1 + site.layer].flatten(0, 1).to(kind) for site in sites}
         return {site: as_numpy(value)[batch.at] for site, value in flat.items()}, {}
 
     return dispatch, fetch
-
-
-def as_numpy(tensor) -> np.ndarray:
-    """A torch tensor as an array on the same memory; NumPy has no bfloat16 of its own."""
-    import torch
-
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(jnp.bfloat16)
-    return tensor.numpy()

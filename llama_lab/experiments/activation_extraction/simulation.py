@@ -92,13 +92,6 @@ def simulate(fleet: Fleet, seed: int = 0) -> Outcome:
     return Outcome(now, commits, repeats, failures, lost)
 
 
-def closed_form(fleet: Fleet) -> float:
-    """Seconds of a fleet without failures whose times are all the same and whose workers hold one unit each: as many
-    rounds as the busiest worker has units."""
-    (start,), (duration,) = set(fleet.starts), set(fleet.durations)
-    return start + math.ceil(fleet.units / fleet.workers) * (duration + fleet.overhead)
-
-
 def useful(fleet: Fleet, outcome: Outcome) -> float:
     """Share of the workers' time that the model computed for a unit that counted: 1 where nothing is lost to starts,
     overhead, failures, repeats and waiting."""

@@ -4,29 +4,17 @@ ceilings are."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 import numpy as np
 
 from llama_lab.bench import frames, summary
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.published import figure_of
+from llama_lab.bench.record import Row
 from llama_lab.bench.statistics import UNDECIDED, Ratio, Verdict
-from llama_lab.experiments.activation_extraction.plan import LADDER, SCALING, Extraction
-from llama_lab.experiments.activation_extraction.rungs import (
-    BASE,
-    COPIES,
-    DISK,
-    FIRST,
-    FORWARD,
-    PRODUCT,
-    RIVALS,
-    STEPS,
-    SUBJECTS,
-)
-
-# verdicts by which nothing was gained, or nothing that these data show
-NOTHING = (Verdict.EQUAL, *UNDECIDED)
+from llama_lab.experiments.activation_extraction import rungs
+from llama_lab.experiments.activation_extraction.passes import LADDER, SCALING, Extraction
+from llama_lab.experiments.activation_extraction.rungs import BASE, COPIES, FIRST, PRODUCT
 
 
 def ladder(rows: Sequence[Extraction], run: str = LADDER) -> list[Extraction]:
@@ -37,7 +25,7 @@ def ladder(rows: Sequence[Extraction], run: str = LADDER) -> list[Extraction]:
 def measured(rows: Sequence[Extraction]) -> list[str]:
     """Subjects that have rows, in the ladder's order; the denominator's twin is no subject of its own."""
     here = {row.subject for row in rows}
-    return [name for name in SUBJECTS if name in here]
+    return [name for name in rungs.SUBJECTS if name in here]
 
 
 def table(rows: Sequence[Extraction], seed: int = 0, run: str = LADDER) -> list[dict]:
@@ -68,104 +56,6 @@ def middle(values: Sequence[float]) -> float:
     return float(np.median(values)) if len(values) else float("nan")
 
 
-def ratio(rows: Sequence[Extraction], subject: str, other: str, seed: int = 0) -> Ratio:
-    """Tokens/s of one rung over another's in pairs of a block."""
-    return summary.paired_ratio(ladder(rows), subject, other, seed)
-
-
-def gains(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
-    """Rung → its tokens/s over those of the rung that it adds one thing to."""
-    here = measured(ladder(rows))
-    return {name: ratio(rows, name, before, seed) for name, before in STEPS if {name, before} <= set(here)}
-
-
-def additions(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """{addition, to, ratio, says: its verdict} of each of `gains`, and of the A/A control."""
-    added_to = dict(STEPS)
-    steps = [dict(addition=name, to=added_to[name], ratio=r, says=r.verdict) for name, r in gains(rows, seed).items()]
-    return [*steps, dict(addition="A/A control", to="itself", ratio=twin_is_equal(rows, seed), says="control")]
-
-
-ADDITIONS = frames.Columns(
-    {"addition": "addition", "to": "to", **frames.RATIO, "pairs": "ratio.n", "says": "says"}, digits=3
-)
-
-
-def gained(gain: Ratio) -> str:
-    """`1.62x [1.51, 1.73]`, and in words where that is nothing, or a loss, or undecided."""
-    if not gain.n:
-        return "no pair of valid passes"
-    if gain.verdict == Verdict.EQUAL:
-        return f"gains nothing: {gain.words}"
-    if gain.verdict in NOTHING:
-        return f"not decided: {gain.words}"
-    return f"loses: {gain.words}" if gain.value < 1 else gain.words
-
-
-def ceiling(rows: Sequence[Extraction]) -> dict[tuple[int, int], float]:
-    """Tokens/s of the slower of the two ceilings, by (process, block) that has both."""
-    forward, disk = (summary.rates(ladder(rows), name) for name in (FORWARD, DISK))
-    return {key: min(forward[key], disk[key]) for key in forward.keys() & disk.keys()}
-
-
-def overlap(rows: Sequence[Extraction], subject: str = PRODUCT, seed: int = 0) -> Ratio:
-    """Overlap efficiency: tokens/s over those of the slower ceiling, in pairs of a block. 1 would hide the other part
-    entirely."""
-    return summary.over(summary.rates(ladder(rows), subject), ceiling(rows), seed)
-
-
-def rivals(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
-    """Rung of another implementation → the product's tokens/s over its."""
-    here = measured(ladder(rows))
-    return {name: ratio(rows, PRODUCT, name, seed) for name in RIVALS if name in here}
-
-
-def like_for_like(rows: Sequence[Extraction], seed: int = 0, run: str = LADDER) -> Ratio:
-    """The product's tokens/s over those of N1 with the same layers: what all but the choice of layers gains."""
-    return summary.paired_ratio(ladder(rows, run), PRODUCT, FIRST, seed)
-
-
-PROMISED = {"six changes": ("gain, least", "gain, most"), "total potential": ("potential, least", "potential, most")}
-
-
-def beside_the_promises(rows: Sequence[Extraction], seed: int = 0):
-    """The gains that were promised of a careful first version, beside those measured: a pandas.DataFrame."""
-    here = ladder(rows)
-    lines = [
-        (what, " to ".join(f"{figure_of('extraction', name):g}x" for name in names), "")
-        for what, names in PROMISED.items()
-    ]
-    for words, other in (
-        ("everything, over N1 (every layer)", BASE),
-        ("everything, over N1 with the same layers", FIRST),
-        ("everything, over a loop of copies", COPIES),
-    ):
-        ratio = summary.paired_ratio(here, PRODUCT, other, seed)
-        lines.append((words, "", ratio.words if ratio.n else "not measured here"))
-    lines += [(f"{name} alone", "", gained(ratio)) for name, ratio in gains(rows, seed).items()]
-    return frames.show(lines, BESIDE)
-
-
-BESIDE = frames.Columns({"what": itemgetter(0), "promised": itemgetter(1), "measured": itemgetter(2)}, index="what")
-
-
-def budget(meta: dict) -> list[dict[str, float]]:
-    """{stage: ms a batch}, an entry a unit and pass; none where it was not measured."""
-    return next((note["budget"] for note in meta.get("processes", ()) if "budget" in note), [])
-
-
-def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """One entry a number of processes, ascending, of `summary.tally`: {workers, rate: Summary of tokens/s, …, ratio:
-    Ratio to the fewest, in pairs of a block}."""
-    rows = sorted((row for row in rows if row.run.startswith(SCALING) and row.valid), key=lambda row: row.workers)
-    entries = summary.tally(rows, ["workers"], dict(rate="tg"), seed=seed, clusters=None).to_dict("records")
-    rates = [{(0, row.block): row.tg for row in e["rows"]} for e in entries]
-    return [
-        e | dict(values=list(at.values()), ratio=summary.over(at, rates[0], seed))
-        for e, at in zip(entries, rates, strict=True)
-    ]
-
-
 COLUMNS = frames.Columns(
     {
         "rung": "subject",
@@ -184,13 +74,97 @@ COLUMNS = frames.Columns(
         "error": "error",
     },
     index="rung",
-    digits=dict.fromkeys(
-        ("tokens/s", "low", "high", "x N1", "x low", "x high", "compile s", "not padding", "bytes/token"), 2
-    )
-    | {"error": 6},
+    digits={
+        **dict.fromkeys(("tokens/s", "low", "high", "x N1", "x low", "x high"), 2),
+        **{"compile s": 2, "not padding": 2, "bytes/token": 2, "error": 6},
+    },
 )
 
 
-def twin_is_equal(rows: Sequence[Extraction], seed: int = 0) -> Ratio:
-    """The A/A control: the denominator's second pass in a block over its first."""
-    return summary.control(ladder(rows), seed)
+def gains(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
+    """Rung → its tokens/s over those of the rung that it adds one thing to."""
+    rows = ladder(rows)
+    here = measured(rows)
+    steps = [(name, before) for name, before in rungs.ADDED_TO.items() if {name, before} <= set(here)]
+    return {name: summary.paired_ratio(rows, name, before, seed) for name, before in steps}
+
+
+def additions(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
+    """{addition, to, ratio, says: its verdict} of each of `gains`, and of the A/A control."""
+    steps = [(name, rungs.ADDED_TO[name], ratio, ratio.verdict) for name, ratio in gains(rows, seed).items()]
+    steps.append(("A/A control", "itself", summary.control(ladder(rows), seed), "control"))
+    return [dict(zip(("addition", "to", "ratio", "says"), step, strict=True)) for step in steps]
+
+
+ADDITIONS = frames.Columns(
+    {"addition": "addition", "to": "to", **frames.RATIO, "pairs": "ratio.n", "says": "says"}, digits=3
+)
+
+
+def gained(gain: Ratio) -> str:
+    """`1.62x [1.51, 1.73]`, and in words where that is nothing, or a loss, or undecided."""
+    if not gain.n:
+        return "no pair of valid passes"
+    words = {Verdict.EQUAL: "gains nothing: ", Verdict.SLOWER: "loses: "} | dict.fromkeys(UNDECIDED, "not decided: ")
+    return words.get(gain.verdict, "") + gain.words
+
+
+def overlap(rows: Sequence[Extraction], subject: str = PRODUCT, seed: int = 0) -> Ratio:
+    """Overlap efficiency: tokens/s over those of the slower of the two ceilings, in pairs of a block that has both. 1
+    would hide the other part entirely."""
+    of_subject, forward, disk = (summary.rates(ladder(rows), name) for name in (subject, *rungs.CEILINGS))
+    slower = {place: min(forward[place], disk[place]) for place in forward.keys() & disk.keys()}
+    return summary.over(of_subject, slower, seed)
+
+
+def rivals(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
+    """Rung of another implementation → the product's tokens/s over its."""
+    rows = ladder(rows)
+    here = measured(rows)
+    return {name: summary.paired_ratio(rows, PRODUCT, name, seed) for name in rungs.RIVALS if name in here}
+
+
+def like_for_like(rows: Sequence[Extraction], seed: int = 0) -> Ratio:
+    """The product's tokens/s over those of N1 with the same layers: what all but the choice of layers gains."""
+    return summary.paired_ratio(ladder(rows), PRODUCT, FIRST, seed)
+
+
+PROMISED = {"six changes": ("gain, least", "gain, most"), "total potential": ("potential, least", "potential, most")}
+EVERYTHING = {"N1 (every layer)": BASE, "N1 with the same layers": FIRST, "a loop of copies": COPIES}
+
+
+def beside_the_promises(rows: Sequence[Extraction], seed: int = 0):
+    """The gains that were promised of a careful first version, beside those measured: a pandas.DataFrame."""
+    import pandas as pd
+
+    lines = {
+        what: (" to ".join(f"{figure_of('extraction', name):g}x" for name in names), "")
+        for what, names in PROMISED.items()
+    }
+    for words, other in EVERYTHING.items():
+        ratio = summary.paired_ratio(ladder(rows), PRODUCT, other, seed)
+        lines[f"everything, over {words}"] = ("", ratio.words if ratio.n else "not measured here")
+    lines |= {f"{name} alone": ("", gained(ratio)) for name, ratio in gains(rows, seed).items()}
+    return pd.DataFrame.from_dict(lines, orient="index", columns=["promised", "measured"]).rename_axis("what")
+
+
+def budget(meta: dict) -> list[dict[str, float]]:
+    """{stage: ms a batch}, an entry a unit and pass; none where it was not measured."""
+    return next((note["budget"] for note in meta.get("processes", ()) if "budget" in note), [])
+
+
+def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
+    """`over_base` of each number of processes, ascending, over the fewest."""
+    rows = sorted((row for row in rows if row.run.startswith(SCALING) and row.valid), key=lambda row: row.workers)
+    return over_base(rows, ["workers"], [row for row in rows if row.workers == rows[0].workers], seed)
+
+
+def over_base(rows: Sequence[Row], by: Sequence[str], base: Sequence[Row], seed: int) -> list[dict]:
+    """One entry a group of valid rows, of `summary.tally`: {…, rate: Summary of tokens/s, values, ratio: to that of the
+    rows `base`, in pairs of a block}."""
+    entries = summary.tally(rows, by, dict(rate="tg"), seed=seed, clusters=None).to_dict("records")
+    rates = [{(0, row.block): row.tg for row in some} for some in (base, *(e["rows"] for e in entries))]
+    return [
+        e | dict(values=e["points"]["rate"], ratio=summary.over(at, rates[0], seed))
+        for e, at in zip(entries, rates[1:], strict=True)
+    ]

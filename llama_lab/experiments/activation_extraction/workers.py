@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
 import random
+import subprocess
+import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,12 +23,12 @@ from pathlib import Path
 
 from llama_jax.checkpoint import find, load, load_config
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import WRONG, protocol
+from llama_lab.bench import WRONG, process, protocol
 from llama_lab.bench.experiment import Experiment, Runner, check_counts
 from llama_lab.bench.record import Row
 from llama_lab.bench.workload import blocks
-from llama_lab.experiments.activation_extraction import command, rungs
-from llama_lab.experiments.activation_extraction.plan import examples_of
+from llama_lab.experiments.activation_extraction import rungs
+from llama_lab.experiments.activation_extraction.pipeline import Example, examples_of
 
 SCALING, OVERHEAD, UNIT = "scaling", "overhead", "unit"
 ONE, CHILDREN, RAY = "one process", "child processes", "Ray actors"
@@ -71,9 +75,7 @@ class Kind:
 
     @property
     def options(self) -> dict[str, object]:
-        if self.subject == RAY:
-            return dict(engine="ray", processes=self.workers)
-        return dict(processes=self.workers)
+        return dict(processes=self.workers) | (dict(engine="ray") if self.subject == RAY else {})
 
 
 @dataclass(frozen=True)
@@ -98,8 +100,8 @@ class Workers(Experiment):
     unit_examples: int
 
     def check(self) -> None:
-        check_counts(batch=self.batch, worker_unit=self.worker_unit, worker_examples=self.worker_examples)
-        check_counts(worker_starts=self.worker_starts, unit_examples=self.unit_examples)
+        names = ("batch", "worker_unit", "worker_examples", "worker_starts", "unit_examples")
+        check_counts(**{name: getattr(self, name) for name in names})
         check_counts(**{f"workers[{i}]": n for i, n in enumerate(self.workers)})
         if len(set(self.unit_sizes)) < 2 or min(self.unit_sizes) < 1:
             raise UserError(
@@ -109,28 +111,29 @@ class Workers(Experiment):
     @property
     def kinds(self) -> list[Kind]:
         """One process of either run; children from two on; actors from one on, as many."""
-        found, most = [], max(self.workers)
+        kinds, most = [], max(self.workers)
         units = {SCALING: (self.worker_unit,), OVERHEAD: tuple(SMALL_BATCH * n for n in self.unit_sizes)}
         for run, sizes in units.items():
             several = self.workers if run == SCALING else (most,)
             for size in sizes:
-                found.append(Kind(run, ONE, 1, size))
-                found += [Kind(run, CHILDREN, n, size) for n in several if n > 1]
-                found += [Kind(run, RAY, n, size) for n in several if find_spec("ray")]
-        return found
+                kinds.append(Kind(run, ONE, 1, size))
+                kinds += [Kind(run, CHILDREN, n, size) for n in several if n > 1]
+                kinds += [Kind(run, RAY, n, size) for n in several if find_spec("ray")]
+        return kinds
 
     def measure(self, runner: Runner) -> tuple[list[Run], dict]:
-        loaded = load(self.model)
-        asked = {
-            SCALING: examples_of(loaded, self.worker_examples, self.length, self.seed),
-            OVERHEAD: small_examples(self.unit_examples, self.seed),
+        loaded, kinds, journal = load(self.model), self.kinds, runner.journal
+        shape, small_shape = dict(batch=self.batch, length=self.length), dict(batch=SMALL_BATCH, length=SMALL_LENGTH)
+        asked = {  # run → its examples and options
+            SCALING: (
+                examples_of(loaded, self.worker_examples, self.length, self.seed),
+                dict(model=self.model, sites=rungs.sites_of(loaded), **shape),
+            ),
+            OVERHEAD: (
+                small_examples(self.unit_examples, self.seed),
+                dict(model=SMALL, sites="resid_post:0", **small_shape),
+            ),
         }
-        layers = ",".join(map(str, rungs.quarter(loaded.config.num_hidden_layers)))
-        common = {
-            SCALING: dict(model=self.model, sites=f"resid_post:{layers}", batch=self.batch, length=self.length),
-            OVERHEAD: dict(model=SMALL, sites="resid_post:0", batch=SMALL_BATCH, length=SMALL_LENGTH),
-        }
-        kinds, journal = self.kinds, runner.journal
         for number, (block, _, kind) in enumerate(blocks(kinds, self.worker_starts, self.seed)):
             done = {(t.run, t.block, t.subject, t.workers, t.unit) for t in journal.trials}
             if (kind.run, block, kind.subject, kind.workers, kind.unit) in done:
@@ -139,35 +142,19 @@ class Workers(Experiment):
             runner.progress(what, number, self.worker_starts * len(kinds))
             identity = dict(block=block, order=number, process=journal.next_process(), seed=self.seed, phase="warm")
             with protocol.alone(), tempfile.TemporaryDirectory() as folder:
-                for row in one(runner, kind, common[kind.run], asked[kind.run], Path(folder), identity):
+                for row in rows_of(runner, kind, *asked[kind.run], Path(folder), identity):
                     journal.append(row)
-        return journal.trials, dict(missing=gaps(), small=SMALL, plan=self.plan)
-
-    @property
-    def plan(self) -> dict:
-        """What the meta says was planned."""
-        return dict(
-            workers=self.workers,
-            examples=self.worker_examples,
-            unit=self.worker_unit,
-            batch=self.batch,
-            length=self.length,
-            sizes=self.unit_sizes,
-            small=self.unit_examples,
-            starts=self.worker_starts,
-            seed=self.seed,
-        )
+        gaps = [] if find_spec("ray") else [dict(name=RAY, reason="Ray is not installed here", remedy="make ray")]
+        sizes = dict(sizes=self.unit_sizes, small=self.unit_examples, starts=self.worker_starts, seed=self.seed)
+        plan = dict(workers=self.workers, examples=self.worker_examples, unit=self.worker_unit, **shape, **sizes)
+        return journal.trials, dict(missing=gaps, small=SMALL, plan=plan)
 
 
-def gaps() -> list[dict]:
-    return [] if find_spec("ray") else [dict(name=RAY, reason="Ray is not installed here", remedy="make ray")]
-
-
-def one(runner: Runner, kind: Kind, common: dict, asked: list, folder: Path, identity: dict) -> Iterator[Run]:
+def rows_of(
+    runner: Runner, kind: Kind, asked: Sequence[Example], options: dict, folder: Path, identity: dict
+) -> Iterator[Run]:
     """The units of one run, and after them the run: that is the row that says it is done."""
-    source = command.write_source(folder / "examples.jsonl", asked)
-    options = common | dict(source=source, out=folder / "store", unit=kind.unit) | kind.options
-    report, why, seconds = command.extracted(options, runner.limit)
+    report, why, seconds = extracted(asked, folder, options | dict(unit=kind.unit) | kind.options, runner.limit)
     digest = "" if why else content(folder / "store")
     why = why or judged(runner.journal.trials, kind, report, digest)
     wall = report.get("seconds", 0.0)
@@ -175,8 +162,8 @@ def one(runner: Runner, kind: Kind, common: dict, asked: list, folder: Path, ide
         **identity,
         run=kind.run,
         subject=kind.subject,
-        model=common["model"],
-        weights_hash=find(common["model"]).hash(),
+        model=options["model"],
+        weights_hash=find(options["model"]).hash(),
         workers=kind.workers,
         unit=kind.unit,
         units=report.get("units", 0),
@@ -189,21 +176,36 @@ def one(runner: Runner, kind: Kind, common: dict, asked: list, folder: Path, ide
         reason=why,
     )
     if (kind.run, kind.subject) == (SCALING, ONE) and not why:
-        for between in apart(folder / "store"):
-            yield row.model_copy(update=dict(run=UNIT, units=1, tokens=0, bytes=0, wall_ns=between, start_ns=0))
+        at = sorted(path.stat().st_mtime_ns for path in (folder / "store").glob("units/*/*.json"))
+        for before, after in itertools.pairwise(at):  # the commits of a store that one process wrote
+            yield row.model_copy(update=dict(run=UNIT, units=1, tokens=0, bytes=0, wall_ns=after - before, start_ns=0))
     yield row
+
+
+def extracted(asked: Sequence[Example], folder: Path, options: dict, limit: float) -> tuple[dict, str, float]:
+    """`llama-jax extract` of these examples into FOLDER/store, as a command of its own in a clean environment, on all
+    cores, for at most `limit` seconds: (its report, why there is none, seconds of the whole command)."""
+    source = folder / "examples.jsonl"
+    source.write_text("".join(json.dumps({"text": example}) + "\n" for example in asked), encoding="utf-8")
+    words = [f"--{name}={value}" for name, value in (options | dict(source=source, out=folder / "store")).items()]
+    command = [sys.executable, "-m", "llama_lab", "extract", "--json", *words]
+    environment = process.clean_environment(len(process.allowed_cores()))
+    began = time.perf_counter()
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
+    except subprocess.TimeoutExpired:
+        return {}, f"stopped after {limit:g} s", time.perf_counter() - began
+    seconds = time.perf_counter() - began
+    if done.returncode:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        return {}, last[0].removeprefix("error: ")[:200], seconds
+    return json.loads(done.stdout.strip().splitlines()[-1]), "", seconds
 
 
 def small_examples(count: int, seed: int) -> list[list[int]]:
     """Random ids, each a full row of the small model's batch: no size of unit has padding that another has not."""
     draw, vocabulary = random.Random(seed), load_config(SMALL).vocab_size
     return [[draw.randrange(vocabulary) for _ in range(SMALL_LENGTH)] for _ in range(count)]
-
-
-def apart(store: Path) -> list[int]:
-    """Nanoseconds between the commits of a store that one process wrote, in order of units."""
-    at = sorted(path.stat().st_mtime_ns for path in store.glob("units/*/*.json"))
-    return [b - a for a, b in itertools.pairwise(at)]
 
 
 def content(store: Path) -> str:

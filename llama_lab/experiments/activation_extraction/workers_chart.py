@@ -23,47 +23,49 @@ def workers(rows: Sequence[Run], seed: int = 0) -> Figure:
     """Left: tokens/s by number of workers, each run a point. Right: the share of a unit's time that is overhead by the
     tokens in it."""
     figure, (left, right) = new(12.5, 4.6, columns=2)
-    found = table.scaled(rows, seed)
-    rates(left, found)
-    shares(right, rows, seed)
-    headline(figure, rates_title(found) if found else "Several workers were not measured here")
+    engines = table.scaled(rows, seed)
+    rates(left, engines)
+    shares(right, rows, engines, seed)
+    headline(figure, rates_title(engines))
     return figure
 
 
-def rates(axes, found: Sequence[table.Scaled]) -> None:
-    if not found:
+def rates(axes, engines: Sequence[dict]) -> None:
+    if not engines:
         return notes.bare(axes, "tokens/s by workers: not measured")
     marks = []
-    for e in found:
-        axes.scatter([e.workers] * len(e.values), e.values, s=22, color=SHADES[e.subject], alpha=0.6, linewidths=0)
-        words = f"{e.subject}: {e.rate.median:,.0f}"
-        if e.subject != ONE and e.ratio.n:
-            words += f", {e.ratio.words}"
-        marks.append((words, e.workers, e.rate.median, SHADES[e.subject]))
-    counts = sorted({e.workers for e in found})
-    base = found[0]
-    proportion = counts, [base.rate.median * n / base.workers for n in counts]
+    for e in engines:
+        shade, rate = SHADES[e["subject"]], e["rate"].median
+        axes.scatter([e["workers"]] * len(e["values"]), e["values"], s=22, color=shade, alpha=0.6, linewidths=0)
+        words = f"{e['subject']}: {rate:,.0f}"
+        words += f", {e['ratio'].words}" if e["subject"] != ONE and e["ratio"].n else ""
+        marks.append((words, e["workers"], rate, shade))
+    counts = sorted({e["workers"] for e in engines})
+    base = engines[0]
+    proportion = counts, [base["rate"].median * n / base["workers"] for n in counts]
     axes.plot(*proportion, color=GREY, linestyle="--", linewidth=1)
     axes.set_xticks(counts)
     axes.set_xlim(counts[0] - 0.4, counts[-1] + 1.2)
-    axes.set_ylim(0, 1.3 * max(max(e.values) for e in found))
-    meaning = f"(point: one run, n = {base.rate.n};\ndashed: in proportion; x: over one process)"
+    axes.set_ylim(0, 1.3 * max(max(e["values"]) for e in engines))
+    meaning = f"(point: one run, n = {base['rate'].n};\ndashed: in proportion; x: over one process)"
     axes.set_xlabel(f"workers on the same cores {meaning}")
     axes.set_ylabel("tokens/s")
     labelled(axes, marks, [proportion])
 
 
-def rates_title(found: Sequence[table.Scaled]) -> str:
+def rates_title(engines: Sequence[dict]) -> str:
     """What the most workers make of one process."""
-    most, best = max(e.workers for e in found), max(found, key=lambda e: e.rate.median)
-    if most == 1 or not best.ratio.n:
+    if not engines:
+        return "Several workers were not measured here"
+    most, best = max(e["workers"] for e in engines), max(engines, key=lambda e: e["rate"].median)
+    if most == 1 or not best["ratio"].n:
         return "One worker was measured, and nobody beside it"
-    top = max((e for e in found if e.workers == most), key=lambda e: e.rate.median)
-    return f"{most} {top.subject} on the same cores: {top.ratio.value:.2f}x of one process"
+    top = max((e for e in engines if e["workers"] == most), key=lambda e: e["rate"].median)
+    return f"{most} {top['subject']} on the same cores: {top['ratio'].value:.2f}x of one process"
 
 
-def shares(axes, rows: Sequence[Run], seed: int) -> None:
-    costs, rate = table.overheads(rows, seed), table.of_one(table.scaled(rows, seed))
+def shares(axes, rows: Sequence[Run], engines: Sequence[dict], seed: int) -> None:
+    costs, rate = table.overheads(rows, seed), table.of_one(engines)
     if not costs or not rate:
         return notes.bare(axes, "overhead of a unit: not measured")
     tokens, needed = np.geomspace(30, 100_000, 60), {}
@@ -81,35 +83,29 @@ def shares(axes, rows: Sequence[Run], seed: int) -> None:
     axes.set_xlim(tokens[0], tokens[-1])
     axes.set_ylim(0.05, 100)
     readable(axes.xaxis, axes.yaxis)
-    n = min(cost.n for cost in costs.values())
+    n, most = min(cost.n for cost in costs.values()), max(needed.values())
     axes.set_xlabel(
         f"tokens of a unit, log scale (from a small model's slope of seconds over units, n = {n} blocks;\n"
-        f"band: 95 % interval; tokens at {rate:,.0f} a second; dashed: {table.BELOW:.0%})".replace("%)", " %)")
+        f"band: 95 % interval; tokens at {rate:,.0f} a second; dashed: {100 * table.BELOW:.0f} %)"
     )
     axes.set_ylabel("overhead, % of a unit's time")
-    axes.set_title(f"Units of {rounded(max(needed.values())):,} tokens or more keep it below 2 %", fontsize=12)
+    size = 10 ** max(0, len(str(int(most))) - 2)  # rounded up to two figures
+    axes.set_title(f"Units of {int(-(-most // size) * size):,} tokens or more keep it below 2 %", fontsize=12)
     axes.legend(fontsize=9.5, loc="upper right")
 
 
-def rounded(tokens: float) -> int:
-    """Up to two figures."""
-    size = 10 ** max(0, len(str(int(tokens))) - 2)
-    return int(-(-tokens // size) * size)
-
-
 @styled
-def simulated(found: Sequence[dict]) -> Figure:
+def simulated(fleets: Sequence[dict]) -> Figure:
     """Useful share of the workers' time by their number, for several rates of failure: simulated from times that were
-    measured here."""
+    measured here. fleets: `table.fleets`."""
     figure, axes = new(9, 4.8)
-
-    if not found:
+    headline(figure, simulated_title(fleets))
+    if not fleets:
         notes.bare(axes, "nothing to simulate from: no run of one process was measured")
-        headline(figure, simulated_title(found))
         return figure
     marks = []
     for words, shade in FAILING.items():
-        mine = [e for e in found if e["failures"] == words]
+        mine = [e for e in fleets if e["failures"] == words]
         middles = [100 * float(np.median(e["shares"])) for e in mine]
         counts = [e["workers"] for e in mine]
         low, high = ([100 * end(e["shares"]) for e in mine] for end in (min, max))
@@ -126,17 +122,16 @@ def simulated(found: Sequence[dict]) -> Figure:
         f"measured here, failure rates assumed; median and range of {table.FLEET_SEEDS} seeds)"
     )
     axes.set_ylabel("useful share of the workers' time, %")
-    headline(figure, simulated_title(found))
     labelled(axes, marks)
     return figure
 
 
-def simulated_title(found: Sequence[dict]) -> str:
+def simulated_title(fleets: Sequence[dict]) -> str:
     """What of the most workers' time is useful, without and with failures."""
-    if not found:
+    if not fleets:
         return "A fleet of workers is not simulated here"
-    most = max(e["workers"] for e in found)
-    ends = [float(np.median(e["shares"])) for e in found if e["workers"] == most]
+    most = max(e["workers"] for e in fleets)
+    ends = [float(np.median(e["shares"])) for e in fleets if e["workers"] == most]
     alike = abs(ends[0] - ends[-1]) < SEEN
-    failing = ", whether workers fail or not" if alike else f", {ends[-1]:.0%} if each fails hourly"
-    return f"Simulated: of {most:,} workers' time {ends[0]:.0%} is useful{failing}".replace("%", " %")
+    failing = ", whether workers fail or not" if alike else f", {100 * ends[-1]:.0f} % if each fails hourly"
+    return f"Simulated: of {most:,} workers' time {100 * ends[0]:.0f} % is useful{failing}"

@@ -4,23 +4,15 @@ workers that were never here would make of such times."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from llama_lab.bench import frames, statistics, summary
-from llama_lab.bench.statistics import Ratio, Summary
+from llama_lab.bench.statistics import Summary
 from llama_lab.bench.wording import within
 from llama_lab.experiments.activation_extraction.simulation import Fleet, simulate, useful
-from llama_lab.experiments.activation_extraction.workers import (
-    CHILDREN,
-    ONE,
-    OVERHEAD,
-    RAY,
-    SCALING,
-    UNIT,
-    Run,
-)
+from llama_lab.experiments.activation_extraction.table import over_base
+from llama_lab.experiments.activation_extraction.workers import CHILDREN, ONE, OVERHEAD, RAY, SCALING, UNIT, Run
 
 SUBJECTS = (ONE, CHILDREN, RAY)
 BELOW = 0.02  # share of a unit's time that its overhead may be
@@ -29,31 +21,11 @@ RATES = {"no failures": 0.0, "one failure a worker in 8 hours": 1 / 8, "one fail
 FLEET_UNITS, FLEET_SEEDS = 5_000, 3
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """Tokens/s of an engine with so many workers. ratio: to one process, in pairs of a block."""
-
-    subject: str
-    workers: int
-    values: list[float]
-    rate: Summary
-    ratio: Ratio
-
-
-def scaled(rows: Sequence[Run], seed: int = 0) -> list[Scaled]:
-    """Each engine by number of workers, one process first."""
+def scaled(rows: Sequence[Run], seed: int = 0) -> list[dict]:
+    """`over_base` of each engine and number of workers over one process, which is the first."""
     rows = [row for row in rows if row.run == SCALING and row.valid]
     rows = sorted(rows, key=lambda row: (SUBJECTS.index(row.subject), row.workers))
-    by = ("subject", "workers")
-    entries = summary.tally(rows, by, dict(rate="tg"), seed=seed, clusters=None).to_dict("records")
-    base, *rates = (
-        {(0, row.block): row.tg for row in some}
-        for some in ([row for row in rows if row.subject == ONE], *(e["rows"] for e in entries))
-    )
-    return [
-        Scaled(e["subject"], e["workers"], e["points"]["rate"], e["rate"], summary.over(at, base, seed))
-        for e, at in zip(entries, rates, strict=True)
-    ]
+    return over_base(rows, ("subject", "workers"), [row for row in rows if row.subject == ONE], seed)
 
 
 def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
@@ -72,9 +44,9 @@ def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
     return costs
 
 
-def of_one(engines: Sequence[Scaled]) -> float:
+def of_one(engines: Sequence[dict]) -> float:
     """Median tokens/s of one process; 0 where no run of it counts."""
-    return next((e.rate.median for e in engines if e.subject == ONE), 0.0)
+    return next((e["rate"].median for e in engines if e["subject"] == ONE), 0.0)
 
 
 def milliseconds(cost: Summary) -> str:
@@ -98,21 +70,16 @@ def starts(rows: Sequence[Run]) -> dict[tuple[str, int], list[float]]:
     return summary.grouped(good, lambda row: (row.subject, row.workers), lambda row: row.start_ns / 1e9)
 
 
-def durations(rows: Sequence[Run]) -> list[float]:
-    """Seconds of the units of one process, from commit to commit."""
-    return [row.wall_ns / 1e9 for row in rows if row.run == UNIT and row.valid]
-
-
 def fleets(rows: Sequence[Run], seed: int = 0) -> list[dict]:
     """Simulated: {failures: words, workers, shares: useful share of the workers' time in each seed}; none where no
     units or starts were measured. A failed worker loads as long as one that starts."""
     engine = RAY if any(row.subject == RAY for row in rows) else ONE
     begun = [value for (subject, _), values in starts(rows).items() if subject == engine for value in values]
-    spent, cost = durations(rows), overheads(rows, seed).get(engine)
+    spent = [row.wall_ns / 1e9 for row in rows if row.run == UNIT and row.valid]  # from commit to commit
     if not begun or not spent:
         return []
-    overhead = max(0.0, cost.median) if cost else 0.0
-    entries = []
+    cost = overheads(rows, seed).get(engine)
+    overhead, entries = max(0.0, cost.median) if cost else 0.0, []
     for words, rate in RATES.items():
         for workers in FLEET:
             fleet = Fleet(workers, FLEET_UNITS, spent, begun, overhead, rate / 3600)
@@ -122,21 +89,22 @@ def fleets(rows: Sequence[Run], seed: int = 0) -> list[dict]:
 
 
 def with_costs(rows: Sequence[Run], seed: int = 0) -> list[dict]:
-    """{scaled: of `scaled`, start: median seconds of its commands beside their work, unit: of `overheads`, or None}."""
+    """The entries of `scaled`, each with {start: median seconds of its commands beside their work, unit: of
+    `overheads`, or None}."""
     began, costs = starts(rows), overheads(rows, seed)
     return [
-        dict(scaled=e, start=float(np.median(began[e.subject, e.workers])), unit=costs.get(e.subject))
+        e | dict(start=float(np.median(began[e["subject"], e["workers"]])), unit=costs.get(e["subject"]))
         for e in scaled(rows, seed)
     ]
 
 
 COLUMNS = frames.Columns(
     {
-        "engine": "scaled.subject",
-        "workers": "scaled.workers",
-        "tokens/s": lambda e: round(e["scaled"].rate.median),
-        "x one process": lambda e: e["scaled"].ratio.words if e["scaled"].ratio.n else "",
-        "n": "scaled.rate.n",
+        "engine": "subject",
+        "workers": "workers",
+        "tokens/s": lambda e: round(e["rate"].median),
+        "x one process": lambda e: e["ratio"].words if e["ratio"].n else "",
+        "n": "rate.n",
         "start s": "start",
         "a unit ms": lambda e: 1e3 * e["unit"].median if e["unit"] else float("nan"),
     },

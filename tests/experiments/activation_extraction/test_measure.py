@@ -1,5 +1,5 @@
-"""The ladder of extraction: every rung writes the same activations, the gate finds those that do not, and what the rows
-say."""
+"""The ladder of extraction: what cannot be measured is named first, every rung writes the same activations, and the
+gate finds those that do not."""
 
 from dataclasses import replace
 
@@ -12,15 +12,12 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import ActivationSpec, ActivationStore
 from llama_lab.bench import AGAIN
-from llama_lab.bench.experiment import Runner
-from llama_lab.bench.journal import Journal
 from llama_lab.experiments.activation_extraction import measure as experiment
-from llama_lab.experiments.activation_extraction import probing, rungs
+from llama_lab.experiments.activation_extraction import probing, rungs, workers
 from llama_lab.experiments.activation_extraction import table as extraction_table
-from llama_lab.experiments.activation_extraction.gate import LIMIT, Reference, beyond_rounding
-from llama_lab.experiments.activation_extraction.measure import Passes
-from llama_lab.experiments.activation_extraction.pipeline import Setting, pipeline, read
-from llama_lab.experiments.activation_extraction.plan import LADDER, Extraction, examples_of
+from llama_lab.experiments.activation_extraction.measure import Extractions
+from llama_lab.experiments.activation_extraction.passes import LADDER, LIMIT, Passes, Reference, beyond_rounding
+from llama_lab.experiments.activation_extraction.pipeline import Setting, examples_of, pipeline, read
 from llama_lab.experiments.activation_extraction.rungs import (
     BASE,
     CUT,
@@ -46,6 +43,7 @@ TINY = (
     "head_dim=16,vocab_size=97"
 )
 WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
+COLD = WHO | dict(phase="cold")
 
 
 def small(family: str = "llama", dtype: str = "bfloat16") -> Setting:
@@ -79,6 +77,46 @@ def passes(setting, asked, reference, tmp_path):
     return Passes(setting, asked, 2, tmp_path, reference)
 
 
+# The plan -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(batch=0), "batch is 0"),
+        (dict(length=1), "length is 1"),
+        (dict(length=10**6), "is 1000000"),
+        (dict(eager=50), "eager is 50"),
+        (dict(dtype="int8"), "dtype is 'int8'"),
+        (dict(blocks=0), "blocks is 0"),
+        (dict(scaling=(1, 0)), "is 0"),
+        (dict(probe=3), "probe is 3"),
+        (dict(subjects=("packin",)), "Did you mean .*'packing'"),
+        (dict(model=f"{TINY},num_hidden_layers=1".replace(f"num_hidden_layers={DEPTH},", "")), "one layer"),
+    ],
+)
+def test_plans_that_cannot_be(changes, words):
+    with pytest.raises(UserError, match=words):
+        Extractions(**dict(model=TINY) | changes).check()
+
+
+def test_a_plan_that_can_be():
+    Extractions(model=TINY).check()
+
+
+def test_examples_are_seeded_and_fit(packaged):
+    texts = examples_of(packaged, 30, 48)
+    lengths = [len(packaged.tokenizer.encode(text)) for text in texts]
+    assert 2 <= min(lengths) < max(lengths) <= 48
+    assert texts == examples_of(packaged, 30, 48) != examples_of(packaged, 30, 48, seed=1)
+    with pytest.raises(UserError, match="3000 examples are asked for"):
+        examples_of(packaged, 3000, 48)
+    loaded = small().loaded
+    ids = examples_of(loaded, 200, LENGTH)
+    assert 2 == min(map(len, ids)) < max(map(len, ids)) == LENGTH
+    assert max(map(max, ids)) < loaded.config.vocab_size
+
+
 # The rungs ------------------------------------------------------------------------------------------------------------
 
 
@@ -87,7 +125,7 @@ def passes(setting, asked, reference, tmp_path):
     among_the_fast((FIRST, PACKED, PRODUCT, CUT), [name for name in rungs.SUBJECTS if name not in (FORWARD, PINNED)]),
 )
 def test_every_rung_writes_what_the_model_gives(passes, name):
-    rung, first = passes.first(name, **{**WHO, "phase": "cold"})
+    rung, first = passes.first(name, **COLD)
     assert first.valid, first.reason
     assert first.error <= LIMIT
     count = 2 if name == EAGER else 5
@@ -103,8 +141,8 @@ def test_every_rung_writes_what_the_model_gives(passes, name):
 
 
 def test_a_fixed_shape_compiles_once_and_padding_to_the_longest_for_every_shape(passes):
-    _, padded = passes.first(FIRST, **{**WHO, "phase": "cold"})
-    _, fixed = passes.first(FIXED, **{**WHO, "phase": "cold"})
+    _, padded = passes.first(FIRST, **COLD)
+    _, fixed = passes.first(FIXED, **COLD)
     shapes = {
         b.ids.shape for at in range(0, 5, 3) for b in rungs.padded(spec(), 2)(0, at, passes.ids[at : at + 3]).batches
     }
@@ -122,34 +160,34 @@ def test_packing_reads_less_padding(passes):
 
 def test_results_left_on_pinned_host_memory_are_the_same(passes):
     """Where there is no GPU the memory is the processor's own; values and program must still be right."""
-    _, row = passes.first(PINNED, **{**WHO, "phase": "cold"})
+    _, row = passes.first(PINNED, **COLD)
     assert row.valid, row.reason
     assert (row.compiled, row.rows) == (2, row.tokens)  # the extractor's own, and the same with its results elsewhere
 
 
 def test_the_forward_ceiling_writes_nothing_and_the_disk_computes_nothing(passes, tmp_path):
-    forward = passes.first(FORWARD, **{**WHO, "phase": "cold"})[1]
+    forward = passes.first(FORWARD, **COLD)[1]
     assert (forward.valid, forward.rows, forward.bytes, forward.error) == (True, 0, 0, None)
     disk = rungs.build(DISK, passes.setting, passes.examples)
     disk.run([], tmp_path / "a")  # whatever it is given: what it writes was made before
     assert ActivationStore.open(tmp_path / "a").rows == sum(map(len, passes.ids))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", ["gpt2", "qwen2"])
-@pytest.mark.parametrize("name", [PRODUCT, CUT])
-def test_other_families(family, name, tmp_path):
-    own = small(family)
+@pytest.mark.parametrize(
+    ("family", "dtype", "name"),
+    among_the_fast(
+        [("llama", "float16", TORCH), ("llama", "float32", PACKED)],
+        [
+            ("llama", "float16", TORCH),
+            ("llama", "float32", PACKED),
+            *((family, "bfloat16", name) for family in ("gpt2", "qwen2") for name in (PRODUCT, CUT)),
+        ],
+    ),
+)
+def test_other_families_and_types(family, dtype, name, tmp_path):
+    own = small(family, dtype)
     asked = examples_of(own.loaded, 4, LENGTH)
-    _, row = Passes(own, asked, 4, tmp_path, Reference(own.loaded, asked)).first(name, **{**WHO, "phase": "cold"})
-    assert row.valid, row.reason
-
-
-@pytest.mark.parametrize(("dtype", "name"), [("float16", TORCH), ("float32", PACKED)])
-def test_other_types(dtype, name, tmp_path):
-    own = small(dtype=dtype)
-    asked = examples_of(own.loaded, 4, LENGTH)
-    _, row = Passes(own, asked, 4, tmp_path, Reference(own.loaded, asked)).first(name, **{**WHO, "phase": "cold"})
+    _, row = Passes(own, asked, 4, tmp_path, Reference(own.loaded, asked)).first(name, **COLD)
     assert row.valid, row.reason
     assert row.kept == dtype
 
@@ -214,15 +252,9 @@ def test_a_rung_with_other_values_has_no_time(passes, setting, dispatch, fault, 
 def test_a_rung_without_a_mask_between_packed_neighbours_is_caught(passes, setting, dispatch):
     """Everything in a row as one context: right in shape, wrong in every row but the first segment's."""
     rung = rungs.build(PACKED, setting, passes.examples)
-    extractor_plan, sites = rung.plan, rung.sites
-    blind = pipeline(
-        setting,
-        spec(),
-        extractor_plan,
-        lambda batch: dispatch(replace(batch, segments=np.minimum(batch.segments, 1))),
-        read,
-    )
-    row = passes.timed(Rung(PACKED, sites, blind, extractor_plan), PACKED, **{**WHO, "phase": "cold"})
+    blind = lambda batch: dispatch(replace(batch, segments=np.minimum(batch.segments, 1)))  # noqa: E731
+    run = pipeline(setting, spec(), rung.plan, blind, read)
+    row = passes.timed(replace(rung, run=run), PACKED, **COLD)
     assert "wrong: resid_post" in row.reason
 
 
@@ -233,15 +265,9 @@ def test_rows_beside_the_wrong_tokens_are_caught(passes, setting, reference, tmp
     other = [list(ids) for ids in passes.ids]
     other[-1][0] = (other[-1][0] + 1) % 97
     assert "wrong: the tokens" in reference.judge(tmp_path / "store", rung.sites, other)["reason"]
-    for out, sites in (
-        (tmp_path / "none", rung.sites),
-        (tmp_path / "store", spec((4,)).resolve(setting.loaded.config)),
-    ):
+    absent = spec((4,)).resolve(setting.loaded.config)
+    for out, sites in ((tmp_path / "none", rung.sites), (tmp_path / "store", absent)):
         assert "wrong: no store that can be read" in reference.judge(out, sites, passes.ids)["reason"]
-    assert (
-        "wrong: no store that can be read"
-        in reference.judge(tmp_path / "store", spec((4,)).resolve(setting.loaded.config), passes.ids)["reason"]
-    )
 
 
 def test_a_pass_that_compiles_is_void(passes, setting):
@@ -272,18 +298,9 @@ def test_rounding_is_forgiven_and_nothing_else(dtype):
 def test_really_measured(tmp_path, monkeypatch):
     """A ladder of a few rungs in a process of its own, the probe, and two processes by command; the rows come back."""
     monkeypatch.setattr(experiment.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    plan = experiment.Extractions(
-        model=TINY,
-        batch=2,
-        length=LENGTH,
-        unit=3,
-        examples=7,
-        eager=2,
-        blocks=2,
-        starts=1,
-        probe=10,
-        subjects=(BASE, PRODUCT, FORWARD, DISK),
-    )
+    subjects = (BASE, PRODUCT, FORWARD, DISK)
+    plan = Extractions(model=TINY, batch=2, length=LENGTH, unit=3, examples=7, eager=2, blocks=2, starts=1, probe=10,
+                       subjects=subjects)  # fmt: skip
     rows, meta = plan.obtain("measure", "77-extraction", tmp_path)
     assert all(r.valid for r in rows), [r.reason for r in rows]
     warm = [(r.block, r.subject) for r in rows if r.run == LADDER and r.phase == "warm"]
@@ -294,12 +311,15 @@ def test_really_measured(tmp_path, monkeypatch):
     assert not list((tmp_path / "out").rglob("*.safetensors"))
 
 
-def test_a_command_that_fails_is_a_void_row_with_its_own_words(tmp_path, passes, setting):
-    nothing = experiment.Extractions(model="random:nothing")
-    runner = Runner(nothing, Journal(kind=Extraction))
-    report, why = nothing.by_command(runner, setting.loaded, passes.examples, 1, tmp_path)
+def test_a_command_that_fails_or_compiles_late_is_a_void_row(tmp_path, passes):
+    report, why, _ = workers.extracted(passes.examples, tmp_path, dict(model="random:nothing", sites="q:0"), 60)
     assert report == {}
     assert "nothing" in why
-    row = experiment.scaled_row(passes, 2, report, why, tmp_path / "store", {**WHO, "run": "scaling 2"})
+    where = WHO | dict(run="scaling 2")
+    row = passes.by_command(2, report, why, tmp_path / "store", **where)
     assert (row.valid, row.workers, row.reason) == (False, 2, why)
     assert extraction_table.scaled([row]) == []
+    rungs.build(PACKED, passes.setting, passes.examples).run(passes.examples, tmp_path / "store")
+    for compiled, reason in ((2, ""), (3, "compiled 3 programs in 2 processes")):
+        row = passes.by_command(2, dict(compilations=compiled, seconds=2.0), "", tmp_path / "store", **where)
+        assert (row.valid, row.reason, row.compiled, row.wall_ns) == (not reason, reason, compiled, 2 * 10**9)

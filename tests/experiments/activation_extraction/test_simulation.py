@@ -1,15 +1,22 @@
 """The simulated extraction: nothing lost, equal to the closed form where there is one, worse with more failures."""
 
+import math
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_lab.experiments.activation_extraction.simulation import Fleet, closed_form, simulate, useful
+from llama_lab.experiments.activation_extraction.simulation import Fleet, simulate, useful
 
 STEADY = Fleet(workers=4, units=10, durations=(2.0,), starts=(5.0,), overhead=0.5)
 UNEVEN = Fleet(workers=20, units=200, durations=(1.0, 1.5, 4.0), starts=(3.0, 6.0), overhead=0.1)
+
+
+def closed_form(fleet):
+    """Seconds without failures where all times are the same: as many rounds as the busiest worker has units."""
+    (start,), (duration,) = set(fleet.starts), set(fleet.durations)
+    return start + math.ceil(fleet.units / fleet.workers) * (duration + fleet.overhead)
 
 
 @given(st.integers(1, 40), st.integers(0, 120), st.floats(0.1, 50), st.floats(0, 20), st.floats(0, 5))

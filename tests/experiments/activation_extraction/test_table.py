@@ -6,107 +6,39 @@ import pytest
 from llama_lab.bench import AGAIN, record
 from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
-from llama_lab.experiments.activation_extraction.passes import STAGES
-from llama_lab.experiments.activation_extraction.plan import LADDER, SECOND, Extraction
-from llama_lab.experiments.activation_extraction.rungs import (
-    ASYNC,
-    BASE,
-    CEILINGS,
-    COPIES,
-    CUT,
-    DISK,
-    EAGER,
-    FIRST,
-    FIXED,
-    FORWARD,
-    PACKED,
-    PINNED,
-    PRODUCT,
-    SCANNED,
-    SPREAD,
-    STACKED,
-    TORCH,
-    VMAPPED,
-)
-from llama_lab.experiments.activation_extraction.rungs import LADDER as RUNGS
-
-WHO = dict(run=LADDER, block=0, order=0, process=1, seed=0, phase="warm")
+from llama_lab.experiments.activation_extraction.passes import LADDER, SECOND, STAGES, Extraction
+from llama_lab.experiments.activation_extraction.rungs import BASE, COPIES, CUT, DISK, FIRST, FORWARD, PRODUCT
 
 SECONDS = {
-    EAGER: 9,
-    COPIES: 8.0,
-    STACKED: 4.4,
-    BASE: 4.0,
-    SPREAD: 3.6,
-    FIRST: 1.5,
-    FIXED: 2.0,
-    SCANNED: 2.2,
-    VMAPPED: 2.0,
-    PACKED: 1.0,
-    ASYNC: 1.0,
-    PRODUCT: 0.9,
-    TORCH: 3.0,
-    CUT: 1.3,
-    FORWARD: 0.85,
-    DISK: 0.1,
-}
+    rungs.EAGER: 9, COPIES: 8.0, rungs.STACKED: 4.4, BASE: 4.0, rungs.SPREAD: 3.6, FIRST: 1.5, rungs.FIXED: 2.0,
+    rungs.SCANNED: 2.2, rungs.VMAPPED: 2.0, rungs.PACKED: 1.0, rungs.ASYNC: 1.0, PRODUCT: 0.9, rungs.TORCH: 3.0,
+    CUT: 1.3, FORWARD: 0.85, DISK: 0.1,
+}  # fmt: skip
 
 
 def made(name=BASE, block=0, scale=1.0, **changes) -> Extraction:
+    wall = round(SECONDS[name.removesuffix(AGAIN)] * 1e9 * scale)
     base = dict(
-        **{**WHO, "block": block},
-        subject=name,
-        backend="jax",
-        model="m",
-        weights_hash="w",
-        dtype="float32",
-        kept="bfloat16",
-        sites=2,
-        depth=2,
-        batch=4,
-        length=128,
-        unit=10,
-        examples=40,
-        tokens=1000,
-        batches=10,
-        slots=2000,
-        rows=1000,
-        bytes=10**6,
-        wall_ns=round(SECONDS[name.removesuffix(AGAIN)] * 1e9 * scale),
-        trace_ns=0,
-        lower_ns=0,
-        backend_ns=0,
-        lowered=0,
-        compiled=0,
-        valid=True,
-        error=1e-6,
-    )
+        run=LADDER, block=block, order=0, process=1, seed=0, phase="warm", subject=name, backend="jax", model="m",
+        weights_hash="w", dtype="float32", kept="bfloat16", sites=2, depth=2, batch=4, length=128, unit=10, examples=40,
+        tokens=1000, batches=10, slots=2000, rows=1000, bytes=10**6, wall_ns=wall, trace_ns=0, lower_ns=0, backend_ns=0,
+        lowered=0, compiled=0, valid=True, error=1e-6,
+    )  # fmt: skip
     return Extraction(**{**base, **changes})
 
 
 def measured(blocks=8, scaling=(1, 2)) -> list[Extraction]:
     """Every rung in its place, with noise of half a per cent; one first pass each."""
     noise = np.random.default_rng(0)
-    names = [name for name in (*RUNGS, TORCH, CUT, *CEILINGS) if name != PINNED]
-    found = [
-        made(name, phase="cold", compiled=10 if name in (BASE, SPREAD, FIRST) else 1, backend_ns=2 * 10**9)
-        for name in names
-    ]
+    first = dict(phase="cold", backend_ns=2 * 10**9)
+    rows = [made(name, compiled=10 if name in (BASE, rungs.SPREAD, FIRST) else 1, **first) for name in SECONDS]
     for block in range(blocks):
-        found += [made(name, block, 1 + noise.normal(0, 0.005)) for name in [*names, BASE + AGAIN]]
+        rows += [made(name, block, 1 + noise.normal(0, 0.005)) for name in [*SECONDS, BASE + AGAIN]]
     for block in range(3):
-        found += [
-            made(
-                PRODUCT,
-                block,
-                (1 + noise.normal(0, 0.005)) * {1: 1, 2: 0.8}[n],
-                run=f"scaling {n}",
-                workers=n,
-                process=10 + n,
-            )
-            for n in scaling
-        ]
-    return found
+        for n in scaling:
+            scale, own = (1 + noise.normal(0, 0.005)) * {1: 1, 2: 0.8}[n], dict(workers=n, process=10 + n)
+            rows.append(made(PRODUCT, block, scale, run=f"scaling {n}", **own))
+    return rows
 
 
 def test_what_a_row_says():
@@ -123,30 +55,30 @@ def test_rows_come_back_from_a_table(tmp_path):
 def test_ratios_are_to_n1_and_steps_to_the_rung_before():
     rows = measured()
     table = {e["subject"]: e for e in extraction_table.table(rows)}
-    assert list(table) == [name for name in rungs.SUBJECTS if name != PINNED]
+    assert list(table) == [name for name in rungs.SUBJECTS if name != rungs.PINNED]
     assert table[PRODUCT]["ratio"].value == pytest.approx(4 / 0.9, rel=0.02)
-    assert table[BASE]["programs"] == 10
-    assert table[BASE]["compile_s"] == 2
+    assert (table[BASE]["programs"], table[BASE]["compile_s"]) == (10, 2)
     gains = extraction_table.gains(rows)
-    assert gains[FIRST].value == pytest.approx(4 / 1.5, rel=0.02)
-    assert gains[FIXED].value == pytest.approx(0.75, rel=0.02)
-    assert extraction_table.gained(gains[FIXED]).startswith("loses: 0.7")
-    assert extraction_table.gained(gains[ASYNC]).startswith("gains nothing: ")
-    assert extraction_table.gained(gains[PACKED]).startswith(("1.9", "2.0"))
-    assert gains[STACKED].value == pytest.approx(8 / 4.4, rel=0.02)
-    assert gains[SCANNED].value == pytest.approx(2 / 2.2, rel=0.02)
+    for name, before in rungs.ADDED_TO.items():
+        if name != rungs.PINNED:
+            assert gains[name].value == pytest.approx(SECONDS[before] / SECONDS[name], rel=0.02)
+    assert rungs.PINNED not in gains
+    for name, words in ((rungs.FIXED, "loses: 0.7"), (rungs.ASYNC, "gains nothing: "), (rungs.PACKED, ("1.9", "2.0"))):
+        assert extraction_table.gained(gains[name]).startswith(words)
     assert extraction_table.like_for_like(rows).value == pytest.approx(1.5 / 0.9, rel=0.02)
-    assert PINNED not in gains
-    assert {name: round(r.value, 1) for name, r in extraction_table.rivals(rows).items()} == {TORCH: 3.3, CUT: 1.4}
-    assert extraction_table.overlap(rows).value == pytest.approx(0.85 / 0.9, rel=0.02)
-    assert extraction_table.overlap(rows).n == 8
-    assert extraction_table.twin_is_equal(rows).verdict == "equal within 2 %"
+    assert {n: round(r.value, 1) for n, r in extraction_table.rivals(rows).items()} == {rungs.TORCH: 3.3, CUT: 1.4}
+    *_, control = extraction_table.additions(rows)
+    assert control["ratio"].verdict == "equal within 2 %"
 
 
 def test_the_slower_ceiling_counts_block_by_block():
+    overlap = extraction_table.overlap(measured())
+    assert (overlap.value, overlap.n) == (pytest.approx(0.85 / 0.9, rel=0.02), 8)
     seconds = {(FORWARD, 0): 1, (DISK, 0): 2, (FORWARD, 1): 4, (DISK, 1): 1, (FORWARD, 2): 1}
+    seconds |= {(PRODUCT, 0): 4, (PRODUCT, 1): 8, (PRODUCT, 2): 1}
     rows = [made(name, block, wall_ns=s * 10**9) for (name, block), s in seconds.items()]
-    assert extraction_table.ceiling(rows) == {(1, 0): 500, (1, 1): 250}
+    overlap = extraction_table.overlap(rows)
+    assert (overlap.value, overlap.n) == (pytest.approx(0.5), 2)
 
 
 def test_void_passes_count_nowhere_and_are_named():

@@ -1,6 +1,5 @@
 """Runs by command, engine beside engine: what is asked of each, what does not count, and what the rows say."""
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -9,14 +8,7 @@ import pytest
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol
 from llama_lab.bench.journal import Journal
-from llama_lab.experiments.activation_extraction import (
-    command,
-    simulation,
-    workers,
-    workers_chart,
-    workers_table,
-)
-from llama_lab.experiments.activation_extraction.command import Ran
+from llama_lab.experiments.activation_extraction import simulation, workers, workers_chart, workers_table
 from llama_lab.experiments.activation_extraction.workers import (
     CHILDREN,
     ONE,
@@ -57,18 +49,18 @@ def row(subject=ONE, n=1, block=0, run=SCALING, **changes):
 def measured(blocks=6, seed=0):
     """Two workers make 1.5 times as much; a unit costs 10, 20 and 30 ms of a worker."""
     draw = np.random.default_rng(seed)
-    found = []
+    rows = []
     for block in range(blocks):
         luck = [round(10**9 * (1 + 0.01 * draw.random())) for _ in range(4)]
-        found += [row(ONE, 1, block, wall_ns=luck[0]), row(CHILDREN, 2, block, wall_ns=luck[1] * 2 // 3)]
-        found += [row(RAY, n, block, wall_ns=luck[2] * 2 // (n + 1)) for n in (1, 2)]
-        found += [row(ONE, 1, block, UNIT, wall_ns=luck[3] // 10) for _ in range(9)]
+        rows += [row(ONE, 1, block, wall_ns=luck[0]), row(CHILDREN, 2, block, wall_ns=luck[1] * 2 // 3)]
+        rows += [row(RAY, n, block, wall_ns=luck[2] * 2 // (n + 1)) for n in (1, 2)]
+        rows += [row(ONE, 1, block, UNIT, wall_ns=luck[3] // 10) for _ in range(9)]
         for milliseconds, subject in ((10, ONE), (20, CHILDREN), (30, RAY)):
             n = 1 if subject == ONE else 2
             for units in (2, 100):
                 wall = 10**9 + units * milliseconds * 10**6 // n
-                found.append(row(subject, n, block, OVERHEAD, units=units, wall_ns=wall))
-    return found
+                rows.append(row(subject, n, block, OVERHEAD, units=units, wall_ns=wall))
+    return rows
 
 
 def test_what_is_asked_of_each_engine(monkeypatch):
@@ -89,19 +81,18 @@ def ran(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(protocol.tempfile, "tempdir", None)
 
-    def extracted(options, limit):
+    def extracted(examples, folder, options, limit):
         asked.append(options)
         units = 3
         for number in range(units):
-            path = options["out"] / "units" / "000" / f"{number:06d}.json"
+            path = folder / "store" / "units" / "000" / f"{number:06d}.json"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("other" if options.get("engine") and options["unit"] == 2 else "{}")
         report = dict(units=units, tokens=90, bytes=5, seconds=2.0, complete=options["unit"] != 128)
-        if options["processes"] == 2 and not options.get("engine"):
-            return Ran({}, "no room", 1.0)
-        return Ran(report, "", 7.0)
+        failed = options["processes"] == 2 and not options.get("engine")
+        return ({}, "no room", 1.0) if failed else (report, "", 7.0)
 
-    monkeypatch.setattr(workers.command, "extracted", extracted)
+    monkeypatch.setattr(workers, "extracted", extracted)
     monkeypatch.setattr(workers, "find_spec", lambda name: True)
     return asked
 
@@ -124,31 +115,36 @@ def test_every_run_leaves_its_row_and_what_does_not_count_says_why(ran):
     assert PLAN.record(journal)[0] == rows  # an interrupted run goes on: nothing is measured again
 
 
-def test_a_plan_that_cannot_be_is_one_line():
-    for change, line in (
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
         (dict(unit_sizes=[2, 2]), "two different numbers"),
         (dict(unit_sizes=[0, 2]), "two different numbers"),
         (dict(workers=[0]), r"workers\[0\] is 0"),
         (dict(worker_starts=0), "worker_starts is 0"),
-    ):
-        with pytest.raises(UserError, match=line):
-            replace(PLAN, **change).record()
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(change, words):
+    with pytest.raises(UserError, match=words):
+        replace(PLAN, **change).record()
 
 
 def test_the_command_is_run_and_a_failure_is_its_line(tmp_path):
-    source = command.write_source(tmp_path / "ids.jsonl", [[1, 2, 3], [4]])
-    assert [json.loads(line)["text"] for line in source.read_text().splitlines()] == [[1, 2, 3], [4]]
-    ran = command.extracted(dict(source=tmp_path / "nowhere.jsonl", sites="q:0", out=tmp_path / "out"), 60)
-    assert (ran.report, ran.why[:14]) == ({}, "No such source")
-    assert ran.seconds > 0
-    assert command.extracted(dict(source=source, sites="q:0", out=tmp_path / "out"), 0.01).why == "stopped after 0.01 s"
+    options = dict(sites="q:0", model=SMALL)
+    report, why, seconds = workers.extracted([[1, 2, 3], [4]], tmp_path, options, 60)
+    assert (report["tokens"], report["complete"], why) == (4, True, "")
+    assert seconds > report["seconds"]
+    report, why, _ = workers.extracted([[1]], tmp_path, options | dict(sites="nowhere:0"), 60)
+    assert report == {}
+    assert "nowhere" in why
+    assert workers.extracted([], tmp_path, options, 0.01)[1] == "stopped after 0.01 s"
 
 
 def test_rates_and_overheads_are_found_again():
     rows = measured()
-    found = {(e.subject, e.workers): e for e in workers_table.scaled(rows)}
-    assert found[RAY, 2].ratio.value == pytest.approx(1.5, rel=0.02)
-    assert found[ONE, 1].rate.n == 6
+    found = {(e["subject"], e["workers"]): e for e in workers_table.scaled(rows)}
+    assert found[RAY, 2]["ratio"].value == pytest.approx(1.5, rel=0.02)
+    assert found[ONE, 1]["rate"].n == 6
     costs = workers_table.overheads(rows)
     assert {name: cost.median for name, cost in costs.items()} == pytest.approx(
         {ONE: 0.010, CHILDREN: 0.020, RAY: 0.030}, rel=1e-6
@@ -189,16 +185,14 @@ def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
     assert {round(3600 * one.rate, 3) for one in seen} == {0.0, 0.125, 1.0}
 
 
-@pytest.mark.slow
 def test_the_charts_say_what_is_measured_and_what_is_simulated(few, tmp_path):
-    drawn = words(workers_chart.workers(measured()))
-    for text in ("2 child processes on the same cores: 1.5", "Ray actors: 30.0 ms", "dashed: 2 %"):
-        assert text in drawn, text
-    drawn = words(workers_chart.simulated(workers_table.fleets(measured(2))))
-    for text in ("SIMULATED", "Simulated: of 1,000 workers", "one failure a worker an hour: "):
-        assert text in drawn, text
-    assert_drawn(workers_chart.workers(measured()), tmp_path / "a")
-    assert_drawn(workers_chart.simulated(workers_table.fleets(measured(2))), tmp_path / "b")
+    figures = workers_chart.workers(measured()), workers_chart.simulated(workers_table.fleets(measured(2)))
+    texts = ("2 child processes on the same cores: 1.5", "Ray actors: 30.0 ms"), ("SIMULATED", "of 1,000 workers")
+    for figure, expected in zip(figures, texts, strict=True):
+        drawn = words(figure)
+        for text in expected:
+            assert text in drawn, text
+        assert_drawn(figure, tmp_path)
 
 
 @pytest.mark.parametrize("rows", [[], measured(1), [t for t in measured() if t.subject == ONE]])
