@@ -65,9 +65,8 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
     for axes, layout in zip(both, LAYOUTS, strict=True):
         kept, ends = [r for r in mine if r.placement == layout], []
         for stage, shade in SHADES.items():
-            field = f"{stage}_ns"
-            middle = against_depth(axes, kept, lambda r: getattr(r, field) / 1e9, color=shade, marker=MARKS[stage])  # noqa: B023
-            if middle:
+            field, look = f"{stage}_ns", dict(color=shade, marker=MARKS[stage])
+            if middle := against_depth(axes, kept, lambda r, field=field: getattr(r, field) / 1e9, **look):
                 words = f"{stage.replace('_', ' ')}: {table.per_layer(data, layout, field).words(1, A_LAYER)}"
                 ends.append(End(words, deepest, middle[max(middle)], shade))
         labels.at_ends(axes, ends, 1.28, x=deepest * 1.03, size=8.5)
@@ -196,14 +195,12 @@ def paid_back(trials: Sequence[Start], ways: Sequence[Way], pairs: Sequence[tupl
 
 def ahead(evens: dict[tuple[Way, Way], BreakEven]) -> str:
     """Who is ahead of whom at once, and who from when on; last, of whom that is open. evens: by (ours, the other)."""
-    at_once = [pair for pair, even in evens.items() if even.words == "at once"]
-    others, clauses = {other for _, other in at_once}, []
-    if len(others) == 1:
+    known = {pair: even for pair, even in evens.items() if not np.isnan(even.tokens)}
+    at_once, clauses = [pair for pair, even in known.items() if even.words == "at once"], []
+    if len({other for _, other in at_once}) == 1:
         clauses = [f"{len(at_once)} of {len(evens)} ways are ahead of {at_once[0][1][0]} at once"]
-    rest = {
-        pair: even for pair, even in evens.items() if not np.isnan(even.tokens) and not (clauses and pair in at_once)
-    }
-    for (ours, other), even in sorted(rest.items(), key=lambda item: item[1].undecided):
+        known = {pair: even for pair, even in known.items() if pair not in at_once}
+    for (ours, other), even in sorted(known.items(), key=lambda item: item[1].undecided):
         lead = f"{' '.join(ours)} is ahead of {other[0] if ours[1] == other[1] else ' '.join(other)}"
         when = even.words if even.words.startswith(("never", "at once")) else f"after {even.words}"
         clauses.append(f"{even.n} starts do not decide when {lead}" if even.undecided else f"{lead} {when}")
@@ -245,9 +242,8 @@ def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
     figure, axes = new(9.5, 4.8)
     names = ["step", "chunk8", "loop", "step+bf16", "chunk8+bf16", "loop+bf16"]
     rates(axes, trials, names, seed, temporaries=True)
-    headline(
-        figure, halved({name: summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop")})
-    )
+    gains = {name: summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop")}
+    headline(figure, halved(gains))
     return figure
 
 

@@ -28,35 +28,25 @@ SMALL = 0.05  # stands for a norm: keeps the numbers finite
 MODEL, SLOTS, TOKENS, ROUNDS = checkpoint.DEFAULT, 192, 12, 6
 
 
-def without_norm(params, x):
-    return x * SMALL
-
-
 def without_attention(params, x, where, entry):
     """Both products, nothing between them. The barrier keeps the rows of keys and values in the first."""
     made = lax.optimization_barrier(linear(x, params.qkv, params.qkv_bias))
     return linear(made[..., : params.o.shape[1]], params.o, params.o_bias), entry
 
 
-def without_head(params, vocabulary, x):
-    return x.astype(jnp.float32)
-
-
-def without_ffn(params, x):
-    return x
-
-
 NO_ATTENTION = {"attend": without_attention}
-NO_NORM = {"norm": without_norm}
+NO_NORM = {"norm": lambda params, x: x * SMALL}
+NO_FFN = {"ffn": lambda params, x: x}
+NO_HEAD = {"head": lambda params, vocabulary, x: x.astype(jnp.float32)}
 PARTS: dict[str, dict[str, Callable]] = {  # a variant → what stands in the place of the tree's nodes
     WHOLE: {},
     "no attention between its products": NO_ATTENTION,
     "no norms": NO_NORM,
     "no rotary embedding": {"rope": lambda x, cos, sin: x},
-    "no feed-forward": {"ffn": without_ffn},
-    "no head": {"head": without_head},
+    "no feed-forward": NO_FFN,
+    "no head": NO_HEAD,
     PRODUCTS: NO_ATTENTION | NO_NORM,
-    NOTHING: {"attend": lambda params, x, where, entry: (x, entry), "ffn": without_ffn, "head": without_head} | NO_NORM,
+    NOTHING: {"attend": lambda params, x, where, entry: (x, entry)} | NO_FFN | NO_HEAD | NO_NORM,
 }
 
 
@@ -86,13 +76,13 @@ def measured(
     programs = {name: jax.jit(tokens_loop(loaded.config, PARTS[name])) for name in names}
     for program in programs.values():
         jax.block_until_ready(program(params, token, cache, tokens))
-    found: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
         for name in shuffled(list(names), 0, number):
             began = time.perf_counter()
             jax.block_until_ready(programs[name](params, token, cache, tokens))
-            found[name].append((time.perf_counter() - began) / tokens * 1e3)
-    return found
+            times[name].append((time.perf_counter() - began) / tokens * 1e3)
+    return times
 
 
 def main() -> None:

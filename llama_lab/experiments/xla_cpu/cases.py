@@ -79,12 +79,6 @@ def computations(text: str) -> dict[str, list[str]]:
     return {name: lines[a + 1 : b] for name, (a, b) in zip(names, pairwise([*heads, len(lines)]), strict=True)}
 
 
-def large(line: str, op: str, elements: int) -> bool:
-    """Whether an instruction is an `op` with that many elements."""
-    found = re.search(rf" = \w+\[([\d,]*)\]\S* {op}\(", line)
-    return bool(found) and math.prod(int(n) for n in found[1].split(",") if n) == elements
-
-
 def times(compiled: jax.stages.Compiled, op: str, elements: int, trips: int = 1) -> int:
     """How often a call runs an `op` of so many elements; what stands in a loop's body (its only one) runs `trips`
     times."""
@@ -92,10 +86,12 @@ def times(compiled: jax.stages.Compiled, op: str, elements: int, trips: int = 1)
     bodies = {name for lines in parts.values() for line in lines for name in re.findall(r"body=%?([\w.-]+)", line)}
 
     def within(name: str) -> int:
-        own = sum(large(line, op, elements) for line in parts[name])
-        return own + sum(within(called) for line in parts[name] for called in re.findall(r" calls=%?([\w.-]+)", line))
+        text = "\n".join(parts[name])
+        shapes = re.findall(rf" = \w+\[([\d,]*)\]\S* {op}\(", text)
+        own = sum(math.prod(int(n) for n in shape.split(",") if n) == elements for shape in shapes)
+        return own + sum(map(within, re.findall(r" calls=%?([\w.-]+)", text)))
 
-    return within("ENTRY") + trips * sum(within(name) for name in bodies)
+    return within("ENTRY") + trips * sum(map(within, bodies))
 
 
 # The programs ---------------------------------------------------------------------------------------------------------
@@ -121,9 +117,13 @@ def narrow(x, w):
     return lax.dot_general(x.astype(w.dtype), w, ROWS, preferred_element_type=jnp.float32)
 
 
+def layer(product: Callable, x, up, down):
+    return jnp.tanh(x + product(jnp.tanh(product(x, up)), down))
+
+
 def step(x, ups, downs):
     for up, down in zip(ups, downs, strict=True):
-        x = jnp.tanh(x + narrow(jnp.tanh(narrow(x, up)), down))
+        x = layer(narrow, x, up, down)
     return x
 
 
@@ -133,12 +133,12 @@ def loop(x, ups, downs):
 
 def apart(x, ups, downs):
     for up, down in zip(ups, downs, strict=True):
-        x = jnp.tanh(x + wide(jnp.tanh(wide(x, up)), down))
+        x = layer(wide, x, up, down)
     return x
 
 
 def scanned(x, ups, downs):
-    return lax.scan(lambda x, w: (jnp.tanh(x + wide(jnp.tanh(wide(x, w[0])), w[1])), None), x, (ups, downs))[0]
+    return lax.scan(lambda x, w: (layer(wide, x, *w), None), x, (ups, downs))[0]
 
 
 def attend(x, keys):
@@ -149,23 +149,23 @@ def attend(x, keys):
 def entries(caches, x):
     """A scan over layers that takes each layer's cache and hands it back."""
 
-    def layer(x, keys):
+    def one(x, keys):
         keys = lax.dynamic_update_slice(keys, x[:, None], (0, 1, 0))
         return attend(x, keys), keys
 
-    x, caches = lax.scan(layer, x, caches)
+    x, caches = lax.scan(one, x, caches)
     return caches, x
 
 
 def carried(caches, x):
     """The same scan; the cache is carried, and only the new position is written."""
 
-    def layer(state, i):
+    def one(state, i):
         caches, x = state
         caches = lax.dynamic_update_slice(caches, x[None, :, None], (i, 0, 1, 0))
         return (caches, attend(x, caches[i])), None
 
-    return lax.scan(layer, (caches, x), jnp.arange(len(caches)))[0]
+    return lax.scan(one, (caches, x), jnp.arange(len(caches)))[0]
 
 
 def scores_of_two_axes(keys, new, q):
