@@ -116,9 +116,10 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
     about, entries, blobs = read(Path(path))
     engine = generate.build(checkpoint, replace(placement, compile="aot"))
     if placement.kernels != "none":
-        from llama_jax.kernels import registry  # here: without kernels their compiler is not needed
+        from llama_jax.kernels.registry import ENTRIES, registered  # here: without kernels their compiler is not needed
 
-        registry.register_all()  # else only tracing would, and XLA takes no program that calls what it does not know
+        for name in ENTRIES:  # else only tracing would, and XLA takes no program that calls what it does not know
+            registered(name)
     here = identity(checkpoint.config, placement, kinds(engine.params))
     for what in here:
         if about.get(what) != here[what]:
@@ -202,12 +203,8 @@ def programs(engine: Engine, name: str) -> dict:
 def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
     """What must be the same for a program to be the right one here, by names that a person knows."""
     device = jax.devices()[0]
-    where = [
-        device.platform,
-        device.device_kind,
-        device.client.platform_version,
-        cpu() if device.platform == "cpu" else "",
-    ]
+    processor = cpu() if device.platform == "cpu" else ""
+    where = (device.platform, device.device_kind, device.client.platform_version, processor)
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     source = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:12]
     chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}

@@ -50,16 +50,10 @@ LAYER_NAMES = {
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
 }  # fmt: skip
 GPT2_NAMES = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "attn_norm": "ln_1",
-    "attn_qkv": "attn.c_attn",
-    "attn_output": "attn.c_proj",
-    "ffn_norm": "ln_2",
-    "ffn_up": "mlp.c_fc",
-    "ffn_down": "mlp.c_proj",
-}
+    "token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f",
+    "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+}  # fmt: skip
 # GPT-2's, [in, out] in Hugging Face
 CONV1D = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
 
@@ -79,7 +73,12 @@ def open_file(path: Path) -> Source:
     """Open a GGUF file. Raises UserError: not a GGUF, truncated or damaged, unsupported architecture, tensor type or
     value."""
     header = read(path)
-    check_types(path, header)
+    for name, place in header.tensors.items():
+        if place.kind not in SUPPORTED:
+            kind, known = GGMLQuantizationType(place.kind).name, ", ".join(sorted(s.name for s in SUPPORTED))
+            raise UserError(
+                f"{path}: tensor {boundary.shown(name)} has the unsupported type {kind}; supported: {known}."
+            )
     config = read_config(path, header)
     tensors = {}
     for name, place in header.tensors.items():
@@ -94,15 +93,6 @@ def open_file(path: Path) -> Source:
         tensors[full] = tensor
     tokenizer = partial(from_gguf, header.metadata, str(path), config.vocab_size)
     return Source(str(path), config, tensors, tokenizer, partial(weights_hash, path))
-
-
-def check_types(path: Path, header: Header) -> None:
-    for name, place in header.tensors.items():
-        if place.kind not in SUPPORTED:
-            kind, known = GGMLQuantizationType(place.kind).name, ", ".join(sorted(s.name for s in SUPPORTED))
-            raise UserError(
-                f"{path}: tensor {boundary.shown(name)} has the unsupported type {kind}; supported: {known}."
-            )
 
 
 def transposed(tensor: Tensor) -> Tensor:

@@ -13,7 +13,6 @@ import numpy as np
 
 from llama_jax import quantise
 from llama_jax.checkpoint.source import Rows, Source, is_matrix
-from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import LAYOUTS
 
 VOCABULARY = ("wte", "embed_tokens", "lm_head")
@@ -41,12 +40,6 @@ def complaint(source: Source, groups: list[Rows]) -> str | None:
             stored = ", ".join(f"{name} {kind.upper()}" for name, kind in zip(rows.names, kinds, strict=True))
             return f"{source.where}: tensors that are one matrix here are stored in different types ({stored})"
     return None
-
-
-def check_own(source: Source, groups: list[Rows]) -> None:
-    """Raises UserError where the source has no blocks of its own, naming what quantises it here."""
-    if why := complaint(source, groups):
-        raise UserError(f"{why}; use q8_0, which quantises it here (weights='q8_0', +q8_0 or dtype='q8_0').")
 
 
 def bytes_of(source: Source, rows: Rows, form: str) -> float:

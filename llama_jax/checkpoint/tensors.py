@@ -20,6 +20,7 @@ from llama_jax.head import Head
 from llama_jax.layer import Layer
 from llama_jax.model import Model
 from llama_jax.norm import Norm
+from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, is_quantised
 
@@ -114,9 +115,10 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
     """
     leaves, tree = jax.tree.flatten(names(source.config))
     check(source)
-    if dtype == "gguf":
-        quantised.check_own(source, leaves)
-    check_memory(source, dtype)
+    if dtype == "gguf" and (why := quantised.complaint(source, leaves)):
+        raise UserError(f"{why}; use q8_0, which quantises it here (weights='q8_0', +q8_0 or dtype='q8_0').")
+    remedy = "load it as bfloat16 or q8_0, or choose a smaller model"
+    memory.check(size(source, dtype), f"{source.where}: the weights", remedy)
     weight = partial(quantised.read, form=dtype) if dtype in FORMS else partial(read, dtype=dtype)
 
     def placed(rows: Rows):
@@ -151,20 +153,6 @@ def check(source: Source) -> None:
             raise UserError(
                 f"{source.where}: tensor {name} has shape {list(stored)}, the configuration says {list(shape)}."
             )
-
-
-def check_memory(source: Source, dtype: str) -> None:
-    """Raises UserError where the weights will not fit beside what runs here."""
-    try:
-        import psutil
-    except ImportError:  # a machine that only measures speed: what is free there nobody says
-        return
-    needed, free = size(source, dtype), psutil.virtual_memory().available
-    if needed > free:
-        raise UserError(
-            f"{source.where}: the weights need {needed / 1e9:.1f} GB and {free / 1e9:.1f} GB are free;"
-            " load it as bfloat16 or q8_0, or choose a smaller model."
-        )
 
 
 def size(source: Source, dtype: str) -> float:

@@ -75,7 +75,10 @@ def from_folder(
     parts = boundary.read(TokenizerConfig, tokenizer_config, f"{folder}: tokenizer_config.json")
     template, jinja = parts.template, folder / "chat_template.jinja"
     if os.path.lexists(jinja):
-        template = text_of(jinja)
+        try:
+            template = boundary.content(jinja, 1 << 20).decode()
+        except (FileNotFoundError, UnicodeDecodeError) as error:
+            raise UserError(f"{jinja}: not a text in UTF-8 ({error}).") from None
     bos, eos = (
         token.content if isinstance(token, Written) else token or "" for token in (parts.bos_token, parts.eos_token)
     )
@@ -89,13 +92,6 @@ def from_folder(
             f" {vocab_size} tokens. They are not of one model."
         )
     return Tokenizer(definition, template, bos, eos, stop)
-
-
-def text_of(path: Path) -> str:
-    try:
-        return boundary.content(path, 1 << 20).decode()
-    except (FileNotFoundError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not a text in UTF-8 ({error}).") from None
 
 
 Token = Annotated[str, Field(max_length=512)]

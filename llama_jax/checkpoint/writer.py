@@ -65,12 +65,8 @@ def write(model: str, kind: str, out: Path) -> Made:
             stream(writer, source, kind)
         finally:
             writer.close()
-    return Made(out, out.stat().st_size, kind, model, seed_of(model), weights_hash(out))
-
-
-def seed_of(model: str) -> int:
-    """The number behind the second colon, 0 by default."""
-    return int(model.split(":")[2]) if model.count(":") > 1 else 0
+    _, _, *seeds = model.split(":")
+    return Made(out, out.stat().st_size, kind, model, int(seeds[0]) if seeds else 0, weights_hash(out))
 
 
 def check(source: Source, kind: str) -> None:

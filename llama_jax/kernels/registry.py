@@ -10,6 +10,7 @@ import jax
 
 from llama_jax.kernels import build
 
+ENTRIES = ("llama_jax_gemv", "llama_jax_fused")
 # else two threads that trace at once would both compile, and XLA refuses a second registration
 ONE_AT_A_TIME = threading.Lock()
 
@@ -27,9 +28,3 @@ def register(name: str) -> str:
     capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
     jax.ffi.register_ffi_target(name, capsule(build.library().address(name), None, None), platform="cpu", api_version=1)
     return name
-
-
-def register_all() -> None:
-    """Register every kernel. Raises UserError as `registered`."""
-    for name in ("llama_jax_gemv", "llama_jax_fused"):
-        registered(name)

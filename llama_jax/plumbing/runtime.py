@@ -46,51 +46,49 @@ CHECKS: list[Check] = []
 
 
 def check(issue: str, known: str, **options):
-    """Register a function as a check under its own name."""
+    """Register a function of (jax, jax.numpy) as a check under its own name. JAX is imported when it runs."""
 
     def keep(run):
-        CHECKS.append(Check(run.__name__.replace("_", " "), issue, known, run, **options))
+        def run_with_jax():
+            import jax
+
+            return run(jax, jax.numpy)
+
+        CHECKS.append(Check(run.__name__.replace("_", " "), issue, known, run_with_jax, **options))
         return run
 
     return keep
 
 
-def in_64_bits():
+def in_64_bits(jax):
     """A region in which JAX keeps float64."""
-    import jax
     from jax import experimental
 
     return jax.enable_x64(True) if callable(getattr(jax, "enable_x64", None)) else experimental.enable_x64()
 
 
-def squares(n: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
+def squares(jax, n: int, dtype: type) -> tuple[np.ndarray, np.ndarray]:
     """|I x|² of n rows (i, 0, 0), as a product under `vmap` and a sum."""
-    import jax
-    import jax.numpy as jnp
-
     rows = np.zeros((n, 3), dtype)
     rows[:, 0] = np.arange(n)
     unit = np.eye(3, dtype=dtype)
-    return jax.jit(jax.vmap(lambda row: jnp.sum((unit @ row) ** 2)))(rows), np.arange(n, dtype=dtype) ** 2
+    return jax.jit(jax.vmap(lambda row: jax.numpy.sum((unit @ row) ** 2)))(rows), np.arange(n, dtype=dtype) ** 2
 
 
 @check("jax #39103", "CPU, 0.10.2")
-def product_and_sum_in_float32():
-    return squares(32_769, np.float32)
+def product_and_sum_in_float32(jax, jnp):
+    return squares(jax, 32_769, np.float32)
 
 
 @check("jax #39103", "CPU, 0.10.2")
-def product_and_sum_in_float64():
-    with in_64_bits():
-        got, expected = squares(16_385, np.float64)
+def product_and_sum_in_float64(jax, jnp):
+    with in_64_bits(jax):
+        got, expected = squares(jax, 16_385, np.float64)
         return np.asarray(got), expected
 
 
 @check("jax #39257", "CPU, 0.10.2 and 0.11.0: crashes or hangs", fatal=True)
-def broadcast_product_and_sum_of_eight_axes():
-    import jax
-    import jax.numpy as jnp
-
+def broadcast_product_and_sum_of_eight_axes(jax, jnp):
     seen, table = np.ones((10, 4, 6), np.float32), np.ones((10, 4, 6, 9, 9, 9, 9, 9), np.float32)
     program = jax.jit(
         lambda a, b: jnp.log(jnp.maximum(jnp.sum(a[..., None, None, None, None, None] * b, axis=2), 1e-9))
@@ -99,77 +97,54 @@ def broadcast_product_and_sum_of_eight_axes():
 
 
 @check("jax #33479", "CPU, 0.5.0 to 0.8.1", avoided="weights and tables are arguments, not constants")
-def gather_of_a_constant():
-    import jax
-    import jax.numpy as jnp
-
+def gather_of_a_constant(jax, jnp):
     table = jnp.asarray(np.broadcast_to(np.arange(6, dtype=np.int32), (2, 6)))
     return jax.jit(lambda: table[:, jnp.arange(6)] + 1)(), np.asarray(table) + 1
 
 
 @check("xla #49176", "CPU, every release", avoided="a cache is written from new rows, never from a slice of itself")
-def update_in_place_by_a_shifted_slice():
-    import jax
-    from jax import lax
-
+def update_in_place_by_a_shifted_slice(jax, jnp):
     def shifted(x):
         base = x + np.int32(1)
-        return lax.dynamic_update_slice(base, base[:3], (1, 0, 0)).reshape(1, 4, 1)
+        return jax.lax.dynamic_update_slice(base, base[:3], (1, 0, 0)).reshape(1, 4, 1)
 
     return jax.jit(shifted)(np.arange(4, dtype=np.int32).reshape(4, 1, 1)), np.array([1, 1, 2, 3]).reshape(1, 4, 1)
 
 
 @check("jax #7461", "CPU, 0.2.18")
-def update_by_a_shifted_sum():
-    import jax
-
+def update_by_a_shifted_sum(jax, jnp):
     return jax.jit(lambda x: x.at[1:].set(1 + x[:-1]))(np.zeros(8, np.float32)), np.float32([0] + [1] * 7)
 
 
 @check("jax #10129", "CPU, 0.3.5")
-def update_of_a_row_by_its_roll():
-    import jax
-    import jax.numpy as jnp
-
+def update_of_a_row_by_its_roll(jax, jnp):
     x = np.arange(12, dtype=np.float32).reshape(2, 6)
     return jax.jit(lambda x: x.at[0].set(jnp.roll(x[0], 5, axis=-1)))(x), np.stack([np.roll(x[0], 5), x[1]])
 
 
 @check("xla #49121", "CPU and GPU, up to 0.11", avoided="no slice begins beyond its array")
-def slice_of_a_slice_beyond_the_end():
-    import jax
-    import jax.numpy as jnp
-    from jax import lax
-
+def slice_of_a_slice_beyond_the_end(jax, jnp):
     x = np.arange(9, dtype=np.int32) * 10
-    program = jax.jit(lambda x, shift, start: lax.dynamic_slice(jnp.roll(x, shift), [start], [4]))
+    program = jax.jit(lambda x, shift, start: jax.lax.dynamic_slice(jnp.roll(x, shift), [start], [4]))
     return program(x, np.int32(4), np.int32(12)), np.roll(x, 4)[5:9]
 
 
 @check("jax #9604", "CPU, 0.3.1")
-def division_in_a_loop():
-    import jax
-    import jax.numpy as jnp
-    from jax import lax
-
+def division_in_a_loop(jax, jnp):
     x = np.array([2, 2, -3], np.int32)
-    return jax.jit(lambda x: lax.fori_loop(1, 3, lambda i, left: jnp.floor_divide(left, x[i]), x[0]))(x), np.int32(-1)
+    return jax.jit(lambda x: jax.lax.fori_loop(1, 3, lambda i, left: jnp.floor_divide(left, x[i]), x[0]))(x), np.int32(
+        -1
+    )
 
 
 @check("jax #29537", "CPU, 0.6.2")
-def a_nan_that_is_lost():
-    import jax
-    import jax.numpy as jnp
-
-    with in_64_bits():
+def a_nan_that_is_lost(jax, jnp):
+    with in_64_bits(jax):
         return np.asarray(jax.jit(lambda x: jnp.exp(x * jnp.nan))(np.float64(0.123))), np.float64(np.nan)
 
 
 @check("xla #13054", "CPU, 0.4.29")
-def gradient_of_products_under_vmap():
-    import jax
-    import jax.numpy as jnp
-
+def gradient_of_products_under_vmap(jax, jnp):
     w, x, many = np.float32([1, 2, 3]), np.ones(3, np.float32), np.ones((1_000_000, 3), np.float32)
 
     def one(x, y):
@@ -179,16 +154,12 @@ def gradient_of_products_under_vmap():
 
 
 @check("jax #40633", "some GPUs, 0.11.0 and 0.11.1", platform="gpu")
-def operators_without_jit():
-    import jax.numpy as jnp
-
+def operators_without_jit(jax, jnp):
     return jnp.stack([jnp.sqrt(jnp.float32(512)), *(jnp.ones(4) + 1)]), np.float32([np.sqrt(512), 2, 2, 2, 2])
 
 
 @check("jax #39336", "GPUs of compute capability 12.0, 0.10.2 and 0.11.0", platform="gpu")
-def scaled_product_with_a_bias():
-    import jax
-
+def scaled_product_with_a_bias(jax, jnp):
     draw = np.random.default_rng(0)
     a, b, bias = (draw.standard_normal(shape).astype(np.float32) for shape in ((32, 15), (100, 15), (32,)))
     program = jax.jit(jax.vmap(lambda scale, a, bias, b: scale * (a @ b + 100 * bias), (None, None, None, 0)))

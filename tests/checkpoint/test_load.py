@@ -1,11 +1,11 @@
 import dataclasses
 
 import numpy as np
-import psutil
 import pytest
 
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import random
+from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 
 
@@ -73,10 +73,7 @@ def test_every_preset_opens():
 
 
 def test_too_little_memory_is_said_before_anything_is_read(monkeypatch):
-    class Free:
-        available = 10**9
-
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: Free)
+    monkeypatch.setattr(memory, "free", lambda: 10**9)
     with pytest.raises(UserError, match=r"need 27\.0 GB and 1\.0 GB are free"):
         checkpoint.load("random:llama-2-7b")
 

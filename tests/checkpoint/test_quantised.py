@@ -7,7 +7,6 @@ from dataclasses import replace
 import gguf
 import jax
 import numpy as np
-import psutil
 import pytest
 
 from llama_jax import checkpoint, config, generate, model
@@ -15,6 +14,7 @@ from llama_jax.checkpoint import gguf as reader
 from llama_jax.checkpoint import quantised, random, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.checkpoint.tensors import names
+from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, Blocks, Int8, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, write
@@ -188,7 +188,8 @@ def test_the_size_that_is_checked_is_the_size_that_comes(tmp_path, monkeypatch, 
     source = checkpoint.find(str(tmp_path / "m.gguf"))
     real = sum(leaf.nbytes for leaf in jax.tree.leaves(tensors.assemble(source, form)))
     assert tensors.size(source, form) == pytest.approx(real, rel=0.03)  # but for padded rows and the scales of int8
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Free", (), dict(available=real // 2)))
+    monkeypatch.setattr(memory, "free", lambda: real // 2)
+    monkeypatch.setattr(memory, "SMALL", 0)
     with pytest.raises(UserError, match="load it as bfloat16 or q8_0"):
         checkpoint.load(str(tmp_path / "m.gguf"), form)
 
