@@ -31,22 +31,6 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_peers_are_subjects_like_any_other(folder):
-    journal = Journal()
-    trials = phases.run(plan(folder, "step", blocks=1, cold=1, cached=1, peers=("flax-linen+jit",)), journal)
-    assert all(t.valid for t in trials), [t.reason for t in trials]
-    cold, cached, warm = (
-        [t for t in trials if t.subject == "flax-linen+jit" and t.phase == p] for p in ("cold", "cached", "warm")
-    )
-    assert [len(found) for found in (cold, cached, warm)] == [1, 1, 1]
-    assert cold[0].compiled >= 2
-    assert (cached[0].compiled, cached[0].cache_hits) == (0, cold[0].compiled)
-    assert (warm[0].backend, warm[0].lowered) == ("flax", 0)
-    assert len({t.tokens_sha256 for t in trials if t.phase == "warm"}) == 1
-    assert cold[0].load_ns > 0
-
-
-@pytest.mark.slow
 def test_what_pytorch_compiles_is_counted_cold_and_absent_warm(folder):
     names = ("torch-compile", "torch-cudagraph")
     journal = Journal()
@@ -75,11 +59,8 @@ def breaking(monkeypatch, tmp_path, body):
 
 @pytest.mark.slow
 def test_a_peer_that_cannot_be_built_is_a_gap_and_the_run_goes_on(folder, monkeypatch, tmp_path):
-    breaking(
-        monkeypatch,
-        tmp_path,
-        "raise __import__('llama_lab.peers').peers.UnavailableError('No server answers.', 'Start one.')",
-    )
+    error = "peers.UnavailableError('No server answers.', 'Start one.')"
+    breaking(monkeypatch, tmp_path, f"from llama_lab import peers; raise {error}")
     journal = Journal(tmp_path / "j.jsonl")
     trials = phases.run(plan(folder, cold=1, peers=("broken",)), journal)
     assert journal.missing == [dict(name="broken", reason="No server answers.", remedy="Start one.")]
@@ -101,9 +82,8 @@ def test_a_peer_that_kills_its_process_while_it_is_built_is_left_out(folder, mon
 
 
 def plan(folder, names="step", **changes):
-    return phases.Plan(
-        folder, tuple(parse(n) for n in names.split(",")), WORK, "step", **{"blocks": 2, "limit": 120, **changes}
-    )
+    placements = tuple(parse(name) for name in names.split(","))
+    return phases.Plan(folder, placements, WORK, "step", **dict(blocks=2, limit=120) | changes)
 
 
 @pytest.mark.slow
@@ -120,55 +100,48 @@ def test_a_plan_may_sample_beside_the_greedy_answers(folder):
 
 
 @pytest.mark.slow
-def test_the_three_phases(folder, tmp_path):
-    journal = Journal(tmp_path / "j.jsonl")
-    trials = phases.run(plan(folder, processes=2, cold=1, cached=1, threads=1), journal)
+def test_the_three_phases_of_placements_and_peers(folder, tmp_path):
+    journal, flax = Journal(tmp_path / "j.jsonl"), "flax-linen+jit"
+    trials = phases.run(plan(folder, processes=2, cold=1, cached=1, threads=1, peers=(flax,)), journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]
     by_phase = {phase: [t for t in trials if t.phase == phase] for phase in ("cold", "cached", "warm")}
-    (cold,), (cached,) = by_phase["cold"], by_phase["cached"]
-    assert cold.compiled >= 2  # prefill and step
-    assert cold.cache_hits == 0
-    assert cached.cache_hits >= 2
-    assert cached.compiled == 0
-    assert min(cold.trace_ns, cold.lower_ns, cold.backend_ns, cold.load_ns, cold.peak_rss_bytes) > 0
-    # the first token waits for prefill's compilation, one of several
-    assert cold.token_times_ns[0] > cold.backend_ns / 10
-    assert cold.argument_bytes > cold.weights_bytes > 0  # the step's arguments are weights, cache and token
-    assert len(by_phase["warm"]) == 4
-    assert {(t.subject, t.block) for t in by_phase["warm"]} == {
-        (n, b) for n in ("step", "step" + AGAIN) for b in (0, 1)
-    }
-    assert len({t.process for t in trials}) == 4  # each start its own, the two blocks one each
-    assert [t.model_dump() for t in record.read(journal.path, as_probed=True)[0]] == [
-        t.model_dump() for t in journal.trials
-    ]
+    assert [t.subject for t in by_phase["cold"]] == [t.subject for t in by_phase["cached"]] == ["step", flax]
+    for cold, cached in zip(by_phase["cold"], by_phase["cached"], strict=True):
+        assert cold.compiled >= 2  # prefill and step
+        assert (cold.cache_hits, cached.compiled, cached.cache_hits) == (0, 0, cold.compiled)
+        assert min(cold.trace_ns, cold.lower_ns, cold.backend_ns, cold.load_ns, cold.peak_rss_bytes) > 0
+        # the first token waits for prefill's compilation, one of several
+        assert cold.token_times_ns[0] > cold.backend_ns / 10
+    step = by_phase["cold"][0]
+    assert step.argument_bytes > step.weights_bytes > 0  # the step's arguments are weights, cache and token
+    warm = [(t.subject, t.block) for t in by_phase["warm"]]
+    assert sorted(warm) == sorted((name, block) for name in ("step", "step" + AGAIN, flax) for block in (0, 1))
+    assert {t.lowered for t in by_phase["warm"]} == {0}
+    assert len({t.tokens_sha256 for t in by_phase["warm"] if t.prompt == 0}) == 1
+    assert len({t.process for t in trials}) == 6  # each start its own, the two blocks one each
+    kept = record.read(journal.path, as_probed=True)[0]
+    assert [t.model_dump() for t in kept] == [t.model_dump() for t in journal.trials]
     assert {len(note["affinity"]) for note in journal.notes} == {1}
     assert {"load_before", "others_cpu", "steal"} <= set(journal.notes[0]["watch"])
 
 
 def dying(monkeypatch, deaths):
     """Children of `interleaved_blocks` that are killed from outside as they start the trial (subject, block)."""
-    original = process.start
+    original, popen = process.start, process.subprocess.Popen
 
     def start(task, arguments, receive, **how):
-        victim = {}
+        children = []
 
         def hear(kind, value):
             receive(kind, value)
-            where = (
-                (value.get("subject"), value.get("block"))
-                if kind == "starting" and value["what"].startswith("block")
-                else None
-            )
-            if where in deaths:
+            block = kind == "starting" and value["what"].startswith("block")
+            if block and (where := (value["subject"], value["block"])) in deaths:
                 deaths.remove(where)
-                os.killpg(victim["child"].pid, signal.SIGKILL)
-
-        popen = process.subprocess.Popen
+                os.killpg(children[0].pid, signal.SIGKILL)
 
         def remember(*arguments, **options):
-            victim["child"] = popen(*arguments, **options)
-            return victim["child"]
+            children.append(popen(*arguments, **options))
+            return children[0]
 
         with monkeypatch.context() as patch:
             patch.setattr(process.subprocess, "Popen", remember)
