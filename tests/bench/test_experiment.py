@@ -8,7 +8,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import lab as labs
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Row, Run
 from llama_lab.bench.workload import Workload, blocks
@@ -136,15 +136,6 @@ def test_a_run_is_read_back():
     assert Run.read(str(Run("layers", 7))) == Run("layers", "7")
     assert Run.read("random:m, x=1 two words") == Run("random:m,", "x=1 two words")
     assert Run.read("main") == Run("main", "")
-
-
-def test_rows_of_interrupted_processes_are_left_out():
-    def row(run, block, process):
-        return Seen(run=run, block=block, process=process, order=0, seed=0, phase="warm", valid=True, name="", pid=0,
-                    model="", prompts=0)  # fmt: skip
-
-    rows = [row("a", 0, 1), row("a", 0, 2), row("a", 1, 1), row("b", 0, 1)]
-    assert whole(rows) == rows[1:]
 
 
 def test_a_task_runs_with_its_experiment_as_it_was_sent():

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -53,16 +54,32 @@ def test_the_environment_is_clean_and_the_cores_are_fixed(monkeypatch, tmp_path)
     assert process.clean_environment(2, tmp_path)["JAX_COMPILATION_CACHE_DIR"] == str(tmp_path)
 
 
-def test_too_many_threads_are_refused():
-    with pytest.raises(UserError, match="999 threads asked for"):
-        start("answer", threads=999)
+@pytest.mark.parametrize(
+    ("task", "reason", "result"),
+    [
+        ("killed", "killed by SIGKILL: first line / the last words", {}),
+        ("mumbling", "exit code 3: caf\ufffd \u2014 end", {}),  # last words in another encoding
+        ("raising", "exit code 1: .*ZeroDivisionError: in the child", {}),
+        ("stumbling", "", {"done": True}),  # one that stumbles while it leaves has done its work
+    ],
+)
+def test_how_a_child_ended_is_an_outcome_in_one_line(task, reason, result, monkeypatch):
+    monkeypatch.setenv("LC_ALL", "C")
+    outcome, said = start(task)
+    assert re.fullmatch(reason, outcome.reason)
+    assert (outcome.ok, outcome.result) == (not reason, result)
+    assert [message for message in said if message[0] == "starting"] == [("starting", {"what": "x"})] * (
+        task == "killed"
+    )
 
 
-def test_a_killed_child_is_an_outcome_with_its_last_lines():
-    outcome, said = start("killed")
-    assert not outcome.ok
-    assert outcome.reason == "killed by SIGKILL: first line / the last words"
-    assert said == [("starting", {"what": "x"})]
+@pytest.mark.parametrize(
+    ("task", "options", "words"),
+    [("refusing", {}, "no such thing"), ("answer", dict(threads=999), "999 threads asked for")],
+)
+def test_a_users_mistake_is_a_users_mistake(task, options, words):
+    with pytest.raises(UserError, match=words):
+        start(task, **options)
 
 
 @pytest.mark.slow
@@ -103,21 +120,6 @@ def test_the_parent_is_done_with_a_message_before_the_child_goes_on():
     assert all(after >= handled for after, (_, handled) in zip(heard, seen, strict=True))
 
 
-def test_a_child_that_stumbles_while_it_leaves_has_done_its_work():
-    outcome, _ = start("stumbling")
-    assert outcome.ok
-    assert outcome.result == {"done": True}
-
-
-def test_an_exception_is_an_outcome_and_a_users_mistake_is_a_users_mistake():
-    outcome, _ = start("raising")
-    assert outcome.reason.startswith("exit code 1: ")
-    assert outcome.reason.endswith("ZeroDivisionError: in the child")
-    assert "\n" not in outcome.reason
-    with pytest.raises(UserError, match="no such thing"):
-        start("refusing")
-
-
 STARTING = """import contextlib, resource, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background is started deaf to these two
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
@@ -155,8 +157,3 @@ def test_a_child_whose_parent_is_gone_already_does_nothing():
         [sys.executable, "-c", process.CHILD, "0", "1" if os.getpid() != 1 else "2"], input=b"{}", capture_output=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
-
-
-def test_last_words_in_another_encoding_are_heard(monkeypatch):
-    monkeypatch.setenv("LC_ALL", "C")
-    assert start("mumbling")[0].reason == "exit code 3: caf\ufffd \u2014 end"
