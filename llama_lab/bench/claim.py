@@ -83,8 +83,8 @@ class Comparison:
 
     def allows(self, form: str) -> bool:
         """Whether a sentence may name this comparison in that form. Raises KeyError for a form that does not exist."""
-        said = FORMS[form]
-        return self.ratio.n > 0 and self.outcome in said.outcomes and (narrow(self.ratio) or not said.narrow)
+        allowed = FORMS[form]
+        return self.ratio.n > 0 and self.outcome in allowed.outcomes and (narrow(self.ratio) or not allowed.narrow)
 
     def __format__(self, form: str) -> str:
         return FORMS[form].printed(self)

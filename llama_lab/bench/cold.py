@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llama_jax import checkpoint, generate, serialised
+from llama_jax import generate, serialised
+from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_lab.bench import protocol
 from llama_lab.bench.guard import Region
@@ -39,11 +40,11 @@ class Start(Trial):
         return self.bind_ns / 1e9 + self.seconds
 
 
-def subject(loaded: checkpoint.Checkpoint, name: str, file: Path | None = None) -> tuple[Subject, generate.Engine]:
+def subject(loaded: Checkpoint, name: str, file: Path | None = None) -> tuple[Subject, generate.Engine]:
     """A placement as a subject, and its engine; with the executables of a file where one is given."""
-    who = protocol.subject(loaded, parse(name))
+    placed = protocol.subject(loaded, parse(name))
     engine = serialised.load(loaded, name, file, trust=True) if file else generate.build(loaded, name)
-    return replace(who, run=protocol.answering(engine)), engine
+    return replace(placed, run=protocol.answering(engine)), engine
 
 
 def as_first(record: Trial, reason: str = "", **fields) -> Trial:

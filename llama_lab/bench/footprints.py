@@ -47,9 +47,9 @@ def alone(lab: Lab, subject: str, order: int) -> None:
     """One request; its peak memory is the subject's. The note says what the process held before the model."""
     backend = backend_of(subject)
     for library in LIBRARIES.get(backend, ()):
-        loaded = resolve_name(library)
+        module = resolve_name(library)
         if ":" in library:
-            loaded()
+            module()
     lab.notes.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
     load = lab.without_weights if backend in READS_FILE else lab.load
     for one in built(lab, load(loaded_as(subject, lab.model)), [subject]):

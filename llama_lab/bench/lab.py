@@ -60,9 +60,9 @@ class Lab:
         self.load_ns = 0
         return without_weights(self.model, dtype)
 
-    def trial(self, who: Subject, workload: Workload, prompt: int, **more) -> tuple[Trial, np.ndarray]:
+    def trial(self, subject: Subject, workload: Workload, prompt: int, /, **more) -> tuple[Trial, np.ndarray]:
         """One timed request, as `protocol.trial`, under this process's identity, which gives way to `more`."""
-        return protocol.trial(who, workload, prompt, **{**self.identity, **more})
+        return protocol.trial(subject, workload, prompt, **{**self.identity, **more})
 
     def blocks(
         self,

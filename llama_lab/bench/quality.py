@@ -21,7 +21,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
-from llama_lab.bench import available, frames, passages, statistics
+from llama_lab.bench import available, frames, passages, statistics, summary
 from llama_lab.bench.arithmetic import Arithmetic
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.lab import Lab
@@ -249,8 +249,8 @@ def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str =
 
 def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
     """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, …} of `distance`."""
-    by_name = {name: sorted((r for r in rows if r.subject == name), key=lambda r: r.first) for name in ARITHMETICS}
-    return [dict(subject=name) | distance(mine, seed) for name, mine in by_name.items() if mine]
+    by_name = summary.grouped(sorted(rows, key=lambda row: row.first), "subject")
+    return [dict(subject=name) | distance(by_name[name], seed) for name in ARITHMETICS if name in by_name]
 
 
 def distance(windows: Sequence[Window], seed: int = 0) -> dict:

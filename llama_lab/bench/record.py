@@ -1,12 +1,10 @@
 """Records: one row a trial, with every token's time, and a meta document that says where they came from.
 
-Only what was seen is stored. Rates, percentiles and ratios are derived by the functions here, the same way everywhere.
 The file keeps what the probe before each block read; rows that are read have the bandwidth of their run, which is the
 most that any of its probes read (`roofline.of_runs`), and the meta says how far they spread.
 A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the
 first line); `write` and `read` go by the suffix. The meta holds a digest of itself, and of a CSV file another; a line
-of JSONL has its own. What has changed since it was written is refused, so that whoever reads the meta need not ask
-again what is in it.
+of JSONL has its own. What has changed since it was written is refused.
 """
 
 from __future__ import annotations
@@ -97,12 +95,8 @@ def as_parquet(rows: list[dict], about: dict, kind: type[Row] = Trial) -> bytes:
     from pyarrow import parquet
 
     table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({name: [] for name in kind.model_fields})
-    buffer = io.BytesIO()
-    parquet.write_table(
-        table.replace_schema_metadata({PARQUET_KEY: json.dumps(sealed(about), sort_keys=True).encode()}),
-        buffer,
-        write_page_checksum=True,
-    )
+    meta, buffer = {PARQUET_KEY: json.dumps(sealed(about), sort_keys=True).encode()}, io.BytesIO()
+    parquet.write_table(table.replace_schema_metadata(meta), buffer, write_page_checksum=True)
     return buffer.getvalue()
 
 
@@ -113,9 +107,8 @@ def meta_path(path: Path) -> Path:
 def read(
     path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial, as_probed: bool = False
 ) -> tuple[list[Row], dict]:
-    """Rows (trials, where no other kind is named) and meta of a table.
+    """Rows and meta of a table. as_probed: leave each row what its own probe read, to be written again.
 
-    as_probed: leave each row what its own probe read, for who writes them again.
     Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are
     no records: their numbers are named, and `skip_corrupt` leaves them out.
     """

@@ -55,7 +55,7 @@ def best(entries: Sequence[dict], wanted: Callable[[dict], bool] = lambda entry:
 
 def fastest(entries: Sequence[dict]) -> dict | None:
     """The fastest placement on whatever weights."""
-    return best(entries, lambda e: e["backend"] == JAX)
+    return best(entries, lambda entry: entry["backend"] == JAX)
 
 
 def disturbed(trials: Sequence[Trial], baseline: str, seed: int = 0, run: str = MAIN) -> str:

@@ -101,13 +101,17 @@ def tally(
     """
     import pandas as pd
 
-    keys, values = getters(by), getters(value)
+    keys, values, labels = getters(by), getters(value), getter(clusters) if clusters else None
     groups, lines = grouped(rows, lambda row: tuple(get(row) for get in keys.values())), []
-    for key, every in [(key, groups.get(key, [])) for key in (groups if order is None else order)]:
-        line = dict(zip(keys, key, strict=True)) | counted(every)
-        points, labels = {}, getter(clusters) if clusters else None
+    for key in groups if order is None else order:
+        every = groups.get(key, [])
+        good, points = [row for row in every if row.valid], {}
+        line = dict(zip(keys, key, strict=True)) | dict(n=len(good), void=len(every) - len(good))
+        line |= dict(reasons=sorted({row.reason for row in every if row.reason and not row.valid}))
+        line |= dict(wrong=any(row.wrong for row in every), rows=good, every=every)
+        line["first"] = next(iter(good or every), None)
         for name, get in values.items():
-            known = [row for row in line["rows"] if get(row) is not None]
+            known = [row for row in good if get(row) is not None]
             points[name] = [get(row) for row in known]
             line[name] = statistics.summarise(points[name], seed, [labels(row) for row in known] if labels else None)
         line |= dict(points=points) | statistics.percentiles(next(iter(points.values())), quantiles)
@@ -117,20 +121,6 @@ def tally(
             line["ratio"] = paired_ratio(beside, line["subject"], against, seed)
         lines.append(line)
     return pd.DataFrame(lines, dtype=object)
-
-
-def counted(every: Rows) -> dict:
-    """What a group holds: its valid rows, how many they are and how many are void, and why."""
-    good = [row for row in every if row.valid]
-    return dict(
-        n=len(good),
-        void=len(every) - len(good),
-        reasons=sorted({row.reason for row in every if row.reason and not row.valid}),
-        wrong=any(row.wrong for row in every),
-        rows=good,
-        every=every,
-        first=next(iter(good or every), None),
-    )
 
 
 def grouped(items: Iterable, key: Where, value: Where = lambda item: item) -> dict[Any, list]:

@@ -19,15 +19,8 @@ from llama_jax.sampling import Sampler
 from llama_lab.bench.guard import Guard, Region
 
 T = TypeVar("T")
-GROWING, EXACT, BUCKETS, POWERS, ONE = (
-    "growing cache",
-    "exact lengths",
-    "package's buckets",
-    "powers of two",
-    "one shape",
-)
-
-
+GROWING, EXACT, BUCKETS = "growing cache", "exact lengths", "package's buckets"
+POWERS, ONE = "powers of two", "one shape"
 RANGES = {"new_tokens": (1, LARGEST), "length": (1, LARGEST), "batch": (1, 1 << 16), "seed": (0, LARGEST)}
 
 
