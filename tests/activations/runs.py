@@ -2,11 +2,14 @@
 
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+
+from tests.activations import stores
 
 MODEL = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -54,3 +57,9 @@ def free_port():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         return held.getsockname()[1]
+
+
+def content(folder):
+    """A store's files; what a killed process was about to write has a name of its own, and is none of them."""
+    files = stores.content(folder).items()
+    return {name: data for name, data in files if not re.search(r"(^|/)\.[^/]*\.tmp$", name)}

@@ -71,9 +71,8 @@ def read_all(folder, name):
 
 
 def content(folder):
-    """Every file of a folder; what a killed process was about to write has a name of its own, and is none of them."""
-    files = (p for p in Path(folder).rglob("*") if p.is_file() and not (p.name.startswith(".") and p.suffix == ".tmp"))
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in files}
+    """Every file of a folder."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in Path(folder).rglob("*") if p.is_file()}
 
 
 def says(*words):

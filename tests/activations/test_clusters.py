@@ -13,8 +13,7 @@ import yaml
 from llama_jax.plumbing import paths
 from llama_lab import cli
 from llama_lab.activations import jobs
-from tests.activations.runs import COMMAND
-from tests.activations.stores import content
+from tests.activations.runs import COMMAND, content
 
 FOLDER = paths.ROOT / "docs" / "clusters"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))

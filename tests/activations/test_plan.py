@@ -148,6 +148,7 @@ def test_what_is_read_in_order_has_no_plan(tmp_path):
 
 CLAIM = """
 import sys, time
+from llama_jax.plumbing.errors import UserError
 from tests.activations.test_plan import fingerprint, plan, open_folder, open_source
 out, source, start, different = sys.argv[1:]
 source = open_source(source)
@@ -171,6 +172,6 @@ def test_many_that_begin_at_once(different, source, tmp_path):
         errors = [finished(other).err for other in others]
         assert [other.returncode for other in others].count(0) == (2 if different else 4), errors
         refused = [error for error in errors if error]
-        assert all("holds another run: other is" in error and error.count("\n") == 1 for error in refused)
+        assert all("holds another run: other is" in error and error.count("\n") == 1 for error in refused), refused
         assert content(out).keys() == {"run.json", "plan.json"}
         assert (out / "plan.json").read_bytes() == (tmp_path / "alone" / "plan.json").read_bytes()

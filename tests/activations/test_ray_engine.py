@@ -18,8 +18,8 @@ from llama_lab.activations import ray_cluster, ray_engine
 from llama_lab.activations.dealer import IN_HAND, Dealer
 from llama_lab.activations.run import Progress, RunReport
 from tests.activations import stores
-from tests.activations.runs import UNITS, commits, done, finished, spawn, start
-from tests.activations.stores import content, says
+from tests.activations.runs import UNITS, commits, content, done, finished, spawn, start
+from tests.activations.stores import says
 
 ROUNDS = 3  # runs, in each of which an actor is killed and then a machine
 SOON = 60  # seconds

@@ -22,8 +22,8 @@ from llama_lab.activations import supervisor
 from llama_lab.activations.run import Progress, RunReport
 from llama_lab.cli.extract import ranges
 from tests.activations import stores
-from tests.activations.runs import COMMAND, MODEL, UNITS, commits, done, finished, free_port, spawn, start
-from tests.activations.stores import content, says
+from tests.activations.runs import COMMAND, MODEL, UNITS, commits, content, done, finished, free_port, spawn, start
+from tests.activations.stores import says
 
 REPORT = RunReport(out="out", units=10, rows=100, bytes=1000, written=5, tokens=60, padding=0.25, compilations=1,
                    seconds=2.0, tokens_per_second=30.0, complete=False)  # fmt: skip
