@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
+from llama_jax import checkpoint, generate
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import process, protocol, record
 from llama_lab.bench.journal import Journal
+from llama_lab.bench.record import NAN
 from llama_lab.experiments.compile_time import measure, table
 from llama_lab.experiments.compile_time.measure import Compilation
 from tests.bench import labs
@@ -54,31 +57,25 @@ def slots():
     ]  # fmt: skip
 
 
-def test_seconds_a_layer_are_the_slope():
+def test_seconds_a_layer_are_the_slope_with_students_interval():
     for layout, expected in (("step", 0.05), ("step+scan", 0.005)):
         found = table.per_layer(sweep(), layout)
-        assert found.slope == pytest.approx(expected, rel=1e-6)
+        assert (found.slope, found.n) == (pytest.approx(expected, rel=1e-6), 6)
         assert found.low <= found.slope <= found.high
-        assert found.n == 6
     assert table.per_layer(sweep(), "step", "compile_ns").slope == pytest.approx(0.04, rel=1e-6)
     assert np.isnan(table.per_layer([row()], "step").slope)
-
-
-def test_the_interval_of_a_slope_is_students():
-    from scipy import stats
-
     x, y = [2, 2, 8, 8, 16], [1.0, 1.2, 2.1, 1.8, 4.0]
     found, same = table.slope(x, y), stats.linregress(x, y)
     assert found.high - found.slope == pytest.approx(stats.t.ppf(0.975, 3) * same.stderr)
+    assert table.Slope(0.0451, 0.04, 0.05, 6).words(1) == "45.1 ms [40.0, 50.0]"
+    assert table.Slope(-0.0001, NAN, NAN, 2).words() == "0 ms"
 
 
 def test_void_rows_and_what_an_interrupted_process_left_are_left_out():
     wrong = row("step", 16, 9, valid=False, reason="wrong")
-    left = row("step", 16, 0, process=1, trace_ns=10**12)
-    again = row("step", 16, 0, process=7)
     assert table.per_layer([*sweep(), wrong], "step") == table.per_layer(sweep(), "step")
-    kept = table.of_run([left, again], "depth")
-    assert kept == [again]
+    again = row("step", 16, 0, process=7)
+    assert table.of_run([row("step", 16, 0, process=1, trace_ns=10**12), again], "depth") == [again]
 
 
 def test_tokens_that_are_not_those_of_step_void_a_row():
@@ -91,8 +88,7 @@ def test_tokens_that_are_not_those_of_step_void_a_row():
 
 def test_a_row_reads_back_as_it_was_written(tmp_path):
     rows = [*sweep(), *slots()]
-    record.write(tmp_path / "x.csv", rows, Compilation)
-    assert record.read(tmp_path / "x.csv", kind=Compilation)[0] == rows
+    assert record.read(record.write(tmp_path / "x.csv", rows, Compilation), kind=Compilation)[0] == rows
 
 
 def compile_time(**changes):
@@ -125,9 +121,7 @@ def test_a_program_is_one_that_decodes_alone():
 
 
 def test_stages_that_overlap_void_their_row(monkeypatch):
-    """A `lower` that also compiles is heard."""
-    from llama_jax import checkpoint, generate
-
+    """A `lower` that also compiles is heard, and so is a `trace` that does nothing."""
     decoder = measure.Decoder(generate.build(checkpoint.load(SMALL), "step"), 4)
     program = decoder.engine.programs.step
 
@@ -150,16 +144,14 @@ def test_stages_that_overlap_void_their_row(monkeypatch):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
     home = tmp_path_factory.mktemp("compiling")
-    patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
-    patch.setattr(measure, "DEPTH_TOKENS", 4)
-    patch.setattr(measure, "STAGED", ())
-    patch.setattr(measure, "SIZED", ())
-    journal = Journal(home / "j.jsonl", kind=Compilation)
-    compile_time().record(journal)
-    yield journal
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+        for name, value in dict(DEPTH_TOKENS=4, STAGED=(), SIZED=()).items():
+            patch.setattr(measure, name, value)
+        journal = Journal(home / "j.jsonl", kind=Compilation)
+        compile_time().record(journal)
+        yield journal
 
 
 @pytest.mark.slow

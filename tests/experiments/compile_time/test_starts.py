@@ -20,54 +20,33 @@ COMPILING = {"cold": 2.0, "cached": 0.5, "serialised": 0.1}  # seconds
 def start(placement="step", way="cold", block=0, seconds=None, **changes):
     """9 tokens: one second of imports, one of loading, compiling, then 0.1 s to the first token and 0.8 s for the
     others."""
-    seconds = COMPILING[way] if seconds is None else seconds
-    read = way == "serialised"
+    seconds, read = COMPILING[way] if seconds is None else seconds, way == "serialised"
     inside = 0 if read else seconds
     times = [1e3 * (inside / 2 + 0.1), *(1e3 * (inside + 0.1 + 0.1 * i) for i in range(1, 9))]
-    base = trial(
-        placement, block, times, run=f"start {placement} {way}", phase=way, process=10 * block + 1, placement=placement
-    )
-    own = dict(
-        to_first_ns=round(1e9 * (2 + (seconds if read else inside / 2) + 0.1)),
-        imports_ns=10**9,
-        load_ns=10**9,
-        new_tokens=9,
-        trace_ns=round(inside * 1e8),
-        lower_ns=round(inside * 1e8),
-        backend_ns=round(inside * 8e8),
-        first_trace_ns=round(inside * 5e7),
-        first_lower_ns=round(inside * 5e7),
-        first_backend_ns=round(inside * 4e8),
-        bind_ns=round(seconds * 1e9) if read else 0,
-    )
+    where = dict(run=f"start {placement} {way}", phase=way, process=10 * block + 1, placement=placement)
+    base = trial(placement, block, times, **where)
+    spent = dict(trace=inside / 10, lower=inside / 10, backend=inside * 0.8)
+    own = {f"{stage}_ns": round(1e9 * s) for stage, s in spent.items()}
+    own |= {f"first_{stage}_ns": round(1e9 * s / 2) for stage, s in spent.items()}
+    own |= dict(imports_ns=10**9, load_ns=10**9, bind_ns=round(seconds * 1e9) if read else 0)
+    own |= dict(to_first_ns=round(1e9 * (2 + (seconds if read else inside / 2) + 0.1)))
     return Start(**{**base.model_dump(), **own, **changes})
 
 
 def warm(placement, seconds_a_token, block=0):
-    made = trial(
-        placement,
-        block,
-        1e3 * np.linspace(0.1, 0.1 + 8 * seconds_a_token, 9),
-        phase="warm",
-        placement=placement,
-        run="warm",
-    )
-    return Start(**made.model_dump())
+    times = 1e3 * np.linspace(0.1, 0.1 + 8 * seconds_a_token, 9)
+    return Start(**trial(placement, block, times, phase="warm", placement=placement, run="warm").model_dump())
 
 
 def trials(blocks=3):
     """eager starts 1 s earlier than step and needs 0.2 s a token where step needs 0.1; a scan starts as eager does,
     0.15 s a token."""
-    made = [start(way=way, block=b) for b in range(blocks) for way in starts.WAYS]
-    made += [
-        start(name, "cold", b, seconds)
-        for b in range(blocks)
-        for name, seconds in (("eager", 1.0), ("step+scan", 1.0), ("loop", 2.5))
-    ]
-    return made + [
-        warm(name, seconds, b)
-        for b in range(4)
-        for name, seconds in (("eager", 0.2), ("step", 0.1), ("step (again)", 0.1), ("step+scan", 0.15), ("loop", 0.09))
+    others = {"eager": 1.0, "step+scan": 1.0, "loop": 2.5}
+    rates = {"eager": 0.2, "step": 0.1, "step (again)": 0.1, "step+scan": 0.15, "loop": 0.09}
+    return [
+        *(start(way=way, block=b) for b in range(blocks) for way in starts.WAYS),
+        *(start(name, "cold", b, seconds) for b in range(blocks) for name, seconds in others.items()),
+        *(warm(name, seconds, b) for b in range(4) for name, seconds in rates.items()),
     ]
 
 
@@ -97,7 +76,11 @@ def test_what_a_cache_and_a_file_leave_of_a_cold_start():
 def test_break_even_is_where_the_lines_cross():
     """Step has paid 1 s more when both have made 9 tokens but for the 8 slow ones that are in eager's own start: made
     up equal here."""
-    found = table.break_even(trials(), ("step", "cold"), ("eager", "cold"))
+
+    def even(ours, way, other, made=trials()):  # noqa: B008
+        return table.break_even(made, (ours, way), (other, "cold"))
+
+    found = even("step", "cold", "eager")
     assert found.tokens == pytest.approx(9 + 1.0 / 0.1)
     assert found.low <= found.tokens <= found.high
     assert (found.n, found.pairs) == (3, 4)
@@ -106,35 +89,25 @@ def test_break_even_is_where_the_lines_cross():
     assert np.isnan(ours[0])
     assert ours[1] > other[1]
     assert ours[2] == pytest.approx(other[2])
-    assert table.break_even(trials(), ("step", "serialised"), ("eager", "cold")).tokens == 0
-    assert table.break_even(trials(), ("step+scan", "cold"), ("step", "cold")).tokens == table.NEVER
-    assert np.isnan(table.break_even(trials(), ("layer", "cold"), ("eager", "cold")).tokens)
+    assert even("step", "serialised", "eager").tokens == 0
+    assert even("step+scan", "cold", "step").tokens == table.NEVER
+    assert np.isnan(even("layer", "cold", "eager").tokens)
+    noisy = [t.model_copy(update=dict(bind_ns=10**8 * t.block)) if t.phase == "cold" else t for t in trials()]
+    wide = even("step", "cold", "eager", noisy)
+    assert wide.high - wide.low > 5
+    assert wide.tokens == pytest.approx(19)
+    one = even("step", "cold", "eager", trials(1))
+    assert one.tokens == pytest.approx(19)
+    assert np.isnan(one.low)
 
 
 @pytest.mark.parametrize(
     ("extra", "gain", "tokens"),
-    [
-        (1, 0.1, 19),
-        (0, 0.1, 0),
-        (-1, 0.1, 0),
-        (1, 0, table.NEVER),
-        (1, -0.1, table.NEVER),
-        (NAN, 1, NAN),
-        (-1, -0.1, table.NEVER),
-    ],
-)
+    [(1, 0.1, 19), (0, 0.1, 0), (-1, 0.1, 0), (1, 0, table.NEVER), (1, -0.1, table.NEVER), (NAN, 1, NAN),
+     (-1, -0.1, table.NEVER)],
+)  # fmt: skip
 def test_crossings(extra, gain, tokens):
     assert table.crossing(extra, gain, 9) == pytest.approx(tokens, nan_ok=True)
-
-
-def test_the_interval_of_break_even_grows_with_what_starts_differ_by():
-    noisy = [t.model_copy(update=dict(bind_ns=10**8 * t.block)) if t.phase == "cold" else t for t in trials()]
-    found = table.break_even(noisy, ("step", "cold"), ("eager", "cold"))
-    assert found.high - found.low > 5
-    assert found.tokens == pytest.approx(19)
-    one = table.break_even(trials(1), ("step", "cold"), ("eager", "cold"))
-    assert one.tokens == pytest.approx(19)
-    assert np.isnan(one.low)
 
 
 @pytest.mark.parametrize(
@@ -206,13 +179,12 @@ def test_what_cannot_be_started_is_one_line(words, changes):
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
     home = tmp_path_factory.mktemp("starts")
-    patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
-    journal = Journal(home / "j.jsonl", kind=Start)
-    starting().record(journal)
-    yield journal
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+        journal = Journal(home / "j.jsonl", kind=Start)
+        starting().record(journal)
+        yield journal
 
 
 @pytest.mark.slow

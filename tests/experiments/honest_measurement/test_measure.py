@@ -23,15 +23,12 @@ def answer(subject, phase, seconds, block=0, order=0, **changes):
 
 def cache_claim():
     void = dict(valid=False, lowered=3, compiled=3, reason="compiled in the timed region: 3 programs (step)")
-    made = []
-    for block in range(2):
-        made += [
-            answer(measure.UNCACHED, "cold", 30, block, **void),
-            answer(measure.CACHED, measure.SHORT, 15, block, **void),
-        ]
-        for i in range(3):
-            made += [answer(measure.UNCACHED, "warm", 3, block, 1 + i), answer(measure.CACHED, "warm", 1, block, 1 + i)]
-    return made
+    first = ((measure.UNCACHED, "cold", 30), (measure.CACHED, measure.SHORT, 15))
+    warm = [(subject, "warm", seconds) for subject, seconds in ((measure.UNCACHED, 3), (measure.CACHED, 1))]
+    return [
+        *(answer(*each, block, **void) for block in range(2) for each in first),
+        *(answer(*each, block, 1 + i) for block in range(2) for i in range(3) for each in warm),
+    ]
 
 
 def first_token_claim(warm=100):
@@ -144,11 +141,9 @@ def measured(tmp_path_factory):
     """All three claims, really measured on a small model, with their journal."""
     home = tmp_path_factory.mktemp("claims")
     folder, _ = save_llama(home / "m")
-    patch = pytest.MonkeyPatch()
-    patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
-    journal = Journal(home / "j.jsonl")
-    yield claimed(str(folder), journal)
-    patch.undo()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+        yield claimed(str(folder), Journal(home / "j.jsonl"))
 
 
 @pytest.mark.slow
