@@ -1,8 +1,6 @@
 """Units that are read alone: the same examples as in order, and of the rest of the source nothing."""
 
-import io
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -79,36 +77,6 @@ def test_what_is_at_hand_and_files_of_several_kinds_are_read_from_any_number(tmp
     for source in ("manual", values, tuple(values), np.arange(46).reshape(23, 2), mixed):
         source = source if source is mixed else open_source(source, limit=21)
         assert alone(source, 2) == list(chunks(source, 2))
-
-
-class Spy(io.FileIO):
-    """A file that says which bytes are read of it."""
-
-    def __init__(self, path, mode, seen):
-        super().__init__(path, mode)
-        self.seen = seen
-
-    def readinto(self, buffer):
-        at = self.tell()
-        size = super().readinto(buffer)
-        self.seen.append((at, at + size))
-        return size
-
-
-def test_of_a_file_of_lines_only_the_unit_is_read(tmp_path, monkeypatch):
-    path = tmp_path / "a.jsonl"
-    path.write_text("".join(json.dumps("word " * 100 + str(i)) + "\n" for i in range(10_000)))
-    source = open_source(path)
-    parts, seen = list(source.parts(100)), []
-    monkeypatch.setattr(Path, "open", lambda path, mode: io.BufferedReader(Spy(path, mode, seen)))
-    for number in (57, 3, 99):
-        assert source.chunk(parts[number]).examples[0].endswith(f" {number * 100}")
-    unit, buffer = path.stat().st_size / 100, io.DEFAULT_BUFFER_SIZE
-    assert sum(end - at for at, end in seen) < 3 * (unit + 2 * buffer)
-    for number in (57, 3, 99):
-        begin = parts[number].start[1]
-        assert any(at <= begin < end for at, end in seen)
-    assert not any(at < 50 * unit < end for at, end in seen)
 
 
 def test_of_parquet_only_the_row_groups_are_read(tmp_path, monkeypatch):

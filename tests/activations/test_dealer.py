@@ -7,7 +7,7 @@ import pytest
 from llama_lab.activations.dealer import IN_HAND, Dealer
 
 
-def test_a_worker_has_so_many_at_a_time_in_order():
+def test_a_worker_has_so_many_at_a_time_in_order_and_those_of_a_dead_one_come_last():
     dealer = Dealer(range(100))
     assert dealer.deal("a") == list(range(IN_HAND))
     assert dealer.deal("b") == list(range(IN_HAND, 2 * IN_HAND))
@@ -15,6 +15,12 @@ def test_a_worker_has_so_many_at_a_time_in_order():
     dealer.committed("a", 1)
     assert dealer.deal("a") == [2 * IN_HAND]
     assert 1 not in dealer.left
+    dealer = Dealer(range(IN_HAND + 2))
+    dealer.deal("dead")
+    dealer.committed("other", 0)
+    dealer.lost("dead")
+    assert dealer.deal("other") == [IN_HAND, IN_HAND + 1, 1, 2, 3, 4]
+    dealer.lost("nobody")
 
 
 def test_who_is_idle_takes_what_lies_last_in_the_hand_of_a_slow_one():
@@ -30,15 +36,6 @@ def test_who_is_idle_takes_what_lies_last_in_the_hand_of_a_slow_one():
     assert not dealer.left
     assert dealer.deal("idle") == []
     assert dealer.hands["slow"] == [7, 8, 9]  # it has not said so: it is at one of them
-
-
-def test_what_a_dead_one_had_comes_last_and_not_twice():
-    dealer = Dealer(range(IN_HAND + 2))
-    dealer.deal("dead")
-    dealer.committed("other", 0)
-    dealer.lost("dead")
-    assert dealer.deal("other") == [IN_HAND, IN_HAND + 1, 1, 2, 3, 4]
-    dealer.lost("nobody")
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -5,7 +5,6 @@ import json
 import re
 import shlex
 
-import jax.numpy as jnp
 import pytest
 import typer
 
@@ -49,22 +48,6 @@ def test_terabytes():
     for model, sites, *numbers in rows:
         terabytes = [(size(model, sites) + labels) * 10 ** int(n.removeprefix("10^")) / 1e12 for n in tokens]
         assert numbers == [f"{t:,.1f}" for t in terabytes], (model, sites)
-
-
-def test_types():
-    _, rows = table("types")
-    assert [name for name, *_ in rows] == ["bfloat16", "float16", "float32"]
-    for name, *numbers in rows:
-        known = jnp.finfo(name)
-        top = float(known.max)
-        largest = f"{top:.2g}" if top > 1e6 else f"{top:,.0f}"
-        assert numbers == [str(known.bits // 8), largest, f"{rounded(float(known.eps) / 2 * 100)}%"], name
-
-
-def rounded(value):
-    """Two figures, without an exponent."""
-    digits = 1 - int(f"{value:.1e}".partition("e")[2])
-    return f"{value:.{digits}f}"
 
 
 def test_every_site_is_explained():

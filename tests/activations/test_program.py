@@ -258,18 +258,10 @@ def test_texts_and_ids_are_the_same_examples(extractor, tokenizer, monkeypatch):
     monkeypatch.setattr(extractor, "checkpoint", replace(extractor.checkpoint, tokenizer=tokenizer))
     texts, ids = extractor(["a small model", "reads"]), extractor([[0, 2, 3, 4], (0, 5)])
     mixed = extractor(iter(["a small model", np.array([0, 5], np.int16)]))
+    assert {name: len(rows) for name, rows in extractor([[], []]).items()} == dict.fromkeys(texts, 0)
     assert texts["token"].tolist() == [0, 2, 3, 4, 0, 5]
     assert set(texts) == {*extractor.row_shapes, "token", "example", "segment", "position"}
     assert all(np.array_equal(texts[name], ids[name]) and np.array_equal(texts[name], mixed[name]) for name in texts)
-
-
-@pytest.mark.parametrize("nothing", [[], [[]], [[], []]])
-def test_no_tokens_are_no_rows(extractor, nothing):
-    found = extractor(nothing)
-    assert {name: value.shape for name, value in found.items()} == {
-        **{site: (0, *shape) for site, shape in extractor.row_shapes.items()},
-        **dict.fromkeys(("token", "example", "segment", "position"), (0,)),
-    }
 
 
 def test_what_cannot_be_extracted_is_one_line_before_anything_is_compiled(checkpoint, extractor):

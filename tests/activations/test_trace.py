@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import trace
 from llama_lab.activations.trace import Trace, covered, device_work, idle_share
 from llama_lab.bench import tracing
+from tests.activations.stores import says
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -66,15 +66,9 @@ def test_known_idle_shares_on_a_cpu(work, share):
     assert idle_share(packed(*HOST, *work)) == pytest.approx(share)
 
 
-def test_of_a_gpu_the_streams_count_and_the_summaries_do_not():
-    gpu = process(
-        2,
-        "/device:GPU:0",
-        t7="Stream #20(Compute,MemcpyD2D)",
-        t8="Stream #21(MemcpyD2H)",
-        t9="XLA Modules",
-        t10="XLA Ops",
-    )
+def test_of_a_gpu_the_streams_count_and_of_a_tpu_the_operations():
+    streams = dict(t7="Stream #20(Compute,MemcpyD2D)", t8="Stream #21(MemcpyD2H)")
+    gpu = process(2, "/device:GPU:0", **streams, t9="XLA Modules", t10="XLA Ops")
     other = process(3, "/device:GPU:1", t7="Stream #20(Compute)", t8="CUPTI overhead")
     work = [
         x(0, 10, 2, 7, "fusion_1", hlo_op="fusion.1"),
@@ -89,9 +83,6 @@ def test_of_a_gpu_the_streams_count_and_the_summaries_do_not():
     assert idle_share(packed(*HOST, *gpu, *work)) == pytest.approx(0.6)
     both = [*work, x(0, 50, 3, 7, "fusion_1"), x(0, 90, 3, 8, "overhead")]
     assert idle_share(packed(*HOST, *gpu, *other, *both)) == pytest.approx(0.3)
-
-
-def test_a_tpu_has_a_thread_of_its_operations():
     tpu = process(2, "/device:TPU:0", t1="Steps", t2="XLA Modules", t3="XLA Ops")
     work = [x(0, 100, 2, 1, "0"), x(0, 100, 2, 2, "jit_f"), x(0, 25, 2, 3, "fusion"), x(75, 100, 2, 3, "dot")]
     assert idle_share(packed(*HOST, *tpu, *work)) == pytest.approx(0.5)
@@ -103,14 +94,16 @@ def test_the_union_of_intervals_is_what_counting_says(spans):
     assert covered(intervals) == len({t for start, end in intervals for t in range(start, end)})
 
 
-def test_what_no_share_can_be_computed_of_is_one_line(monkeypatch):
-    with pytest.raises(UserError, match="This is no trace"):
+def test_what_no_share_can_be_computed_of_is_one_line(monkeypatch, tmp_path):
+    with says("This is no trace"):
         idle_share(b"no JSON")
-    with pytest.raises(UserError, match="has no device work"):
+    with says("has no device work"):
         idle_share(packed(*HOST, x(0, 10, name="PjitFunction(f)")))
     monkeypatch.setattr(trace, "MOST_EVENTS", 2)
-    with pytest.raises(UserError, match="is cut off: XLA keeps 2 events"):
+    with says("is cut off: XLA keeps 2 events"):
         idle_share(packed(*HOST, op(0, 10), op(30, 40)))
+    with says("A trace of 0 batches"):
+        Trace(tmp_path / "trace.json.gz", 0)
 
 
 SECONDS = 0.05
@@ -164,22 +157,14 @@ def test_only_the_first_batches_are_traced(work, tmp_path):
     assert [n for n in names(path) if n.startswith("batch")] == ["batch 10", "batch 11"]
 
 
-def test_without_a_path_nothing_is_traced(work, tmp_path, monkeypatch):
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: pytest.fail("it traces"))
-    with Trace(None) as tracing_, tracing_.batch(0):
-        work()
-
-
-def test_after_an_error_nothing_is_written_and_the_next_trace_can_be_taken(work, tmp_path):
+def test_without_a_path_and_after_an_error_nothing_is_written(work, tmp_path, monkeypatch):
     path = tmp_path / "trace.json.gz"
     with pytest.raises(ZeroDivisionError), Trace(path) as tracing_, tracing_.batch(0):
         raise ZeroDivisionError
     assert list(tmp_path.iterdir()) == []
-    with Trace(path) as tracing_, pytest.raises(UserError, match="No trace can be taken"), Trace(tmp_path / "other"):
+    with Trace(path), says("No trace can be taken"), Trace(tmp_path / "other"):
         pass
     assert path.exists()
-
-
-def test_a_trace_of_no_batches_is_none(tmp_path):
-    with pytest.raises(UserError, match="A trace of 0 batches"):
-        Trace(tmp_path / "trace.json.gz", 0)
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda *_, **__: pytest.fail("it traces"))
+    with Trace(None) as tracing_, tracing_.batch(0):
+        work()

@@ -121,14 +121,6 @@ def test_two_that_start_at_once_do_the_same_units(source, unbroken, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_runs_that_start_at_once_in_one_folder(source, tmp_path):
-    out = tmp_path / "out"
-    ended = [finished(p) for p in [start(source, out, "--limit", "40", "--unit", n) for n in ("4", "5")]]
-    (refused,) = [e for e in ended if e.returncode]
-    assert re.fullmatch(r"error: .* holds another run: unit is \d there, \d here.*\n", refused.err), refused.err
-
-
-@pytest.mark.slow
 def test_killed_at_random_moments_shards_go_on(source, unbroken, tmp_path):
     """Two shards at a time, one of which is killed, until nothing is missing."""
     rng, out, killed = random.Random(0), tmp_path / "out", 0
