@@ -174,7 +174,7 @@ def paid_back(trials: Sequence[Start], ways: Sequence[Way], pairs: Sequence[tupl
     figure, axes = new(9.5, 5)
     longest, styles = 3000, {"cold": "-", "cached": "--", "serialised": ":"}
     n = np.unique(np.geomspace(1, longest, 300).round())
-    took = {who: seconds for who in ways if np.isfinite((seconds := table.seconds_for(trials, who, n))[-1])}
+    took = {way: seconds for way in ways if np.isfinite((seconds := table.seconds_for(trials, way, n))[-1])}
     least = np.min(list(took.values()), axis=0) if took else np.ones(len(n))
     ends = []
     for (name, way), seconds in took.items():

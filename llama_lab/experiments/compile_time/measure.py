@@ -102,10 +102,10 @@ def numbers(text: str, name: str) -> tuple[int, ...]:
     """`"2 8 16"` as numbers, in order. Raises UserError for anything else than two or more different whole numbers
     above 0."""
     words = text.replace(",", " ").split()
-    found = sorted({int(word) for word in words if word.isdigit() and int(word)})
-    if len(found) < 2 or len(found) < len(words):
+    counts = sorted({int(word) for word in words if word.isdigit() and int(word)})
+    if len(counts) < 2 or len(counts) < len(words):
         raise UserError(f"{name} is {text!r}; give two or more different whole numbers above 0, such as '2 8 16'.")
-    return tuple(found)
+    return tuple(counts)
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,11 @@ class CompileTime(Experiment):
 
     def compiling(self, run: str, wanted: list[tuple[str, str, str]], processes: int, tokens: int) -> list[Point]:
         """One fresh process for each (model, placement, words) in each block, in random order."""
-        found = []
-        for block, order, i in blocks(range(len(wanted)), processes, self.seed):
-            model, name, words = wanted[i]
+        points = []
+        for block, order, (i, (model, name, words)) in blocks(list(enumerate(wanted)), processes, self.seed):
             asked = dict(placement=name, tokens=tokens, seed=self.seed, order=order)
-            found.append(Point(f"{run} {i}", block, stages, 1, asked, f"compiling {name}{words}", model))
-        return found
+            points.append(Point(f"{run} {i}", block, stages, 1, asked, f"compiling {name}{words}", model))
+        return points
 
     def measure(self, runner: Runner) -> tuple[list[Compilation], dict]:
         rows, about = super().measure(runner)

@@ -32,6 +32,7 @@ from llama_lab.bench.workload import Subject, Workload, blocks
 
 WAYS = ("cold", "cached", "serialised")
 START, WARM, BASELINE = "start", "warm", "step"
+RATES = "rates of warm placements"
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,12 @@ class Starts(Experiment):
 
     def warm(self, work: Workload) -> list[Point]:
         """Answers of all placements, interleaved, the baseline twice in each block."""
-        found = []
-        for p in range(self.warm_processes):
-            numbers = list(range(p * self.blocks, (p + 1) * self.blocks))
-            asked, rows = dict(placements=list(self.placements), blocks=numbers), len(self.placements) + 1
-            what = "rates of warm placements"
-            found.append(Point(WARM, numbers[-1], interleaved, rows, asked, what, workload=work))
-        return found
+        names, rows = list(self.placements), len(self.placements) + 1
+        shares = [list(range(p * self.blocks, (p + 1) * self.blocks)) for p in range(self.warm_processes)]
+        return [
+            Point(WARM, numbers[-1], interleaved, rows, dict(placements=names, blocks=numbers), RATES, workload=work)
+            for numbers in shares
+        ]
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -115,8 +115,8 @@ def fill(lab: Lab, placement: str, home: str) -> None:
     """Put a placement's programs into this process's persistent cache, then into a file."""
     loaded = lab.load()
     for name in (placement, f"{placement}+aot"):
-        who, engine = subject(loaded, name)
-        deque(who.run(who.encode(lab.workload.prompts[0]), lab.workload), maxlen=0)
+        placed, engine = subject(loaded, name)
+        deque(placed.run(placed.encode(lab.workload.prompts[0]), lab.workload), maxlen=0)
     serialised.save(engine, file_in(home))
 
 
@@ -127,11 +127,11 @@ def first_request(lab: Lab, placement: str, phase: str, home: str, order: int, s
     loaded = lab.load()
     with Guard() as guard:
         began = time.perf_counter_ns()
-        who, _ = subject(loaded, placement, file_in(home) if phase == "serialised" else None)
+        placed, _ = subject(loaded, placement, file_in(home) if phase == "serialised" else None)
         bind_ns = time.perf_counter_ns() - began
         first: dict[str, int] = {}
-        who = replace(who, run=noting(who.run, guard, first, started))
-        record, _ = lab.trial(who, lab.workload, 0, order=order, phase=phase)
+        placed = replace(placed, run=noting(placed.run, guard, first, started))
+        record, _ = lab.trial(placed, lab.workload, 0, order=order, phase=phase)
     row = as_first(record, wrong_start(record, phase, guard), seed=seed)
     own = dict(load_ns=lab.load_ns, imports_ns=imported, bind_ns=bind_ns, **first)
     lab.keep(Start(**{**row.model_dump(), **own}))
@@ -141,7 +141,7 @@ def interleaved(lab: Lab, placements: list[str], blocks: list[int]) -> None:
     """Warm trials of all placements, each with the sizes of its decode program."""
     loaded = lab.load()
     subjects = [protocol.subject(loaded, parse(name)) for name in placements]
-    sizes = {who.name: program_sizes(who, lab.workload) for who in subjects}
+    sizes = {placed.name: program_sizes(placed, lab.workload) for placed in subjects}
 
     def keep(trial: Trial) -> None:
         lab.keep(Start(**{**trial.model_dump(), **sizes[trial.subject.removesuffix(AGAIN)]}))
@@ -155,21 +155,18 @@ def file_in(home: str) -> Path:
 
 def wrong_start(record: Trial, phase: str, guard: Guard) -> str:
     """Why a start was not what it should have been, or nothing."""
-    if phase == "cached" and (record.compiled or not record.cache_hits):
-        return f"not cached: {record.compiled} programs compiled, {record.cache_hits} read"
-    if phase == "cold" and (record.cache_hits or not record.compiled):
-        return f"not cold: {record.compiled} programs compiled, {record.cache_hits} read"
+    compiled, read = record.compiled, record.cache_hits
+    if (phase == "cached" and (compiled or not read)) or (phase == "cold" and (read or not compiled)):
+        return f"not {phase}: {compiled} programs compiled, {read} read"
     if phase == "serialised" and (guard.fired or guard.count("trace")):
-        return (
-            f"not only read: {guard.count('trace')} traced, {guard.count('lower')} lowered,"
-            f" {guard.count('backend')} compiled"
-        )
+        traced, lowered, backend = (guard.count(kind) for kind in ("trace", "lower", "backend"))
+        return f"not only read: {traced} traced, {lowered} lowered, {backend} compiled"
     return ""
 
 
-def program_sizes(who: Subject, workload: Workload) -> dict:
+def program_sizes(placed: Subject, workload: Workload) -> dict:
     """Sizes of a subject's decode program, from what its first run adds to the programs of this process."""
     before = set(map(id, memory.executables()))
-    deque(who.run(who.encode(workload.prompts[0]), workload), maxlen=0)
+    deque(placed.run(placed.encode(workload.prompts[0]), workload), maxlen=0)
     new = [memory.analyse(executable) for executable in memory.executables() if id(executable) not in before]
-    return protocol.program_sizes(memory.decode_program(filter(None, new), parse(who.placement).outermost))
+    return protocol.program_sizes(memory.decode_program(filter(None, new), parse(placed.placement).outermost))

@@ -1,4 +1,4 @@
-"""What compiled kernels were found to gain, and where a token's time goes under them: a sentence for a notebook."""
+"""What compiled kernels gain, and where a token's time goes under them: a sentence for a notebook."""
 
 from __future__ import annotations
 

@@ -71,18 +71,18 @@ class Scaling(Experiment):
         reads_file = available.backend_of(subject) in footprints.READS_FILE
         loaded = (lab.without_weights if reads_file else lab.load)(available.loaded_as(subject, lab.model))
         work = passages.filling(loaded, context, self.scale_tokens, self.seed)
-        for who in available.built(lab, loaded, [subject]):
+        for engine in available.built(lab, loaded, [subject]):
             # no reference computes on weights that were not loaded as floats
             exact = loaded.dtype in ("float32", "bfloat16")
-            exact &= not gate.approximate(who.identity.get("quantisation", "none"))
+            exact &= not gate.approximate(engine.identity.get("quantisation", "none"))
             judge = protocol.Reference(loaded, work).judge if exact else lambda record, tokens: record
             probe = roofline.Probe()
             # a minute each at 8k tokens; the guard still listens
-            protocol.warm_up(who, work, lab.announce, enough=1)
+            protocol.warm_up(engine, work, lab.announce, enough=1)
             for i in range(self.scale_answers):
                 lab.announce()
                 bandwidth = probe.bandwidth()
-                trial, tokens = lab.trial(who, work, i % len(work.prompts), phase="warm", order=i)
+                trial, tokens = lab.trial(engine, work, i % len(work.prompts), phase="warm", order=i)
                 lab.keep(judge(trial, tokens), bandwidth_gbps=bandwidth)
         lab.notes["subject"] = subject
 

@@ -86,17 +86,17 @@ class Sizes(Experiment):
         tasks = [passages.filling(loaded, n, self.size_tokens, self.seed) for n in self.size_contexts]
         tasks += [passages.filling(loaded, n + PROMPT, PROMPT, self.seed) for n in self.size_lengths]
         subjects = built(lab, loaded, engines, name)
-        for who in subjects:
+        for engine in subjects:
             for work in tasks:
-                protocol.warm_up(who, work, lab.announce, enough=1)
+                protocol.warm_up(engine, work, lab.announce, enough=1)
         judges = judges_of(loaded, tasks)
         probe = roofline.Probe(Path(lab.model).stat().st_size)
         for block in range(self.size_blocks):
             bandwidth = probe.bandwidth()
-            for order, (who, work) in enumerate(shuffled(subjects, tasks, self.seed, block)):
+            for order, (engine, work) in enumerate(shuffled(subjects, tasks, self.seed, block)):
                 lab.announce()
                 where = dict(order=order, phase="warm", block=block)
-                made, tokens = lab.trial(who, work, block % len(work.prompts), **where)
+                made, tokens = lab.trial(engine, work, block % len(work.prompts), **where)
                 lab.keep(judged(made, tokens, work, judges[work]), model=name, bandwidth_gbps=bandwidth)
 
 
@@ -142,8 +142,8 @@ def shuffled(subjects: Sequence, tasks: Sequence, seed: int, block: int) -> Iter
     """(subject, task) in random order: all subjects at one task, one behind the other, then all at the next."""
     order = random.Random(f"{seed} {block}")
     for work in order.sample(tasks, len(tasks)):
-        for who in order.sample(subjects, len(subjects)):
-            yield who, work
+        for engine in order.sample(subjects, len(subjects)):
+            yield engine, work
 
 
 def judges_of(loaded: checkpoint.Checkpoint, tasks: Sequence[Workload]) -> dict[Workload, Callable]:

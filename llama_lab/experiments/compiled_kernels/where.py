@@ -102,17 +102,17 @@ class PartsOfAToken(Experiment):
         for variant in VARIANTS:
             model = lab.model + changes.get(variant, "")
             loaded[model] = loaded.get(model) or checkpoint.load(model, dtype)
-            who = replace(protocol.subject(loaded[model], parse(subject)), name=variant)
+            engine = replace(protocol.subject(loaded[model], parse(subject)), name=variant)
             context = long if variant == LONG else short
-            variants[variant] = who, passages.filling(loaded[model], context, self.new_tokens, self.seed)
+            variants[variant] = engine, passages.filling(loaded[model], context, self.new_tokens, self.seed)
             protocol.warm_up(*variants[variant], lab.announce)
         probe = roofline.Probe()
         for block in range(self.split_blocks):
             bandwidth = probe.bandwidth()
             for order, variant in enumerate(shuffled(VARIANTS, self.seed, block)):
                 lab.announce()
-                who, work = variants[variant]
-                trial, _ = lab.trial(who, work, block % len(work.prompts), block=block, phase="warm", order=order)
+                engine, work = variants[variant]
+                trial, _ = lab.trial(engine, work, block % len(work.prompts), block=block, phase="warm", order=order)
                 lab.keep(trial, bandwidth_gbps=bandwidth)
         lab.notes["subject"] = subject
 

@@ -126,12 +126,12 @@ def uncached(loaded: checkpoint.Checkpoint) -> Subject:
 
 
 def judging(lab: Lab, loaded: checkpoint.Checkpoint) -> Callable:
-    """timed(who, prompt, **more): one gated trial, kept at once, beside the bandwidth that this process read at its
+    """timed(program, prompt, **more): one gated trial, kept at once, beside the bandwidth that this process read at its
     start."""
     reference, bandwidth = protocol.Reference(loaded, lab.workload), roofline.Probe().bandwidth()
 
-    def timed(who: Subject, prompt: int, **more) -> None:
-        lab.keep(reference.judge(*lab.trial(who, lab.workload, prompt, **more)), bandwidth_gbps=bandwidth)
+    def timed(program: Subject, prompt: int, **more) -> None:
+        lab.keep(reference.judge(*lab.trial(program, lab.workload, prompt, **more)), bandwidth_gbps=bandwidth)
 
     return timed
 
@@ -142,34 +142,34 @@ def short_warm_up(lab: Lab, subject: str, repeats: int) -> None:
     loaded, workload = lab.load(), lab.workload
     timed = judging(lab, loaded)
     if subject == UNCACHED:
-        who, first = uncached(loaded), "cold"
+        program, first = uncached(loaded), "cold"
     else:
-        who, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
-        deque(islice(who.run(who.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
-    timed(who, 0, phase=first, order=0)
-    protocol.warm_up(who, workload)
+        program, first = protocol.subject(loaded, parse("step+growing"), CACHED), SHORT
+        deque(islice(program.run(program.encode(workload.prompts[0]), workload), WARM_UP), maxlen=0)
+    timed(program, 0, phase=first, order=0)
+    protocol.warm_up(program, workload)
     for i in range(repeats):
-        timed(who, 0, phase="warm", order=i + 1)
+        timed(program, 0, phase="warm", order=i + 1)
 
 
 def cold_and_warm_loop(lab: Lab, requests: int) -> None:
     """One token a request: all that is timed is the way to the first token."""
     loaded = lab.load()
-    timed, who = judging(lab, loaded), protocol.subject(loaded, parse("step"))
+    timed, program = judging(lab, loaded), protocol.subject(loaded, parse("step"))
     for i in range(COLD_LOOP + requests):
-        timed(who, i % len(lab.workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
+        timed(program, i % len(lab.workload.prompts), order=i, phase="cold" if i < COLD_LOOP else "warm")
 
 
 def two_orders(lab: Lab, pairs: int) -> None:
     """A and B are one program. Sequential: all of A, then all of B. Interleaved: pairs, each in random order."""
     loaded = lab.load()
-    timed, who = judging(lab, loaded), protocol.subject(loaded, parse("step"))
+    timed, program = judging(lab, loaded), protocol.subject(loaded, parse("step"))
     rng = np.random.default_rng([lab.workload.seed, lab.block])
-    protocol.warm_up(who, lab.workload)
+    protocol.warm_up(program, lab.workload)
     one_by_one = [("sequential", name) for name in "AB" for _ in range(pairs)]
     in_pairs = [("interleaved", str(name)) for _ in range(pairs) for name in rng.permutation(list("AB"))]
     for i, (plan, name) in enumerate(one_by_one + in_pairs):
-        timed(replace(who, name=f"{plan} {name}"), 0, phase="warm", order=i)
+        timed(replace(program, name=f"{plan} {name}"), 0, phase="warm", order=i)
 
 
 # What the trials say --------------------------------------------------------------------------------------------------

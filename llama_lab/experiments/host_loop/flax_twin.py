@@ -106,10 +106,10 @@ class CostOfACall(Experiment):
 
     def check(self) -> None:
         check_counts(processes=self.processes, rounds=self.flax_rounds, calls=self.flax_calls)
-        if unknown := [size for size in self.flax_sizes if size not in MODELS]:
-            raise UserError(f"No such size of model: {unknown[0]!r}.{near(unknown[0], MODELS)}")
-        if unknown := [way for way in self.ways if way not in WAYS]:
-            raise UserError(f"No such way of calling: {unknown[0]!r}.{near(unknown[0], WAYS)}")
+        asked = [("size of model", size, MODELS) for size in self.flax_sizes]
+        for what, name, known in [*asked, *(("way of calling", way, WAYS) for way in self.ways)]:
+            if name not in known:
+                raise UserError(f"No such {what}: {name!r}.{near(name, known)}")
         for model in self.models:
             room = checkpoint.load_config(model).max_position_embeddings
             if self.flax_calls + 2 > room:

@@ -18,8 +18,8 @@ def claim(contexts: Mapping[int, Ratio]) -> Claim:
     """What a cache gains after few tokens and after many."""
     if not (known := by_context(contexts)):
         return Claim("What a KV cache gains was not measured.")
-    said = "With a KV cache a token comes {first} times as fast in a short text, {last} times in a long."
-    return stated(said, when=len(known) > 1, first=known[0], last=known[-1]) or known[-1].generic
+    words = "With a KV cache a token comes {first} times as fast in a short text, {last} times in a long."
+    return stated(words, when=len(known) > 1, first=known[0], last=known[-1]) or known[-1].generic
 
 
 def kv_cache(case: dict, contexts: Mapping[int, Ratio], quality: Sequence[dict]) -> str:
