@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 import numpy as np
 
 # scipy.stats is imported where it is used: it takes most of a second, and measured processes never need it.
-RESAMPLES = 9999
+RESAMPLES, MEDIANS = 9999, 2000  # of means, and of medians of whole processes
 # how means are bootstrapped; BCa, at the same level, covers less, as those simulations say
 MEANS = "percentile"
 # a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95 %
@@ -74,25 +74,22 @@ def student(samples: Sequence[np.ndarray]) -> tuple[float, float]:
     return float(point - half), float(point + half)
 
 
-def interval(values: np.ndarray, statistic: Callable, seed: int) -> tuple[float, float]:
-    """95 % BCa interval of any statistic of one sample, such as the median; the expanded level is derived for means
-    only. Below six values Student's t, as no resampling of so few reaches 95 %."""
+def median_interval(values: np.ndarray, clusters: Labels, seed: int) -> tuple[float, float]:
+    """95 % interval of the median: BCa of the values of one process, else by percentiles when whole processes are
+    resampled. With fewer than six of either no resampling reaches 95 %: then Student's t, of several processes that of
+    their own medians, and the median of all within it. NaN of one value."""
     if len(values) < 2:
         return float("nan"), float("nan")
-    return bootstrap([values], statistic, seed) if len(values) >= FEWEST else centre(values)
-
-
-def median_interval(values: np.ndarray, clusters: Labels, seed: int, resamples: int = 2000) -> tuple[float, float]:
-    """95 % percentile interval of the median of all values when whole processes are resampled. With fewer than six no
-    resampling reaches 95 %: then Student's t of the processes' own medians, and the median of all within it."""
+    if processes(clusters) == 1:
+        return bootstrap([values], np.median, seed) if len(values) >= FEWEST else centre(values)
     labels, rng = np.asarray(clusters), np.random.default_rng(seed)
     groups = [values[labels == label] for label in dict.fromkeys(clusters)]
     if len(groups) < FEWEST:
         low, high = centre([np.median(group) for group in groups])
         return min(low, float(np.median(values))), max(high, float(np.median(values)))
-    picks = rng.integers(len(groups), size=(resamples, len(groups)))
+    picks = rng.integers(len(groups), size=(MEDIANS, len(groups)))
     if len({*map(len, groups)}) == 1:  # all at once, the same numbers thirty times as fast
-        medians = np.median(np.stack(groups)[picks].reshape(resamples, -1), axis=1)
+        medians = np.median(np.stack(groups)[picks].reshape(MEDIANS, -1), axis=1)
     else:
         medians = [np.median(np.concatenate([groups[i] for i in pick])) for pick in picks]
     low, high = np.percentile(medians, [2.5, 97.5])

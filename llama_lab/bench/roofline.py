@@ -111,14 +111,14 @@ def of_runs(rows: Sequence) -> list:
     return [r.model_copy(update=dict(bandwidth_gbps=most[r.run])) if r.bandwidth_gbps else r for r in rows]
 
 
-def flops(repeats: int = 5) -> float:
+def flops() -> float:
     """GFLOP/s (10^9 operations, a multiply-add is two): the median of products of two float32 matrices of SIDE x SIDE.
 
     XLA's own product on JAX's default device at its default precision, which on CPU is float32 throughout and on many
     GPUs TF32. What prefill could reach at best on this software; not the processor's peak.
     """
     matrix = jnp.ones((SIDE, SIDE), jnp.float32)
-    return 2 * SIDE**3 / float(np.median(times(lambda: jax.lax.dot(matrix, matrix), repeats))) / 1e9
+    return 2 * SIDE**3 / float(np.median(times(lambda: jax.lax.dot(matrix, matrix), 5))) / 1e9
 
 
 def times(reader, repeats: int) -> list[float]:

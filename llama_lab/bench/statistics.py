@@ -12,8 +12,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from llama_lab.bench import intervals
-from llama_lab.bench.intervals import MEANS, RESAMPLES, Labels, Values, gather, mean_interval, processes
+from llama_lab.bench.intervals import Labels, Values, gather, mean_interval, median_interval, processes
 from llama_lab.bench.wording import within
 
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
@@ -126,11 +125,7 @@ def summarise(values: Values, seed: int = 0, clusters: Labels = None) -> Summary
     values = np.asarray(values, float)
     if not len(values):
         return Summary(0, *[float("nan")] * 4)
-    if processes(clusters) > 1:
-        low, high = intervals.median_interval(values, clusters, seed)
-    else:
-        low, high = intervals.interval(values, np.median, seed)
-    return Summary(len(values), float(np.median(values)), iqr(values), low, high)
+    return Summary(len(values), float(np.median(values)), iqr(values), *median_interval(values, clusters, seed))
 
 
 def iqr(values: Values) -> float:
@@ -147,18 +142,17 @@ def mean(values: Values, seed: int = 0, clusters: Labels = None) -> Mean:
     return Mean(float(values.mean()), *mean_interval([gather(values, clusters)], seed), len(values))
 
 
-def ratio(
-    subject: Values, baseline: Values, seed=0, clusters: Labels = None, resamples=RESAMPLES, method=MEANS
-) -> Ratio:
+def ratio(subject: Values, baseline: Values, seed: int = 0, clusters: Labels = None, **how) -> Ratio:
     """subject over baseline of pairs measured in the same block: exp of the mean log-ratio, with its interval.
 
     clusters: the process of each pair. Pairs of one process share its luck, so whole processes are resampled where
-    there are several, and the pairs where there is one: its luck is then not in the interval. Method: `mean_interval`.
+    there are several, and the pairs where there is one: its luck is then not in the interval. how: resamples and
+    method, as `mean_interval` takes them.
     """
     logs = np.log(np.asarray(subject, float)) - np.log(np.asarray(baseline, float))
     if not len(logs):
         return NO_RATIO
-    low, high = mean_interval([gather(logs, clusters)], seed, resamples, method)
+    low, high = mean_interval([gather(logs, clusters)], seed, **how)
     return Ratio(*map(float, np.exp([logs.mean(), low, high])), len(logs), processes(clusters), iqr(logs))
 
 

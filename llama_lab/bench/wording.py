@@ -28,9 +28,9 @@ def interval(estimate, form: str | Callable[[float], str] = ".2f", name: str = "
     return f"[{low}, {high}]"
 
 
-def within(estimate, form: str | Callable[[float], str] = ".2f", name: str = "") -> str:
+def within(estimate, form: str | Callable[[float], str] = ".2f") -> str:
     """The same after a space; "" where there is no interval."""
-    return f" {interval(estimate, form, name)}" if math.isfinite(ends(estimate, name)[0]) else ""
+    return f" {interval(estimate, form)}" if math.isfinite(ends(estimate)[0]) else ""
 
 
 def round_ratio(value: float) -> str:
@@ -78,9 +78,9 @@ def short_model(model: str) -> str:
     return f"{preset} (changed)" if changes else model
 
 
-def opening(text: str, room: int = ROOM) -> str:
+def opening(text: str) -> str:
     """The first sentence, or as much of it as there is room for."""
-    return clipped(SENTENCE.split(text, maxsplit=1)[0], room)
+    return clipped(SENTENCE.split(text, maxsplit=1)[0], ROOM)
 
 
 def clipped(text: str, room: int) -> str:

@@ -27,36 +27,28 @@ def filled(path, count=3):
     return journal
 
 
-def test_each_trial_is_on_disk_before_the_next(path):
+def test_each_trial_is_on_disk_before_the_next_and_it_goes_on_there(path):
     journal = Journal(path, PLAN)
     for block in range(3):
         journal.append(trial(block=block))
         assert [t.block for t in record.read(path)[0]] == list(range(block + 1))
-
-
-def test_it_goes_on_where_it_stopped(path):
-    filled(path).note(process=4, load=1.5)
+    journal.note(process=4, load=1.5)
     again = Journal(path, PLAN)
     assert (again.resumed, again.torn, again.notes) == (3, False, [{"process": 4, "load": 1.5}])
+    assert again.next_process() == 5
     again.append(trial(block=3))
     assert len(record.read(path)[0]) == 4
 
 
-def test_a_torn_last_line_costs_that_trial_only(path):
-    filled(path)
-    path.write_bytes(path.read_bytes()[:-40])
+@pytest.mark.parametrize(("count", "kept", "left"), [(3, slice(-40), [0, 1]), (0, slice(20), [])])
+def test_a_torn_line_costs_that_line_only(path, count, kept, left):
+    """Torn in its first line a file starts anew."""
+    filled(path, count)
+    path.write_bytes(path.read_bytes()[kept])
     again = Journal(path, PLAN)
-    assert (again.torn, [t.block for t in again.trials]) == (True, [0, 1])
+    assert (again.torn, [t.block for t in again.trials]) == (True, left)
     again.append(trial(block=2))
-    assert [t.block for t in record.read(path)[0]] == [0, 1, 2]
-
-
-def test_a_file_torn_in_its_first_line_starts_anew(path):
-    filled(path, 0)
-    path.write_bytes(path.read_bytes()[:20])
-    again = Journal(path, PLAN)
-    again.append(trial())
-    assert len(record.read(path)[0]) == 1
+    assert [t.block for t in record.read(path)[0]] == [*left, 2]
 
 
 def cut(text):

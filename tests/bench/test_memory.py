@@ -13,6 +13,7 @@ from llama_lab.bench import memory, protocol
 from llama_lab.bench.memory import Program
 from llama_lab.bench.workload import Workload
 from tests.bench.test_record import trial
+from tests.conftest import build
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -24,18 +25,13 @@ def total(tree):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_predicted_weights_are_those_there(tied):
-    from tests.conftest import build
-
-    cfg = config.tiny(tie_word_embeddings=tied)
-    assert memory.predicted(cfg, 4, 4, 1, 16)["weights_bytes"] == total(build(cfg))
-    assert memory.predicted(cfg, 0.72, 2, 1, 16)["weights_bytes"] == round(0.72 * cfg.num_parameters)
-
-
 @pytest.mark.parametrize(("policy", "dtype"), [("fixed", jnp.float32), ("fixed", jnp.bfloat16), ("none", jnp.float32)])
-def test_predicted_keys_and_values_are_those_there(tiny, policy, dtype):
-    cache = kvc.create(tiny[0], policy, np.zeros(3, np.int32), 16, dtype)
-    assert memory.predicted(tiny[0], 4, np.dtype(dtype).itemsize, 3, 16, policy)["kv_bytes"] == total(cache.entries)
+def test_what_is_predicted_is_there(tied, policy, dtype):
+    cfg = config.tiny(tie_word_embeddings=tied)
+    cache = kvc.create(cfg, policy, np.zeros(3, np.int32), 16, dtype)
+    known = memory.predicted(cfg, 4, np.dtype(dtype).itemsize, 3, 16, policy)
+    assert known == dict(weights_bytes=total(build(cfg)), kv_bytes=total(cache.entries))
+    assert memory.predicted(cfg, 0.72, 2, 1, 16)["weights_bytes"] == round(0.72 * cfg.num_parameters)
 
 
 def step_program(loaded, name):
@@ -65,12 +61,8 @@ def program(name, argument=0, temp=0, alias=0):
 
 
 def test_the_decode_program_is_on_the_path_and_needs_most():
-    known = [
-        program("prefill", 900),
-        program("step", 100, 50),
-        program("step", 120, 40, alias=60),
-        program("add", 10**6),
-    ]
+    known = [program("prefill", 900), program("step", 100, 50), program("step", 120, 40, alias=60),
+             program("add", 10**6)]  # fmt: skip
     assert memory.decode_program(known, {"step"}) == known[1]  # 150 against 100: what is donated is not there twice
     assert memory.decode_program(known, {"step", "prefill"}) == known[1]
     assert memory.decode_program(known, parse("loop").outermost) is None

@@ -84,14 +84,7 @@ def test_a_subject_without_programs_and_one_that_compiles(tmp_path, monkeypatch)
     assert "was not warm" in Path(found["summary"]).read_text()
 
 
-def test_what_cannot_be_written_is_one_line_before_any_work(tmp_path):
-    (tmp_path / "file").write_text("")
-    never = strange(lambda ids, work: pytest.fail("it ran"))
-    with pytest.raises(UserError, match="Cannot write"):
-        profiling.profile(never, tmp_path / "file", WORK)
-
-
-def test_a_failing_subject_ends_its_trace(tmp_path, monkeypatch):
+def test_a_failing_subject_ends_its_trace_and_a_wrong_folder_begins_none(tmp_path, monkeypatch):
     monkeypatch.setattr(protocol, "warm_up", lambda who, work: True)
 
     def fail(ids, work):
@@ -100,29 +93,18 @@ def test_a_failing_subject_ends_its_trace(tmp_path, monkeypatch):
 
     with pytest.raises(ValueError, match="broken"):
         profiling.profile(strange(fail), tmp_path, WORK)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="Cannot write"):  # before it runs
+        profiling.profile(strange(fail), tmp_path / "file", WORK)
     with tracing.traced(str(tmp_path)):
         pass
 
 
-@pytest.mark.parametrize(
-    ("shape", "size"),
-    [
-        ("f32[2,3]{1,0}", 24),
-        ("bf16[5]{0}", 10),
-        ("pred[7]{0}", 7),
-        ("s32[]", 4),
-        ("s4[3]{0}", 2),
-        ("f8e4m3fn[10]", 10),
-        ("c64[2]{0}", 16),
-        ("(f32[2]{0}, u8[3]{0:T(8,128)})", 11),
-        ("token[]", 0),
-        ("f32[0,4]{1,0}", 0),
-        ("f32[<=8,2]{1,0}", 64),
-        ("()", 0),
-    ],
-)
-def test_bytes_of_a_shape(shape, size):
-    assert profiling.shape_bytes(shape) == size
+def test_bytes_of_a_shape():
+    sizes = {"f32[2,3]{1,0}": 24, "bf16[5]{0}": 10, "pred[7]{0}": 7, "s32[]": 4, "s4[3]{0}": 2, "f8e4m3fn[10]": 10,
+             "c64[2]{0}": 16, "(f32[2]{0}, u8[3]{0:T(8,128)})": 11, "token[]": 0, "f32[0,4]{1,0}": 0,
+             "f32[<=8,2]{1,0}": 64, "()": 0}  # fmt: skip
+    assert {shape: profiling.shape_bytes(shape) for shape in sizes} == sizes
 
 
 def test_instructions_inside_a_fusion_have_no_buffers():

@@ -51,7 +51,10 @@ def begun(tmp_path):
     return tmp_path
 
 
-def test_a_notebook_that_was_interrupted_goes_on(begun):
+def test_a_notebook_that_was_interrupted_goes_on_under_the_same_parameters(begun):
+    trials, meta = Kept(2, numbers=(5,)).obtain("measure", "77-y", begun)
+    assert ([t.block for t in trials], meta["resumed_trials"]) == ([5], 0)
+    assert len(list((begun / "out" / "journal").iterdir())) == 1  # the other run may still go on
     trials, meta = Kept(1, numbers=(1,)).obtain("measure", "77-x", begun)
     assert [t.block for t in trials] == [0, 1]
     assert meta["resumed_trials"] == 1
@@ -61,6 +64,8 @@ def test_a_notebook_that_was_interrupted_goes_on(begun):
     assert meta["environment"]["gflops"] == 5.0
     assert list((begun / "out" / "journal").iterdir()) == []
     assert Kept(1).obtain("recorded", "77-x", begun)[0] == trials
+    with pytest.raises(UserError, match="source is 'memory'"):
+        Kept(1).obtain("memory", "77-x", begun)
 
 
 def test_a_table_says_of_which_code_it_is(tmp_path, monkeypatch):
@@ -73,24 +78,9 @@ def test_a_table_says_of_which_code_it_is(tmp_path, monkeypatch):
     assert meta["code"] is None
 
 
-def test_other_parameters_start_anew(begun):
-    trials, meta = Kept(2, numbers=(5,)).obtain("measure", "77-x", begun)
-    assert [t.block for t in trials] == [5]
-    assert meta["resumed_trials"] == 0
-    assert len(list((begun / "out" / "journal").iterdir())) == 1  # the other run may still go on
-
-
-def test_an_unknown_source_is_named(tmp_path):
-    with pytest.raises(UserError, match="source is 'memory'"):
-        Kept(1).obtain("memory", "77-x", tmp_path)
-
-
 def test_the_worst_of_all_processes_is_what_counts():
-    notes = [
-        {**NOTE, "watch": watch(others_cpu=0.3, load_after=5.0)},
-        {**NOTE, "watch": watch(load_before=9.0, steal="unknown")},
-    ]
-    found = recorded.measured_in(notes)["watch"]
+    watches = watch(others_cpu=0.3, load_after=5.0), watch(load_before=9.0, steal="unknown")
+    found = recorded.measured_in([NOTE | dict(watch=seen) for seen in watches])["watch"]
     assert found == dict(load_before=0.1, load_after=0.2, others_cpu=0.3, steal=0.0)
     assert recorded.measured_in([]) == {}
 
