@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -27,28 +27,29 @@ def labelled(
     covering another, a mark, the way from another to its mark, or one of the `lines` (xs, ys; straight on the page).
     Where that cannot be had a label may lie on a line. The figure is laid out first, so that places and sizes are those
     of the page."""
-    frame, place = on_page(axes)
-    at, sizes = [place(x, y) for _, x, y, _ in points], [size_of(axes, text) for text, *_ in points]
-    drawn = [
-        box
-        for xs, ys in lines
-        for a, b in pairwise(place(x, y) for x, y in zip(xs, ys, strict=True))
-        for box in along(a, b)
-    ]
+    axes.figure.draw_without_rendering()
+    page, points_a_pixel = axes.get_window_extent(), 72 / axes.figure.dpi
+
+    def place(x: float, y: float) -> Spot:
+        return tuple((axes.transData.transform((x, y)) - page.min) * points_a_pixel)
+
+    def size(text: str) -> Spot:
+        drawn = axes.text(0.5, 0.5, text, fontsize=SIZE, transform=axes.transAxes)
+        box = drawn.get_window_extent(axes.figure.canvas.get_renderer())
+        drawn.remove()
+        return box.width * 72 / axes.figure.dpi, box.height * 72 / axes.figure.dpi
+
+    ways = [way for xs, ys in lines for way in pairwise(place(x, y) for x, y in zip(xs, ys, strict=True))]
+    drawn, frame = (
+        [box for way in ways for box in along(*way)],
+        (page.width * points_a_pixel, page.height * points_a_pixel),
+    )
+    at, sizes = [place(x, y) for _, x, y, _ in points], [size(text) for text, *_ in points]
     for (text, *xy, colour), (side, up) in zip(points, arranged(at, sizes, drawn, frame), strict=True):
         line = dict(arrowstyle="-", color=colour, linewidth=0.5, relpos=(float(side < 0), 0.5)) if up else None
-        axes.annotate(
-            text,
-            xy,
-            (side, up),
-            textcoords="offset points",
-            fontsize=SIZE,
-            va="center",
-            ha="left" if side > 0 else "right",
-            color=colour,
-            annotation_clip=False,
-            arrowprops=line,
-        )
+        look = dict(fontsize=SIZE, va="center", ha="left" if side > 0 else "right", color=colour)
+        how = dict(textcoords="offset points", annotation_clip=False, arrowprops=line)
+        axes.annotate(text, xy, (side, up), **look, **how)
 
 
 def arranged(at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], frame: Spot) -> list[tuple[int, int]]:
@@ -72,30 +73,20 @@ def attempt(
     marks = [(x - 5, y - 5, x + 5, y + 5) for x, y in at]
     chosen, pressed, written, ways = {}, [], [], []
     for i in order:
-        others = [box for box in [*marks, *drawn] if math.dist(at[i], middle(box)) > 7]
-        free = [c for c in CHOICES if fits(beside(at[i], c, sizes[i]), [*marks, *written], *frame)]
+        spot, size = at[i], sizes[i]
+        apart = [b for b in [*marks, *drawn] if math.dist(spot, ((b[0] + b[2]) / 2, (b[1] + b[3]) / 2)) > 7]
+        free = [c for c in CHOICES if fits(beside(spot, c, size), [*marks, *written], frame)]
         clear = (
             c
             for c in free
-            if fits(beside(at[i], c, sizes[i]), [*drawn, *ways], *frame) and not crosses(at[i], c, [*written, *others])
+            if fits(beside(spot, c, size), [*drawn, *ways], frame) and not overlap(way(spot, c), [*written, *apart])
         )
-        found = next(clear, None)
-        pressed += [] if found else [i]
-        chosen[i] = found or (free or CHOICES)[0]
-        written.append(beside(at[i], chosen[i], sizes[i]))
-        ways += along(at[i], (at[i][0] + chosen[i][0], at[i][1] + chosen[i][1])) if chosen[i][1] else []
+        choice = next(clear, None)
+        pressed += [] if choice else [i]
+        chosen[i] = choice or (free or CHOICES)[0]
+        written.append(beside(spot, chosen[i], size))
+        ways += way(spot, chosen[i])
     return chosen, pressed
-
-
-def on_page(axes) -> tuple[Spot, Callable[[float, float], Spot]]:
-    """((width, height) of the axes, where a point of the data lies in them), in points."""
-    axes.figure.draw_without_rendering()
-    box, points_a_pixel = axes.get_window_extent(), 72 / axes.figure.dpi
-
-    def place(x: float, y: float) -> Spot:
-        return tuple((axes.transData.transform((x, y)) - box.min) * points_a_pixel)
-
-    return (box.width * points_a_pixel, box.height * points_a_pixel), place
 
 
 def beside(spot: Spot, choice: tuple[int, int], size: Spot) -> Box:
@@ -105,6 +96,11 @@ def beside(spot: Spot, choice: tuple[int, int], size: Spot) -> Box:
     return start, y + up - height / 2, start + width, y + up + height / 2
 
 
+def way(spot: Spot, choice: tuple[int, int]) -> list[Box]:
+    """Small boxes on the way from a mark to its label; none where that stands at the mark's height."""
+    return along(spot, (spot[0] + choice[0], spot[1] + choice[1])) if choice[1] else []
+
+
 def along(a: Spot, b: Spot, apart: float = 3.0) -> list[Box]:
     """Small boxes on the way from a to b."""
     steps = max(1, math.ceil(math.dist(a, b) / apart))
@@ -112,32 +108,16 @@ def along(a: Spot, b: Spot, apart: float = 3.0) -> list[Box]:
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in middles]
 
 
-def middle(box: Box) -> Spot:
-    return (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
-
-
-def crosses(spot: Spot, choice: tuple[int, int], taken: Sequence[Box]) -> bool:
-    """Whether the way from a label to its mark goes over one of these boxes."""
-    end = (spot[0] + choice[0], spot[1] + choice[1])
-    return bool(choice[1]) and any(overlap(step, box) for step in along(spot, end) for box in taken)
-
-
-def size_of(axes, text: str) -> Spot:
-    """(width, height) of a label in points."""
-    drawn = axes.text(0.5, 0.5, text, fontsize=SIZE, transform=axes.transAxes)
-    box = drawn.get_window_extent(axes.figure.canvas.get_renderer())
-    drawn.remove()
-    return box.width * 72 / axes.figure.dpi, box.height * 72 / axes.figure.dpi
-
-
-def fits(box: Box, taken: Sequence[Box], width: float, height: float) -> bool:
+def fits(box: Box, taken: Sequence[Box], frame: Spot) -> bool:
     """Whether a box lies within the axes and covers no other."""
-    inside = box[0] >= 0 and box[2] <= width and box[1] >= 0 and box[3] <= height
-    return inside and not any(overlap(box, other) for other in taken)
+    inside = box[0] >= 0 and box[2] <= frame[0] and box[1] >= 0 and box[3] <= frame[1]
+    return inside and not overlap([box], taken)
 
 
-def overlap(a: Box, b: Box) -> bool:
-    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+def overlap(boxes: Sequence[Box], others: Sequence[Box]) -> bool:
+    """Whether any of some boxes covers a part of any of the others."""
+    a, b = np.reshape(boxes, (-1, 1, 4)), np.reshape(others, (1, -1, 4))
+    return bool(((a[..., :2] < b[..., 2:]) & (b[..., :2] < a[..., 2:])).all(-1).any())
 
 
 class End(NamedTuple):
@@ -157,18 +137,16 @@ def at_ends(
     x: where all labels begin; None for `offset` points beside each end. lead: where thin lines from the ends to the
     labels stop, if any. style: of `spread_labels` (centred, top) and of the text (size).
     """
-    size, where = style.pop("size", 9), spread_labels({i: end.y for i, end in enumerate(ends)}, apart, **style)
-    for i, height in where.items():
-        end = ends[i]
-        text = dict(va="center", fontsize=size, color=end.color)
+    size, heights = style.pop("size", 9), spread_labels({i: end.y for i, end in enumerate(ends)}, apart, **style)
+    for i, height in heights.items():
+        end, look = ends[i], dict(va="center", fontsize=size, color=ends[i].color)
         if x is None:
-            axes.annotate(
-                end.words, (end.x, height), (offset, 0), textcoords="offset points", annotation_clip=False, **text
-            )
+            how = dict(textcoords="offset points", annotation_clip=False)
+            axes.annotate(end.words, (end.x, height), (offset, 0), **how, **look)
             continue
         if lead is not None:
             axes.plot([end.x, lead], [end.y, height], color=end.color, linewidth=0.8, clip_on=False)
-        axes.text(x, height, end.words, **text)
+        axes.text(x, height, end.words, **look)
 
 
 def spread_labels(at: dict, apart: float = 1.16, centred: bool = False, top: float = np.inf) -> dict:

@@ -30,10 +30,8 @@ def label(model: str) -> str:
 
 
 def kind(name: str, backend: str) -> str:
-    """Who multiplies: XLA, compiled kernels, or another runtime."""
-    if backend != standings.JAX:
-        return backend
-    kernels = parse(name).kernels
+    """What multiplies: XLA, compiled kernels, or another runtime."""
+    kernels = parse(name).kernels if backend == standings.JAX else backend
     return "XLA" if kernels == "none" else kernels
 
 
@@ -44,12 +42,6 @@ def look(name: str, backend: str) -> tuple[str, str]:
 
 def shade(entry: dict) -> str:
     return colour(entry["name"])
-
-
-def gap_words(gap: dict) -> str:
-    """Why a peer is missing and what would help, in one line; a long reason is cut, the remedy never."""
-    reason = gap["reason"] if len(gap["reason"]) <= WIDE else gap["reason"][: WIDE - 2] + " …"
-    return " ".join(filter(None, [reason, gap["remedy"]]))
 
 
 def marked(
@@ -73,18 +65,17 @@ def distance_words(distance: dict | None) -> str:
     """`KL 0.0038, top-1 96.5%`, or what is missing."""
     if distance is None:
         return "not compared"
+    top1 = [] if distance["top1"] is None else [f"top-1 {distance['top1']:.1%}"]
     if distance["kl"] is None:
-        return f"no logits, top-1 {distance['top1']:.1%}" if distance["top1"] is not None else "no logits"
-    return (
-        f"KL {distance['kl']:.2g}, top-1 {distance['top1']:.1%}"
-        if distance["kl"] > quality.EXACT
-        else f"top-1 {distance['top1']:.1%}"
-    )
+        return ", ".join(["no logits", *top1])
+    return ", ".join([f"KL {distance['kl']:.2g}"] * (distance["kl"] > quality.EXACT) + top1)
 
 
 def gaps_words(missing: Sequence[dict]) -> str:
-    """Who is missing, and what would help, one after the other."""
-    return "; ".join(f"no {gap['name']}: {gap_words(gap)}" for gap in missing)
+    """Who is missing, why, and what would help, one after the other; a long reason is cut, the remedy never."""
+    reasons = [r if len(r) <= WIDE else r[: WIDE - 2] + " …" for r in (gap["reason"] for gap in missing)]
+    said = [" ".join(filter(None, [r, gap["remedy"]])) for r, gap in zip(reasons, missing, strict=True)]
+    return "; ".join(f"no {gap['name']}: {words}" for words, gap in zip(said, missing, strict=True))
 
 
 def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
@@ -95,5 +86,5 @@ def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
         return "No subject has both a rate and a distance"
     best = max(known, key=lambda pair: pair[0]["decode"].median)
     theirs = [pair for pair in known if pair[0]["name"] in standings.SAME_FILE and pair is not best][:1]
-    said = [f"{e['name']} ({e['decode'].median:.0f} tokens/s) is {d['kl']:.2g}" for e, d in (best, *theirs)]
-    return f"The fastest, {said[0]} nats a token from float32" + "".join(f"; {other}" for other in said[1:])
+    first, *others = [f"{e['name']} ({e['decode'].median:.0f} tokens/s) is {d['kl']:.2g}" for e, d in (best, *theirs)]
+    return "; ".join([f"The fastest, {first} nats a token from float32", *others])

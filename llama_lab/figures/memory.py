@@ -14,16 +14,16 @@ from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
 
 @styled
-def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
+def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
     """Peak resident memory of each subject's own process: interpreter and libraries (pale), and all that came with the
     model.
 
-    found: `footprints.table`; of Ollama it is the client's process, which does not compute. A tick marks the bytes that
-    weights and cache need by the configuration.
+    subjects: `footprints.table`; of Ollama it is the client's process, which does not compute. A tick marks the bytes
+    that weights and cache need by the configuration.
     """
-    figure, axes = new(10, 0.45 * len(found) + 1.9)
-    heights = rows.heights(axes, [f["name"] for f in found])
-    for f in found:
+    figure, axes = new(10, 0.45 * len(subjects) + 1.9)
+    heights = rows.heights(axes, [f["name"] for f in subjects])
+    for f in subjects:
         height, peak, held = heights[f["name"]], np.median(f["peak"]) / 1e6, (f["libraries"] or 0) / 1e6
         axes.barh(height, held, height=0.55, color="#CCCCCC", hatch="..", edgecolor="white")
         axes.barh(height, peak - held, left=held, height=0.55, color=shade(f), alpha=0.8)
@@ -33,23 +33,19 @@ def footprint(found: Sequence[dict], file_bytes: int | None) -> Figure:
             continue
         need = (f["weights"] + f["kv"]) / 1e6
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
-        words = (
-            f"  {peak:.0f} MB, {peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
-        )
-        axes.text(max(peak, held + need), height, words, va="center", fontsize=9)
-    axes.set_xlim(0, 2.3 * max((np.median(f["peak"]) / 1e6 for f in found), default=1))
+        words = f"{peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
+        axes.text(max(peak, held + need), height, f"  {peak:.0f} MB, {words}", va="center", fontsize=9)
+    axes.set_xlim(0, 2.3 * max((np.median(f["peak"]) / 1e6 for f in subjects), default=1))
     name = f" · the file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
-    n = min((len(f["peak"]) for f in found), default=0)
+    n = min((len(f["peak"]) for f in subjects), default=0)
     axes.set_xlabel(
         f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
         f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})"
     )
-    whole = [f for f in found if f["backend"] != standings.OLLAMA]
-    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in whole)
-    said = (
-        f"One answer needs least memory under {peaks[0][1]}, {peaks[0][0]:,.0f} MB"
-        if peaks
-        else "No process was measured"
-    )
-    headline(figure, said + (f", most under {peaks[-1][1]}, {peaks[-1][0]:,.0f} MB" if len(peaks) > 1 else ""))
+    whole = [f for f in subjects if f["backend"] != standings.OLLAMA]
+    least, *_, most = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in [*whole, *whole]) or [None, None]
+    words = "No process was measured"
+    if least:
+        words = f"One answer needs least memory under {least[1]}, {least[0]:,.0f} MB"
+    headline(figure, words + (f", most under {most[1]}, {most[0]:,.0f} MB" if len(whole) > 1 else ""))
     return figure

@@ -31,11 +31,10 @@ def points(axes, values: Sequence[float], height: float, color: str, seed=0, spr
 
 def ends(summary) -> tuple[float, float, float]:
     """(low, middle, high) of a Summary, a Ratio, an entry with such keys, or three numbers."""
-    if isinstance(summary, dict):
-        return summary["low"], summary["median"] if "median" in summary else summary["value"], summary["high"]
     if isinstance(summary, tuple):
         return summary
-    return summary.low, summary.median if hasattr(summary, "median") else summary.value, summary.high
+    fields = summary if isinstance(summary, dict) else vars(summary)
+    return fields["low"], fields["median"] if "median" in fields else fields["value"], fields["high"]
 
 
 def interval(axes, summary, height: float, color="black", mark=18.0, edge=2.2, zorder=(3, 4), **band) -> None:

@@ -7,11 +7,13 @@ PyTorch purple. Labels and markers tell subjects apart too, never colour alone. 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import io
 import json
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -27,8 +29,8 @@ from llama_jax.plumbing import boundary, files
 from llama_jax.plumbing.boundary import Declared
 from llama_lab.bench import AGAIN, environment, provenance
 from llama_lab.bench.wording import instructions, probed
-from llama_lab.figures.dark import themed
 from llama_lab.figures.rounding import the_same_everywhere
+from llama_lab.figures.svg import themed
 
 PALETTE = {
     "black": "#000000", "orange": "#E69F00", "sky": "#56B4E9", "green": "#009E73",
@@ -45,22 +47,14 @@ RUNTIMES = ("llamacpp", "ik-llamacpp", "ollama", "openvino", "torch", "transform
 OTHERS = ("#44AA99", "#999933", "#AA4499", "#332288", "#117733", "#BB5566")  # Tol's, for one's own placements
 STAGES = dict(zip(("trace", "lower", "compile", "run"), OTHERS, strict=False))  # parts of time: no subject's
 STYLE = {
-    "font.size": 11,
-    "axes.titlesize": 11,
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "axes.axisbelow": True,
-    "figure.facecolor": "white",
-    "svg.fonttype": "path",
-    "font.family": "DejaVu Sans",
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-}
+    "font.size": 11, "font.family": "DejaVu Sans", "svg.fonttype": "path", "figure.facecolor": "white",
+    "figure.constrained_layout.use": True, "legend.frameon": False, "axes.titlesize": 11,
+    "axes.titlelocation": "left", "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "axes.axisbelow": True, "grid.alpha": 0.25,
+}  # fmt: skip
 LIMIT_COLOUR, GREY = "#B00020", "#555555"
 TITLE = 13  # points of a headline
+UNSIGNED = {"Software": None}  # of a PNG: Matplotlib would write its version
 
 
 def colour(subject: str) -> str:
@@ -101,9 +95,8 @@ def save(
     that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
     """
     around = meta["environment"]
-    flags = (note, probed(meta), environment.busy(around))
     place = (environment.machine_line(around), instructions(around), meta["created"][:10])
-    line = " · ".join(filter(None, (*place, *flags)))
+    line = " · ".join(filter(None, (*place, note, probed(meta), environment.busy(around))))
     figure.draw_without_rendering()  # a legend may reach below the figure
     # it is laid out; the line below makes the page larger, which would draw a legend along
     figure.set_layout_engine("none")
@@ -112,10 +105,7 @@ def save(
     below = min(0.0, figure.get_tightbbox().y0 / figure.get_figheight()) - 0.005
     figure.text(0.005, below, wrapped(figure, line, 7.5), fontsize=7.5, color=GREY, va="top")
     folder, paths, hashes = Path(out_dir) / "figures", {}, {}
-    for kind, options in {
-        "svg": {"metadata": {"Date": None}},
-        "png": {"dpi": 150, "metadata": {"Software": None}},
-    }.items():
+    for kind, options in dict(svg=dict(metadata={"Date": None}), png=dict(dpi=150, metadata=UNSIGNED)).items():
         buffer = io.BytesIO()
         with matplotlib.rc_context({"svg.hashsalt": name}), the_same_everywhere(figure):
             figure.savefig(buffer, format=kind, bbox_inches="tight", **options)
@@ -154,13 +144,13 @@ def wrapped(figure: Figure, text: str, size: float, bold: bool = False) -> str:
         return text_to_path.get_text_width_height_descent(" ".join(words).replace("$", ""), font, ismath=False)[0]
 
     def lines(room: float) -> list[list[str]]:
-        found = [words[:1]]
+        broken = [words[:1]]
         for word in words[1:]:
-            if width([*found[-1], word]) <= room:
-                found[-1].append(word)
+            if width([*broken[-1], word]) <= room:
+                broken[-1].append(word)
             else:
-                found.append([word])
-        return found
+                broken.append([word])
+        return broken
 
     fewest = len(lines(room))
     shares = (share for share in np.linspace(1 / fewest, 1, 20) if len(lines(share * room)) == fewest)
@@ -181,7 +171,7 @@ def glance(figure: Figure) -> None:
     from IPython.display import display as show
 
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight", metadata={"Software": None})
+    figure.savefig(buffer, format="png", dpi=150, bbox_inches="tight", metadata=UNSIGNED)
     plt.close(figure)
     show(Image(data=buffer.getvalue(), width=700))
 
@@ -219,11 +209,11 @@ def read_manifest(out_dir: str | Path) -> dict:
     """What is drawn and answered in OUT; nothing yet where there is no manifest. Raises UserError for a damaged one."""
     path, remedy = Path(out_dir) / "figures" / "manifest.json", "Remove it, and draw the figures again."
     try:
-        found = boundary.load(path, remedy=remedy)
+        manifest = boundary.load(path, remedy=remedy)
     except FileNotFoundError:
         return {"figures": {}, "notebooks": {}}
-    boundary.read(Manifest, found, str(path), remedy)
-    return found
+    boundary.read(Manifest, manifest, str(path), remedy)
+    return manifest
 
 
 def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
@@ -240,13 +230,36 @@ def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_
     measured yet."""
     about = dict(question=question, finding=finding, parameters={}, created=None, machine=None)
     if meta:
-        about |= dict(
-            parameters=meta["parameters"],
-            created=meta["created"],
-            machine=environment.machine_line(meta["environment"]),
-        )
+        about |= {k: meta[k] for k in ("parameters", "created")}
+        about |= dict(machine=environment.machine_line(meta["environment"]))
     update_manifest(out_dir, "notebooks", notebook, about)
     return finding
+
+
+@dataclass(frozen=True)
+class Page:
+    """A notebook's figures, each saved as NAME-topic and shown in its cell, and its answer, in OUT's manifest.
+
+    name: the notebook's, such as `03-jit-placement`. meta: of the table that it draws from. notes: labels that every
+    figure carries (the model, its random weights, how long the answers are); empty ones are left out.
+    """
+
+    name: str
+    question: str
+    out_dir: str | Path
+    meta: dict | None
+    notes: tuple[str, ...] = ()
+
+    def keep(self, figure: Figure, topic: str, alt: str, *more: str, meta: dict | None = None, notes=None) -> None:
+        """Save a figure and show it. alt: what it shows, in words. more: further labels; notes: in place of all the
+        page's. meta: of another table, where it is drawn from that."""
+        about = meta or self.meta
+        words = ", ".join(filter(None, [*(self.notes if notes is None else notes), *more]))
+        display(save(figure, f"{self.name}-{topic}", self.name, about, about["parameters"], alt, self.out_dir, words))
+
+    def answer(self, finding: str) -> None:
+        """Print the answer, and keep it beside the question."""
+        print(conclude(self.name, self.question, finding, self.meta, self.out_dir))
 
 
 def new(width: float = 9, height: float = 4.5, columns: int = 1, lines: int = 1, **options):
@@ -257,9 +270,9 @@ def new(width: float = 9, height: float = 4.5, columns: int = 1, lines: int = 1,
 def styled(function):
     """Draw in the house style, whatever the notebook has set."""
 
+    @functools.wraps(function)
     def wrapper(*args, **kwargs):
         with matplotlib.rc_context({**matplotlib.rcParamsDefault, **STYLE, "backend": matplotlib.get_backend()}):
             return function(*args, **kwargs)
 
-    wrapper.__name__, wrapper.__doc__ = function.__name__, function.__doc__
     return wrapper

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.text import Text
 
-from llama_lab.figures.labels import along, arranged, beside, crosses, fits, labelled, overlap, readable
+from llama_lab.figures.labels import along, arranged, beside, fits, labelled, overlap, readable, spread_labels, way
 
 
 def chart(points):
@@ -38,16 +38,11 @@ def test_labels_cover_neither_each_other_nor_leave_the_chart(places):
 
 
 def test_a_label_alone_stands_beside_its_point_and_a_moved_one_has_a_line():
-    figure, axes = chart([("a", 10, 0.1, "black")])
-    assert axes.texts[0].xyann == (9, 0)
-    assert axes.texts[0].arrow_patch is None
-    plt.close(figure)
-    figure, axes = chart(
-        [("subject a", 10, 0.1, "black"), ("subject b", 10.1, 0.1, "black"), ("subject c", 10.2, 0.1, "black")]
-    )
-    assert axes.texts[2].xyann[1] != 0
-    assert axes.texts[2].arrow_patch is not None
-    plt.close(figure)
+    for count in (1, 3):
+        figure, axes = chart([(f"subject {i}", 10 + i / 10, 0.1, "black") for i in range(count)])
+        last = axes.texts[-1]
+        assert (last.xyann == (9, 0)) == (last.arrow_patch is None) == (count == 1)
+        plt.close(figure)
 
 
 def across(lines):
@@ -72,15 +67,16 @@ def test_labels_that_found_no_place_choose_first():
     wall = along((150.0, 70.0), (150.0, 100.0))
     for order in ([0, 1], [1, 0]):
         chosen = arranged([at[i] for i in order], [sizes[i] for i in order], wall, frame)
-        placed = [beside(at[i], c, sizes[i]) for i, c in zip(order, chosen, strict=True)]
-        assert not overlap(*placed)
-        assert all(fits(box, wall, *frame) for box in placed)
+        first, second = (beside(at[i], c, sizes[i]) for i, c in zip(order, chosen, strict=True))
+        assert not overlap([first], [second])
+        assert fits(first, wall, frame)
+        assert fits(second, wall, frame)
 
 
 def test_a_way_to_a_mark_goes_over_nothing():
-    assert crosses((0, 0), (9, 42), [(0, 18, 20, 22)])
-    assert not crosses((0, 0), (9, 42), [(12, 18, 20, 22)])
-    assert not crosses((0, 0), (9, 0), [(0, -2, 20, 2)])  # a label at its mark's height has no way to it
+    assert overlap(way((0, 0), (9, 42)), [(0, 18, 20, 22)])
+    assert not overlap(way((0, 0), (9, 42)), [(12, 18, 20, 22)])
+    assert not way((0, 0), (9, 0))  # a label at its mark's height has no way to it
 
 
 def test_where_there_is_no_room_every_label_is_written():
@@ -94,7 +90,7 @@ def test_where_there_is_no_room_every_label_is_written():
     [((0, 0, 4, 4), True), ((0, 0, 6, 6), False), ((-1, 0, 3, 3), False), ((8, 8, 11, 9), False), ((0, 0, 5, 5), True)],
 )
 def test_a_box_fits_where_nothing_is(box, free):
-    assert fits(box, [(5, 5, 7, 7)], 10, 10) is free
+    assert fits(box, [(5, 5, 7, 7)], (10, 10)) is free
 
 
 @pytest.mark.parametrize(
@@ -109,3 +105,15 @@ def test_a_log_axis_has_ticks_to_read_ratios_by(limits, ticks):
     shown = [t for t in axes.get_xticks() if limits[0] <= t <= limits[1]]
     assert shown == pytest.approx(ticks)
     plt.close(figure)
+
+
+def test_heights_of_labels_are_spread():
+    placed = spread_labels({"a": 10.0, "b": 10.1, "c": 10.2, "d": 50.0})
+    heights = sorted(placed.values())
+    assert all(b / a >= 1.15 for a, b in itertools.pairwise(heights))
+    assert placed["d"] == 50.0
+    above = {str(i): 10.0 + i / 100 for i in range(8)}
+    assert max(spread_labels(above, 1.2).values()) > 30
+    lowered = sorted(spread_labels(above, 1.2, centred=True, top=12.0).values())
+    assert lowered[-1] <= 12.0 + 1e-9
+    assert all(b / a >= 1.2 - 1e-9 for a, b in itertools.pairwise(lowered))
