@@ -12,11 +12,16 @@ from functools import cache
 from pathlib import Path
 
 import jinja2
+import pygments
+from markdown_it import MarkdownIt
 from markupsafe import Markup
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 from llama_lab.bench import wording
 from llama_lab.bench.statistics import Ratio, Summary
 
+PARSER = MarkdownIt("commonmark", {"html": False}).enable("table")
 SCROLL = '<div class="scroll" role="region" tabindex="0" aria-label="Table"><table>'  # a table within a text
 
 
@@ -96,8 +101,7 @@ def render(template: str, **values) -> str:
 
 def html(source: str) -> tuple[Markup, list[tuple[str, str]]]:
     """(Markdown as HTML, [(id, words) of each heading of the second level]), its links as `link` turns them."""
-    md = parser().enable("table")
-    tokens, places = md.parse(source), []
+    tokens, places = PARSER.parse(source), []
     for at, token in enumerate(tokens):
         if token.type == "heading_open" and token.tag == "h2":
             words = "".join(child.content for child in tokens[at + 1].children)
@@ -106,19 +110,13 @@ def html(source: str) -> tuple[Markup, list[tuple[str, str]]]:
         for child in token.children or ():
             if child.type == "link_open":
                 child.attrSet("href", link(child.attrGet("href")))
-    text = md.renderer.render(tokens, md.options, {})
+    text = PARSER.renderer.render(tokens, PARSER.options, {})
     return Markup(text.replace("<table>", SCROLL).replace("</table>", "</table></div>")), places
-
-
-def parser():
-    from markdown_it import MarkdownIt
-
-    return MarkdownIt("commonmark", {"html": False})
 
 
 def inline(source: str) -> Markup:
     """A paragraph of Markdown as HTML, without its paragraph."""
-    return Markup(parser().renderInline(" ".join(source.split())))
+    return Markup(PARSER.renderInline(" ".join(source.split())))
 
 
 def anchor(words: str) -> str:
@@ -141,8 +139,4 @@ def link(target: str, suffix: str = ".html") -> str:
 
 def highlighted(code: str) -> Markup:
     """Python in colours."""
-    from pygments import highlight
-    from pygments.formatters import HtmlFormatter
-    from pygments.lexers import PythonLexer
-
-    return Markup(highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip("\n"))
+    return Markup(pygments.highlight(code, PythonLexer(), HtmlFormatter(nowrap=True)).rstrip("\n"))

@@ -54,43 +54,43 @@ def write(path: Path, trials: Iterable[Trial], about: dict, result: dict) -> Pat
 # The table ------------------------------------------------------------------------------------------------------------
 
 
+COLUMNS = {  # head → a subject's cell, from its entry
+    "subject": lambda e: e.get("name", ""),
+    "tokens/s [95 %]": lambda e: interval(part(e, "tokens_per_second"), "median", 1),
+    "IQR": lambda e: decimal(part(e, "tokens_per_second").get("iqr"), 1),
+    "n": lambda e: decimal(part(e, "tokens_per_second").get("n"), 0),
+    "x {baseline} [95 %]": lambda e: interval(part(e, "ratio_to_baseline"), "value", 2),
+    "verdict": lambda e: verdict(e),
+    "TTFT ms": lambda e: decimal(e.get("ttft_ms"), 1),
+    "ITL p50 ms": lambda e: decimal(part(e, "itl_ms").get("p50"), 2),
+    "MBU %": lambda e: decimal(e.get("mbu"), 0, 100),
+    "compile s / programs": lambda e: both(part(e, "compile").get("seconds"), part(e, "compile").get("n"), 2),
+    "peak RSS GB": lambda e: decimal(e.get("peak_rss_bytes"), 2, 1e-9),  # 10^9 bytes
+    "tokens": lambda e: "" if e.get("tokens_equal") is None else summary.tokens_word(e),
+    "valid/void": lambda e: both(e.get("valid_trials"), e.get("voided_trials"), 0).replace(" ", ""),
+}
+WORDS = ("subject", "verdict", "tokens")  # columns that are not of numbers
+
+
 def table(result: dict) -> Table:
-    """A row a subject. MBU in %, peak RSS in GB (10^9 bytes), compile in seconds / programs."""
-    heads = (
-        *("subject", "tokens/s [95 %]", "IQR", "n", f"x {result.get('baseline', 'baseline')} [95 %]", "verdict"),
-        *("TTFT ms", "ITL p50 ms", "MBU %", "compile s / programs", "peak RSS GB", "tokens", "valid/void"),
-    )
-    words = {heads.index(name) for name in ("subject", "verdict", "tokens")}
-    return Table(heads, [*map(row, result.get("subjects", ()))], frozenset(range(len(heads))) - words)
+    """A row a subject."""
+    heads = [head.format(baseline=result.get("baseline", "baseline")) for head in COLUMNS]
+    rows = [[cell(entry) for cell in COLUMNS.values()] for entry in result.get("subjects", ())]
+    return Table(heads, rows, frozenset(at for at, head in enumerate(COLUMNS) if head not in WORDS))
 
 
-def row(entry: dict) -> tuple[str, ...]:
-    """A subject's cells, in the order of the table's heads."""
-    rate, compiled, itl = (entry.get(key) or {} for key in ("tokens_per_second", "compile", "itl_ms"))
-    seconds, programs = decimal(compiled.get("seconds"), 2), decimal(compiled.get("n"), 0)
-    speed, factor, verdict = result_of(entry)
-    return (
-        entry.get("name", ""),
-        speed,
-        decimal(rate.get("iqr"), 1),
-        decimal(rate.get("n"), 0),
-        factor,
-        verdict,
-        decimal(entry.get("ttft_ms"), 1),
-        decimal(itl.get("p50"), 2),
-        decimal(entry.get("mbu"), 0, 100),
-        f"{seconds} / {programs}" if seconds and programs else seconds,
-        decimal(entry.get("peak_rss_bytes"), 2, 1e-9),
-        "" if entry.get("tokens_equal") is None else summary.tokens_word(entry),
-        f"{decimal(entry.get('valid_trials'), 0)}/{decimal(entry.get('voided_trials'), 0)}".strip("/"),
-    )
+def part(entry: dict, key: str) -> dict:
+    return entry.get(key) or {}
 
 
-def result_of(entry: dict) -> tuple[str, str, str]:
-    """(rate, ratio to the baseline, verdict) of a subject."""
-    rate, ratio = (entry.get(key) or {} for key in ("tokens_per_second", "ratio_to_baseline"))
-    control = "A/A control: " if entry.get("name", "").endswith(AGAIN) and ratio.get("verdict") else ""
-    return interval(rate, "median", 1), interval(ratio, "value", 2), f"{control}{ratio.get('verdict') or ''}"
+def verdict(entry: dict) -> str:
+    words = part(entry, "ratio_to_baseline").get("verdict") or ""
+    return f"A/A control: {words}" if words and entry["name"].endswith(AGAIN) else words
+
+
+def both(first: object, second: object, digits: int) -> str:
+    """`1.00 / 7`, or as much of it as there is."""
+    return " / ".join(filter(None, [decimal(first, digits), decimal(second, 0)]))
 
 
 def interval(values: dict, key: str, digits: int) -> str:
@@ -127,11 +127,10 @@ def reporting(result: dict) -> str:
 
 def outcome(entry: dict, baseline: str) -> str:
     """One subject's result in a line."""
-    speed, factor, verdict = result_of(entry)
-    n = decimal((entry.get("tokens_per_second") or {}).get("n"), 0) or "unknown"
+    speed, n, factor = (COLUMNS[head](entry) for head in ("tokens/s [95 %]", "n", "x {baseline} [95 %]"))
     over = f", {factor} x {baseline}" if factor and entry.get("name") != baseline else ""
     rate = f"{speed} tokens/s" if speed else "no valid time"
-    return f"{entry.get('name')}: {rate}, n {n}{over}, {verdict or 'no verdict'}"
+    return f"{entry.get('name')}: {rate}, n {n or 'unknown'}{over}, {verdict(entry) or 'no verdict'}"
 
 
 def flags(result: dict) -> list[str]:

@@ -140,9 +140,9 @@ def test_thin_evidence_says_why():
 def test_sizes_scale_and_the_nearest_run_is_taken():
     (step,) = advice.candidates([table(subject("step", 1000, 50))], replace(WISH, prompt_tokens=8, new_tokens=21))
     assert step.request == pytest.approx(0.2 + 20 * 0.05, rel=0.01)
+    near = [*subject("step", 1000, 50, run="context 15")]
+    far = [*subject("step", 1000, 80, run="context 400", prompt_tokens=389)]
     for prompt, run in ((4, "context 15"), (300, "context 400")):
-        near = subject("step", 1000, 50, run="context 15")
-        far = subject("step", 1000, 80, run="context 400", prompt_tokens=389)
         (step,) = advice.candidates([table(near, far)], replace(WISH, prompt_tokens=prompt))
         assert step.where == f"made ({run})"
 
@@ -150,8 +150,7 @@ def test_sizes_scale_and_the_nearest_run_is_taken():
 def test_several_prompt_lengths_cost_programs():
     wish = replace(WISH, prompt_tokens=200, lengths=20)
     assert advice.buckets(wish) == 9  # 16, 24, 32, 48, 64, 96, 128, 192, 256
-    assert advice.buckets(replace(wish, lengths=2)) == 2
-    assert advice.buckets(replace(wish, prompt_tokens=3)) == 1
+    assert [advice.buckets(replace(wish, **change)) for change in (dict(lengths=2), dict(prompt_tokens=3))] == [2, 1]
     (step,) = advice.candidates([table(subject("step", 1000, 50))], wish)
     assert step.program == pytest.approx(0.25)  # two programs in half a second
     assert step.before == pytest.approx(1.0 + 8 * 0.25, rel=0.05)

@@ -60,60 +60,55 @@ def keep(home, **changes):
     write(home / staleness.EVIDENCE, json.dumps(found))
 
 
-def test_a_table_is_stamped_anew_and_says_why(home):
+def test_a_table_is_stamped_anew_says_why_and_keeps_each_stamp(home):
     rows = {path.name: path.read_bytes() for path in (home / "data").glob("*.csv")}
+    first = git(home, "rev-parse", "HEAD")
     assert staleness.restamp(home, " renamed ") == [CURRENT]
     assert {path.name: path.read_bytes() for path in (home / "data").glob("*.csv")} == rows
     about = record.read_meta(home / "data" / f"{CURRENT}.csv")
     assert provenance.changed(about) == []
     assert about["code"]["roots"] == ["llama_jax.norm"]
     (stamp,) = about["code"]["restamped"]
-    assert (stamp["why"], stamp["before"], stamp["now"]) == ("renamed", "b" * 40, git(home, "rev-parse", "HEAD"))
+    assert (stamp["why"], stamp["before"], stamp["now"]) == ("renamed", "b" * 40, first)
     assert stamp["evidence"] == dict(programs=3, times={"step": dict(ratio=1.01, spread=1.05)})
+    record.read(home / "data" / f"{CURRENT}.csv")  # its digests hold
+    assert sealed({k: v for k, v in about.items() if k != "meta_sha256"}) == about
     stale = record.read_meta(home / "data" / f"{STALE}.csv")
     assert "restamped" not in stale["code"]
     assert provenance.changed(stale)
-    record.read(home / "data" / f"{CURRENT}.csv")  # its digests hold
-    assert sealed({k: v for k, v in about.items() if k != "meta_sha256"}) == about
-
-
-def test_each_stamp_is_kept(home):
-    staleness.restamp(home, "first")
     write(home / "llama_jax" / "norm.py", "x = 2\n")
     git(home, "add", ".")
     git(home, "commit", "-qm", "next")
     keep(home)
     staleness.restamp(home, "second")
     about = record.read_meta(home / "data" / f"{CURRENT}.csv")
-    assert [stamp["why"] for stamp in about["code"]["restamped"]] == ["first", "second"]
+    assert [stamp["why"] for stamp in about["code"]["restamped"]] == ["renamed", "second"]
 
 
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda home: write(home / "llama_jax" / "norm.py", "x = 2\n"), "The tree has changes"),
-        (lambda home: (home / staleness.EVIDENCE).unlink(), "There is no evidence"),
-        (lambda home: write(home / staleness.EVIDENCE, "{}"), "evidence.json has no before"),
-        (lambda home: keep(home, now="c" * 40), "The evidence is of commit cccccccccc"),
-        (lambda home: keep(home, **evidence.judged(SAME, {**SAME, "loop": ["d"]}, ROUNDS)), "other programs for loop"),
-        (lambda home: keep(home, **evidence.judged(SAME, {"step": ["a", "b"]}, ROUNDS)), "other programs for loop"),
-        (lambda home: keep(home, **evidence.judged(SAME, SAME, slower(1.2))), "step takes 1.212 of its time"),
-        (lambda home: keep(home, **evidence.judged(SAME, SAME, slower(0.8))), "step takes 0.808 of its time"),
-    ],
-)
-def test_without_evidence_nothing_is_stamped(home, spoil, words):
-    spoil(home)
+def judged(now, rounds=ROUNDS):
+    return evidence.judged(SAME, now, rounds)
+
+
+SPOILT = {  # what is said → what is wrong
+    "The tree has changes": lambda home: write(home / "llama_jax" / "norm.py", "x = 2\n"),
+    "There is no evidence": lambda home: (home / staleness.EVIDENCE).unlink(),
+    "evidence.json has no before": lambda home: write(home / staleness.EVIDENCE, "{}"),
+    "The evidence is of commit cccccccccc": lambda home: keep(home, now="c" * 40),
+    "other programs for loop": lambda home: keep(home, **judged({**SAME, "loop": ["d"]})),
+    "against it: other programs for loop; step takes": lambda home: keep(home, **judged({"step": ["a", "b"]}, ROUNDS)),
+    "step takes 1.212 of its time": lambda home: keep(home, **judged(SAME, slower(1.2))),
+    "step takes 0.808 of its time": lambda home: keep(home, **judged(SAME, slower(0.8))),
+    f"{STALE} has no roots in llama_lab/bench/code.toml: declare": lambda home: keep(home, current=[CURRENT, STALE]),
+}
+
+
+@pytest.mark.parametrize("words", SPOILT)
+def test_without_evidence_nothing_is_stamped(home, words):
+    SPOILT[words](home)
     before = {path.name: path.read_bytes() for path in (home / "data").iterdir()}
     with pytest.raises(UserError, match=words):
         staleness.restamp(home, "renamed")
     assert {path.name: path.read_bytes() for path in (home / "data").iterdir()} == before
-
-
-def test_a_table_that_nobody_declares_is_named_and_nothing_is_stamped(home):
-    keep(home, current=[CURRENT, STALE])
-    with pytest.raises(UserError, match=f"{STALE} has no roots in llama_lab/bench/code.toml: declare them"):
-        staleness.restamp(home, "renamed")
-    assert provenance.changed(record.read_meta(home / "data" / f"{CURRENT}.csv"))
 
 
 def test_a_reason_must_be_given(home, capsys):
