@@ -40,7 +40,7 @@ def installed():
 
 @contextlib.contextmanager
 def connected(ray, address: str | None) -> Iterator[None]:
-    """A driver of a cluster; of one that begins and ends here where no address is given. Raises UserError where none
+    """A driver of a cluster; without an address of one that begins and ends here. Raises UserError where none
     answers."""
     if address:
         check(address)
@@ -64,10 +64,10 @@ def check(address: str) -> None:
     """Raises UserError for what is no address, and where nobody listens, for which Ray would look for minutes."""
     if address in ("auto", "local"):
         return
-    if not (found := ADDRESS.match(address)):
+    if not (match := ADDRESS.match(address)):
         raise UserError(f"--address is {address!r}; it is HOST:PORT, ray://HOST:PORT or auto.")
     try:
-        socket.create_connection((found[1], int(found[2])), LOOK_S).close()
+        socket.create_connection((match[1], int(match[2])), LOOK_S).close()
     except (OSError, OverflowError) as error:  # the latter: no such port
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"No Ray cluster answers at {address}: {reason}. {BEGINS}") from error
@@ -137,8 +137,8 @@ def shared_out(cpus: Sequence[int], gpus: Sequence[int], count: int | None) -> t
 
 
 def settle(cores: int) -> None:
-    """Keep to so many of this machine's cores that no other actor keeps to, by locks that go with the process; where
-    there are not so many left, or none are asked for, to all. Must come before JAX computes."""
+    """Keep to so many of this machine's cores that no other actor keeps to, by locks that go with the process; to all
+    where too few are left, or none are asked for. Must come before JAX computes."""
     mine: list[tuple[int, TextIO]] = []
     for core in sorted(os.sched_getaffinity(0)) if cores else ():
         lock = open(Path(tempfile.gettempdir()) / f"llama-jax-core-{core}-{os.getuid()}.lock", "w")  # noqa: SIM115

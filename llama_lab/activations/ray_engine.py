@@ -205,8 +205,7 @@ class Tally:
         return time.perf_counter() - self.start
 
     def heard(self, spent: Progress) -> None:
-        """One unit more. One that was found committed (by an actor that has died since) is no work of now, but is
-        there."""
+        """One unit more. Work of now does not include one that was found committed, by an actor that has died since."""
         sums = {name: getattr(self.done, name) + getattr(spent, name) for name in SPENT}
         self.done = self.done._replace(**sums | dict(seconds=self.seconds, unit=spent.unit))
         self.progress(self.done)

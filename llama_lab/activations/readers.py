@@ -33,7 +33,7 @@ from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import LONG
 
 Example = str | list[int]
-Told = Callable[[bytes], None]  # is called with every byte that is read, such as `hashlib.sha256().update`
+Update = Callable[[bytes], None]  # is called with every byte that is read, such as `hashlib.sha256().update`
 
 READERS = {".txt": "paragraphs", ".md": "paragraphs", ".jsonl": "records", ".parquet": "rows"}
 MOST = 300_000  # files and folders that are looked through for those that a source names
@@ -156,8 +156,8 @@ BEGIN = Place()
 class Reading:
     """A binary file, gone through by line from a place on; `place` is where it is now."""
 
-    def __init__(self, file: BinaryIO, name: str, place: Place = BEGIN, told: Told | None = None):
-        self.file, self.name, self.place, self.told = file, name, place, told
+    def __init__(self, file: BinaryIO, name: str, place: Place = BEGIN, update: Update | None = None):
+        self.file, self.name, self.place, self.update = file, name, place, update
         if place.at:
             file.seek(place.at)
 
@@ -175,8 +175,8 @@ class Reading:
                     f" {error.start + 1}. Convert it, for example with iconv."
                 ) from error
             self.place = Place(self.place.at + len(raw), number)
-            if self.told:
-                self.told(raw)
+            if self.update:
+                self.update(raw)
             yield number, line
 
     def paragraphs(self) -> Iterator[str]:
@@ -247,17 +247,17 @@ def kind_of(path: Path | str) -> str:
     return READERS[os.path.splitext(path)[1].lower()]
 
 
-def read(path: Path | str, field: str, place: Place = BEGIN, told: Told | None = None) -> Iterator[Example]:
+def read(path: Path | str, field: str, place: Place = BEGIN, update: Update | None = None) -> Iterator[Example]:
     """The examples of a file from a place on, by its suffix. Raises UserError where it cannot be read."""
     if (kind := kind_of(path)) == "rows":
         yield from rows(path, field, place.at)
         return
     with opened(path) as file:
-        lines = Reading(file, str(path), place, told)
+        lines = Reading(file, str(path), place, update)
         yield from lines.paragraphs() if kind == "paragraphs" else lines.records(field)
 
 
-def ends(path: Path | str, told: Told) -> Iterator[Place]:
+def ends(path: Path | str, update: Update) -> Iterator[Place]:
     """The place after each example of a file. Nothing is parsed, and of a parquet file only the footer is read."""
     if (kind := kind_of(path)) == "rows":
         with table(path) as file:
@@ -265,7 +265,7 @@ def ends(path: Path | str, told: Told) -> Iterator[Place]:
         yield from (Place(row + 1) for row in range(count))
         return
     with opened(path) as file:
-        lines = Reading(file, str(path), told=told)
+        lines = Reading(file, str(path), update=update)
         for _ in lines.paragraphs() if kind == "paragraphs" else lines.filled():
             yield lines.place
 

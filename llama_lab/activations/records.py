@@ -50,7 +50,6 @@ def unpacked(numbers: Numbers) -> Moments:
 
 
 def small(row: list[int]) -> list[int]:
-    """A shape of a row, not so large that no array can be made of it."""
     if math.prod(row) > LARGEST_ROW:
         raise ValueError(f"a row has at most {LARGEST_ROW:,} values")
     return row
@@ -124,18 +123,15 @@ def commit_name(unit: int) -> str:
 
 
 def commits(folder: Folder) -> dict[int, Commit]:
-    """Unit → commit, in order, of all units whose shard is there in full size.
-
-    A commit whose shard is missing or cut short is left out, so that a resumed run does the unit again. Raises
-    UserError for one that is damaged itself.
-    """
+    """Unit → commit, in order, of all units whose shard is there in full size: a resumed run does the others again.
+    Raises UserError for a damaged commit."""
     sizes = folder.sizes("units/")
     read = {unit: read_commit(folder, unit, Commit) for unit in committed(sizes)}
     return {unit: commit for unit, commit in read.items() if sizes.get(shard_name(unit)) == commit.bytes}
 
 
 def committed_unit(folder: Folder, unit: int) -> Commit | None:
-    """The commit of one unit whose shard is there in full size, as `commits` finds it; None where there is none."""
+    """The commit of one unit as `commits` finds it; None where there is none."""
     if folder.size(commit_name(unit)) is None:
         return None
     commit = read_commit(folder, unit, Commit)

@@ -45,11 +45,8 @@ SPLIT = {
 
 
 def mesh(data: int, tensor: int) -> Mesh:
-    """All devices of all processes as a grid with the axes "data" and "tensor". Raises UserError where their number is
-    another.
-
-    A row of the grid, which exchanges values in each layer, lies within a process where it can.
-    """
+    """All devices of all processes as a grid with the axes "data" and "tensor"; a row of it, which exchanges values in
+    each layer, lies within a process where it can. Raises UserError where their number is another."""
     if min(data, tensor) < 1 or data * tensor != len(jax.devices()):
         raise UserError(
             f"A mesh of {data} x {tensor} needs {data * tensor} devices; JAX sees {len(jax.devices())}, processes:"
@@ -76,10 +73,8 @@ def partition(path, weight, size: int) -> PartitionSpec:
 
 
 def shard(params: Model, mesh: Mesh) -> Model:
-    """The same weights, each device with its own part of them. Each process puts only what its devices hold.
-
-    params: on the host (`host()`), so that no device ever holds a whole one of those that are split.
-    """
+    """The same weights, each device with its own part of them. Each process puts only what its devices hold. params: on
+    the host (`host()`), so that no device ever holds a whole one of those that are split."""
 
     def put(path, weight):
         return spread(np.asarray(weight), mesh, partition(path, weight, mesh.shape["tensor"]))
@@ -102,11 +97,8 @@ def check_batch(batch: tuple[int, int], mesh: Mesh) -> None:
 
 
 def host() -> jax.Device:
-    """The processor as a device, where weights are loaded before `shard` spreads them:
-    `checkpoint.load(name, device=host())`.
-
-    Raises UserError where JAX_PLATFORMS leaves it out.
-    """
+    """The processor as a device, where weights are loaded before `shard` spreads them. Raises UserError where
+    JAX_PLATFORMS leaves it out."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
@@ -117,8 +109,8 @@ def host() -> jax.Device:
 
 
 def join(seconds: int = JOIN) -> None:
-    """Meet the other processes that SLURM, Open MPI, Kubernetes, a TPU pod, whatever `jax.distributed.initialize`
-    detects, has started. Must come before anything that JAX computes.
+    """Meet the other processes that a launcher known to `jax.distributed.initialize` has started. Must come before
+    anything that JAX computes.
 
     Raises UserError where no launcher is detected. Where the others do not answer in time the process ends with one
     line and exit code 2, because JAX's runtime would end it with a core dump.

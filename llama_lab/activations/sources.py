@@ -34,7 +34,7 @@ from llama_jax.plumbing.boundary import Declared
 from llama_jax.plumbing.errors import UserError
 from llama_lab import corpus
 from llama_lab.activations import hub, readers
-from llama_lab.activations.readers import BEGIN, Example, Place, Told, example
+from llama_lab.activations.readers import BEGIN, Example, Place, Update, example
 from llama_lab.activations.spec import Whole
 
 FIELD = "text"  # the field of a record that is read where no other is named
@@ -63,16 +63,16 @@ class Files:
     def __init__(self, paths: Sequence[Path | str], field: str):
         self.paths, self.field = paths, field
 
-    def read(self, start: Start = begin, told: Told | None = None) -> Iterator[Example]:
+    def read(self, start: Start = begin, update: Update | None = None) -> Iterator[Example]:
         """The examples from a start on. Of what is before it nothing is read, or of parquet no row group."""
         number, *place = start
         for path in self.paths[number:]:
-            yield from readers.read(path, self.field, Place(*place), told)
+            yield from readers.read(path, self.field, Place(*place), update)
             place = BEGIN
 
-    def ends(self, told: Told) -> Iterator[Start]:
+    def ends(self, update: Update) -> Iterator[Start]:
         """The start of what follows, after each example."""
-        return ((i, *place) for i, path in enumerate(self.paths) for place in readers.ends(path, told))
+        return ((i, *place) for i, path in enumerate(self.paths) for place in readers.ends(path, update))
 
 
 class Items:
@@ -83,10 +83,10 @@ class Items:
     def __init__(self, count: int, read_from: Callable[[int], Iterator[Example]]):
         self.count, self.read_from = count, read_from
 
-    def read(self, start: Start = begin, told: Told | None = None) -> Iterator[Example]:
+    def read(self, start: Start = begin, update: Update | None = None) -> Iterator[Example]:
         return self.read_from(start[0])
 
-    def ends(self, told: Told) -> Iterator[Start]:
+    def ends(self, update: Update) -> Iterator[Start]:
         return ((number,) for number in range(1, self.count + 1))
 
 
@@ -121,12 +121,9 @@ class Source:
 
     @cached_property
     def about(self) -> dict:
-        """JSON values that identify the source: kind, what it is called, limit, and a sha256 of the contents where
-        there is one.
-
+        """JSON values that identify the source: kind, name, limit, and a sha256 of the contents where there is one.
         Files are read whole for that, once. Their names are without folders: a source that was moved is the same
-        source.
-        """
+        source."""
         return {**self.describe(), "limit": self.limit}
 
     @cached_property
@@ -142,8 +139,8 @@ class Source:
         return itertools.islice(self.read(), self.limit)
 
     def parts(self, size: int) -> Iterator[Part]:
-        """Its units of `size` examples, the last one shorter. Files of lines are read to find where lines end; of
-        parquet the footers. Raises UserError where it can be read in order only."""
+        """Its units of `size` examples, the last one shorter; of lines their ends are read, of parquet the footers.
+        Raises UserError where it can be read in order only."""
         if self.contents is None:
             raise UserError(
                 f"{self.name} can be read in order only: which units it has shows at its end. Run it in one process, or"
@@ -196,7 +193,6 @@ class Chunk:
 
 
 def changed(unit: int, first: int, examples: int) -> str:
-    """The message where examples are not those of their unit any more."""
     return (
         f"The source has changed: examples {first} to {first + examples - 1} are not those of unit {unit}. Bring the"
         " old source back, or extract into a new folder."
@@ -215,8 +211,7 @@ def taken(examples: Iterator[Example], count: int, unit: int) -> list[Example]:
 
 
 def chunks(source: Iterable[Example], size: int) -> Iterator[Chunk]:
-    """A source cut into chunks of `size` examples while it is read in order, the last one shorter: the same ones
-    whoever asks. Raises UserError for one that is too large to be held."""
+    """A source cut into chunks of `size` examples while it is read in order, the last one shorter."""
     checked_size(size)
     examples = iter(source)
     for number in itertools.count():

@@ -114,8 +114,8 @@ def whole(value) -> tuple[int, ...]:
 
 
 def parse_sites(text: str) -> Iterable[tuple[str, Layers]]:
-    """Sites as a command line has them: `resid_post:3,7 mlp_out:0-5 q:all ln_final`; commas, semicolons or spaces
-    between them."""
+    """Sites as a command line has them: `resid_post:3,7 mlp_out:0-5 q:all ln_final`; commas, semicolons or spaces part
+    them."""
     sites: list[tuple[str, list[str]]] = []
     for word in filter(None, re.split(r"[\s,;]+", text)):
         name, colon, layer = word.partition(":")
@@ -141,8 +141,8 @@ def parse_layers(name: str, words: Sequence[str]) -> str | tuple[int, ...]:
 
 
 def row_shape(site: Site, config: ModelConfig, length: int) -> tuple[int, ...]:
-    """Shape of one token's value: (D,), (H, h), (K, h), (H, T) for the pattern over the T tokens of its context,
-    (V,)."""
+    """Shape of one token's value: (D,), (H, h), (K, h), (V,), or (H, T) for the pattern over its context of T
+    tokens."""
     shapes = {"q": (config.num_attention_heads, config.head_dim), "pattern": (config.num_attention_heads, length),
               "logits": (config.vocab_size,)}  # fmt: skip
     shapes["k"] = shapes["v"] = (config.num_key_value_heads, config.head_dim)

@@ -23,26 +23,10 @@ import pyarrow.parquet as pq
 
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
-from llama_lab.activations import shards
+from llama_lab.activations import records, shards
 from llama_lab.activations.folder import Folder
 from llama_lab.activations.moments import Moments, joined
-from llama_lab.activations.records import (
-    FINISH,
-    RESTORE,
-    SEALED,
-    Commit,
-    Run,
-    Whole,
-    as_json,
-    commit_name,
-    commits,
-    packed,
-    plain,
-    read_commit,
-    record,
-    sealed,
-    shard_name,
-)
+from llama_lab.activations.records import Commit, Whole, commit_name, commits, packed, plain, sealed, shard_name
 from llama_lab.activations.spec import ActivationSpec, Site
 
 RUN, PLAN, COMPLETE, INDEX = "run.json", "plan.json", "complete.json", "index.parquet"
@@ -52,15 +36,13 @@ LONGEST_INDEX = 256 << 20  # bytes: more than a million units
 
 
 def describe(spec: ActivationSpec, row_shapes: Mapping[str, Sequence[int]]) -> dict:
-    """The field `spec` of a fingerprint: {sites: {site: shape of a row}, positions, dtype}; a store's columns are known
-    from it."""
+    """The field `spec` of a fingerprint, from which a store's columns are known."""
     positions = spec.positions if isinstance(spec.positions, str) else list(spec.positions)
     sites = {site: list(shape) for site, shape in row_shapes.items()}
     return {"sites": sites, "positions": positions, "dtype": spec.dtype}
 
 
 def spec_of(run: Mapping) -> ActivationSpec:
-    """The spec back from a fingerprint."""
     spec = run["spec"]
     sites = [name.partition(":") for name in spec["sites"]]
     pairs = tuple(Site(name, int(layer) if layer else None) for name, _, layer in sites)
@@ -68,16 +50,15 @@ def spec_of(run: Mapping) -> ActivationSpec:
 
 
 def read_run(folder: Folder) -> dict | None:
-    """The fingerprint, None where there is none. Raises UserError when it is damaged or does not say what the store
-    holds."""
-    if (run := fields(folder, RUN, RESTORE)) is None:
+    """The fingerprint, None where there is none. Raises UserError when it is damaged or describes no store."""
+    if (run := fields(folder, RUN, records.RESTORE)) is None:
         return None
     name = f"{folder.where}/{RUN}"
-    boundary.read(Run, run, name, RESTORE)
+    boundary.read(records.Run, run, name, records.RESTORE)
     try:
         spec_of(run)
     except UserError as error:
-        raise UserError(f"{name} does not describe a store: {error} {RESTORE}") from None
+        raise UserError(f"{name} does not describe a store: {error} {records.RESTORE}") from None
     return run
 
 
@@ -90,20 +71,19 @@ def fields(folder: Folder, name: str, remedy: str) -> dict | None:
     """A record without its seal, None where there is none. Raises UserError when it is damaged."""
     if (content := folder.read(name)) is None:
         return None
-    values = record(content, f"{folder.where}/{name}", remedy)
-    values.pop(SEALED, None)
+    values = records.record(content, f"{folder.where}/{name}", remedy)
+    values.pop(records.SEALED, None)
     return values
 
 
 def read_whole(folder: Folder) -> Whole | None:
     """What complete.json says, None where there is none. Raises UserError when it is damaged."""
-    whole = fields(folder, COMPLETE, FINISH)
-    return None if whole is None else boundary.read(Whole, whole, f"{folder.where}/{COMPLETE}", FINISH)
+    whole = fields(folder, COMPLETE, records.FINISH)
+    return None if whole is None else boundary.read(Whole, whole, f"{folder.where}/{COMPLETE}", records.FINISH)
 
 
 def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
-    """Make the folder this run's: write run.json, or find the same there. Of several that do so at once one writes it,
-    and the others find it.
+    """Make the folder this run's: write run.json, or find the same there. Of several that do so at once one writes it.
 
     fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError where a run is there and `resume` is
     not asked for, where it is another run, naming the fields that differ, and where there are units but no run.json.
@@ -114,7 +94,7 @@ def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
         if folder.names("units/") and folder.read(RUN) is None:
             raise UserError(f"{folder.where} holds units but no {RUN} that says whose. Choose another folder.")
         resume = folder.create(RUN, sealed(wanted, indent=2)) or resume
-    if different := list(differences(fields(folder, RUN, RESTORE), wanted)):
+    if different := list(differences(fields(folder, RUN, records.RESTORE), wanted)):
         more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         which = "; ".join(different[:SHOWN]) + more
         raise UserError(f"{folder.where} holds another run: {which}. Choose another folder.")
@@ -186,7 +166,7 @@ def finish(folder: Folder, units: int | None = None) -> dict:
         raise UserError(f"{folder.where} holds unit {extra[0]}, but the source has {count} units: it has changed.")
     first, merged = 0, {}  # a unit without rows may have no moments
     for unit in committed:
-        commit = read_commit(folder, unit)
+        commit = records.read_commit(folder, unit)
         if commit.first != first:
             name = f"{folder.where}/{commit_name(unit)}"
             raise UserError(f"{name} begins at example {commit.first}; {first} should follow.")
@@ -202,7 +182,7 @@ def finish(folder: Folder, units: int | None = None) -> dict:
 def summary(units: Sequence[Commit], merged: Mapping[str, Moments]) -> dict:
     """What complete.json says of the units: totals, a hash of all commits' fields, moments."""
     totals = {name: sum(getattr(c, name) for c in units) for name in ("examples", "rows", "tokens", "bytes")}
-    digest = hashlib.sha256(as_json([plain(c) for c in units])).hexdigest()
+    digest = hashlib.sha256(records.as_json([plain(c) for c in units])).hexdigest()
     moments = {site: packed(merged[site]) for site in merged}
     return {"units": len(units), **totals, "commits_sha256": digest, "moments": moments}
 
@@ -217,11 +197,10 @@ def rebuild_index(folder: Folder) -> None:
     """Make index.parquet anew from the commits; complete.json, where it is, gets its new digest."""
     digest = write_index(folder, list(commits(folder).values()))
     if read_whole(folder):
-        folder.write(COMPLETE, sealed(fields(folder, COMPLETE, FINISH) | {"index_sha256": digest}))
+        folder.write(COMPLETE, sealed(fields(folder, COMPLETE, records.FINISH) | {"index_sha256": digest}))
 
 
 def write_index(folder: Folder, units: Sequence[Commit]) -> str:
-    """Returns its sha256."""
     sink = pa.BufferOutputStream()
     pq.write_table(index_table(units), sink)
     content = sink.getvalue().to_pybytes()
@@ -230,12 +209,11 @@ def write_index(folder: Folder, units: Sequence[Commit]) -> str:
 
 
 def read_index(content: bytes) -> pa.Table:
-    """The table of an index whose digest has been compared: bytes that nobody vouches for are not given to the reader
-    of the format. Raises ArrowException, OSError or ValueError for what is none.
+    """The table of an index whose digest has been compared: other bytes are not given to the reader of the format.
+    Raises ArrowException, OSError or ValueError.
 
-    Read in this thread. `pyarrow.parquet.read_table` reads in threads of its own, one of which may be the last to
-    let go of the file when Python is already leaving; that thread then dies where C++ allows no dying, and the process
-    aborts.
+    Read in this thread: a thread of `pyarrow.parquet.read_table` may let go of the file when Python is already leaving.
+    It then dies where C++ allows no dying, and the process aborts.
     """
     with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
         return file.read(use_threads=False)

@@ -52,8 +52,8 @@ def place() -> Place | None:
 
 
 def settle(place: Place) -> Iterator[int]:
-    """Be a worker: on this process's share of the cores or its own GPU, and gone when the supervisor is. Returns the
-    units that it is given, as they come. Must come before JAX is used."""
+    """Be a worker: on its share of the cores or its own GPU, and gone when the supervisor is. Returns the units that it
+    is given, as they come. Must come before JAX is used."""
     import jax
 
     if hasattr(os, "sched_setaffinity"):
@@ -107,8 +107,7 @@ class Worker:
             reader.start()
 
     def hear(self, line: str, changed: Callable[[Worker], None]) -> None:
-        """One line of its standard output; what is not ours, such as the torn line of a killed process, is passed
-        over."""
+        """One line of its standard output. Others' lines, and the torn line of a killed process, are passed over."""
         with contextlib.suppress(ValueError, TypeError):
             match json.loads(line):
                 case {"progress": fields}:
@@ -118,7 +117,6 @@ class Worker:
                     self.report = RunReport(**fields)
 
     def overhear(self, line: str) -> None:
-        """One line of its standard error."""
         if line.startswith("error: "):
             self.error = line.removeprefix("error: ").strip()
         else:
@@ -131,7 +129,6 @@ class Worker:
 
     @property
     def end(self) -> str:
-        """How it ended, in words."""
         code = self.process.returncode
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
@@ -169,7 +166,6 @@ class Pool:
                         other.give(self.dealer.deal(other.index))
 
     def done(self) -> bool:
-        """Whether all units are committed."""
         return self.dealer is not None and not self.dealer.left
 
     def close(self) -> None:
@@ -256,8 +252,7 @@ def wait(workers: Sequence[Worker], seconds: float) -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM is an interruption like Ctrl-C: without this it would end the supervisor before it has ended its
-    workers."""
+    """SIGTERM is an interruption like Ctrl-C: else it would end the supervisor before its workers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -295,7 +290,7 @@ def summed_progress(workers: Sequence[Worker]) -> Progress:
 
 
 def report_of(workers: Sequence[Worker], out: str, shard: Shard | None, written: int) -> RunReport:
-    """One report of all: what the store holds, and what each did added up, as far as those said that were stopped."""
+    """One report of all: what the store holds, and what each worker did, as far as the stopped ones reported."""
     complete, committed = finish(out), commits(open_folder(out))
     shards = share_of(range(max(committed, default=-1) + 1), shard)
     asked = [committed[number] for number in shards if number in committed]

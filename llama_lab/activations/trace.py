@@ -29,9 +29,9 @@ Interval = tuple[float, float]  # microseconds
 class Trace:
     """A Perfetto trace of the first `batches` batches of what happens within, in a file. Without a path: nothing.
 
-    It ends when one more batch begins, or with the `with` block; then the file is written, which takes its time. Events
-    are held in memory until then, hence the bound. After an error nothing is written. Raises UserError where the file
-    cannot be, or another trace is being taken.
+    It is written when one more batch begins, or with the `with` block; until then events are held in memory, hence the
+    bound. After an error nothing is written. Raises UserError where the file cannot be, or another trace is being
+    taken.
     """
 
     def __init__(self, path: str | Path | None, batches: int = BATCHES):
@@ -58,13 +58,12 @@ class Trace:
 
 
 def idle_share(trace: bytes | str | Path) -> float:
-    """The share, 0 to 1, of the time from the first to the last piece of device work during which the device ran none.
+    """The share, 0 to 1, of the time from the first to the last piece of device work during which the device ran none;
+    of several devices the mean of their shares.
 
-    With several devices: the mean of their shares of that same time. On a CPU, whose cores are the device, an
-    instruction that keeps one thread busy counts as work like one that keeps all: this is how long nothing ran, not how
-    many cores were free. Copies between host and device are not work, nor is anything before the first or after the
-    last instruction. Tracing costs time of its own, for short instructions a good part of theirs; a CUDA graph may show
-    as one event, its own gaps not told apart.
+    On a CPU, whose cores are the device, an instruction that keeps one thread busy counts as work like one that keeps
+    all. Copies between host and device are not work. Tracing costs time of its own, for short instructions a good part
+    of theirs; a CUDA graph may show as one event, gaps included.
     Raises UserError for what is no trace, for one without device work, and for one that XLA has cut off at MOST_EVENTS.
     """
     events = tracing.events(trace)

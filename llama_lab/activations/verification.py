@@ -15,36 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.activations import moments, shards
+from llama_lab.activations import moments, records, shards, store
 from llama_lab.activations.folder import Folder, open_folder
 from llama_lab.activations.moments import Moments, merge
 from llama_lab.activations.plan import read_plan
-from llama_lab.activations.records import (
-    SEALED,
-    Commit,
-    Sealed,
-    Whole,
-    commit_name,
-    committed,
-    plain,
-    read_commit,
-    record,
-    shard_name,
-)
-from llama_lab.activations.store import (
-    COMPLETE,
-    INDEX,
-    LONGEST_INDEX,
-    PLAN,
-    RUN,
-    digest_of,
-    index_table,
-    no_store,
-    read_index,
-    read_run,
-    read_whole,
-    summary,
-)
+from llama_lab.activations.records import Commit, Sealed, Whole, commit_name, shard_name
+from llama_lab.activations.store import COMPLETE, INDEX, PLAN, RUN
 
 T = TypeVar("T")
 PIECE = 1 << 24  # bytes hashed at a time, and bytes of float64 that moments are computed of at a time
@@ -83,14 +59,14 @@ def check(folder: Folder) -> Check:
     """See `verify`."""
     sizes, problems = folder.sizes(), []
     if not any(name in (RUN, COMPLETE) or name.startswith("units/") for name in sizes):
-        raise no_store(folder)
+        raise store.no_store(folder)
     attempt = partial(attempted, folder, problems)
-    run = attempt(RUN, read_run, folder)
+    run = attempt(RUN, store.read_run, folder)
     spec, units, merged = run and run["spec"], [], {}
-    for unit in committed(sizes):
-        if (commit := attempt(commit_name(unit), read_commit, folder, unit)) is None:
+    for unit in records.committed(sizes):
+        if (commit := attempt(commit_name(unit), records.read_commit, folder, unit)) is None:
             continue
-        units.append(Commit(**plain(commit)))  # without its moments: there may be many units
+        units.append(Commit(**records.plain(commit)))  # without its moments: there may be many units
         shard = attempt(shard_name(unit), shard_problems, folder, commit, sizes, spec)
         problems += [Problem(shard_name(unit), reason) for reason in shard or ()]
         if shard == [] and spec:
@@ -100,15 +76,15 @@ def check(folder: Folder) -> Check:
             if before.mean.shape == summed.mean.shape:  # if not, it is among the problems already
                 merged[site] = merge(before, summed) if site in merged else summed
     problems += [*name_problems(folder, sizes), *sequence_problems(units)]
-    whole = attempt(COMPLETE, read_whole, folder, missing="missing: the run has not finished; resume it")
+    whole = attempt(COMPLETE, store.read_whole, folder, missing="missing: the run has not finished; resume it")
     planned = PLAN in sizes or (whole is not None and whole.plan_sha256 is not None)
     plan = attempt(PLAN, read_plan, folder) if planned else None
     for name, known in ((RUN, run), (COMPLETE, whole)):
-        if known is not None and SEALED not in record(folder.read(name), name):
+        if known is not None and records.SEALED not in records.record(folder.read(name), name):
             problems.append(Problem(name, "has no seal: an earlier version wrote it; a flipped bit may stay unseen"))
     if whole is not None:
         for name, known, sha256 in ((RUN, run, whole.run_sha256), (PLAN, plan, whole.plan_sha256)):
-            if known is not None and sha256 != digest_of(folder, name):
+            if known is not None and sha256 != store.digest_of(folder, name):
                 problems.append(Problem(name, "changed since the run finished"))
         problems += total_problems(folder, whole, units, merged)
         index = attempt(INDEX, index_problems, folder, whole, units)
@@ -131,8 +107,7 @@ def attempted(
 
 
 def shard_problems(folder: Folder, commit: Commit, sizes: Mapping[str, int], spec: Mapping | None) -> list[str]:
-    """Missing, truncated, changed; another dtype, shape or site than the run's; labels out of order. The first is
-    enough."""
+    """Missing, truncated, changed; another dtype, shape or site; labels out of order. The first is enough."""
     name = shard_name(commit.unit)
     if name not in sizes:
         return ["missing, although its unit is committed"]
@@ -238,7 +213,7 @@ def sequence_problems(units: Sequence[Commit]) -> Iterator[Problem]:
 
 
 def absent(unit: int, end: int, why: str) -> Problem:
-    """The units from one to another are not there; one line, however many they are."""
+    """Units from one to another are missing; one problem, however many they are."""
     more = f", and {end - unit - 1:,} more after it" if end > unit + 1 else ""
     return Problem(commit_name(unit), f"missing{more}, although {why}")
 
@@ -246,8 +221,7 @@ def absent(unit: int, end: int, why: str) -> Problem:
 def total_problems(
     folder: Folder, whole: Whole, units: Sequence[Commit], merged: Mapping[str, Moments]
 ) -> Iterator[Problem]:
-    """complete.json says what the commits say."""
-    expected, written = summary(units, merged), record(folder.read(COMPLETE), COMPLETE)
+    expected, written = store.summary(units, merged), records.record(folder.read(COMPLETE), COMPLETE)
     after = units[-1].unit + 1 if units else 0
     if after < whole.units:
         yield absent(after, whole.units, f"{COMPLETE} counts {whole.units:,} units")
@@ -257,14 +231,14 @@ def total_problems(
 
 def index_problems(folder: Folder, whole: Whole, units: Sequence[Commit]) -> list[str] | None:
     """What is wrong with the index, None where there is none. Its own digest covers what no table shows."""
-    if (content := folder.read(INDEX, LONGEST_INDEX)) is None:
+    if (content := folder.read(INDEX, store.LONGEST_INDEX)) is None:
         return None
     if whole.index_sha256 is None:
         return [f"an earlier version wrote it, and {COMPLETE} has no digest of it"]
     if hashlib.sha256(content).hexdigest() != whole.index_sha256:
         return ["changed since the run finished: its sha256 is another"]
     try:
-        same = read_index(content).equals(index_table(units))
+        same = store.read_index(content).equals(store.index_table(units))
     except (pa.ArrowException, OSError, ValueError) as error:
         return [f"no parquet file that can be read: {' '.join(str(error).split())}"]
     return [] if same else ["contradicts the commits"]

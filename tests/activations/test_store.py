@@ -40,7 +40,7 @@ def test_a_unit_is_read_back_as_it_was_written(rows, folder):
     back = read_all(folder, "units/001/001234.safetensors")
     assert back.keys() == tensors.keys()
     assert all(same_bits(back[name], tensors[name]) for name in tensors)
-    again = store.read_commit(folder, 1234)
+    again = records.read_commit(folder, 1234)
     assert store.Commit(**store.plain(again)) == commit == store.commits(folder)[1234]
     assert (commit.rows, commit.first, commit.examples, commit.tokens) == (rows, 3702, 3, rows + 2)
     assert commit.bytes == folder.size("units/001/001234.safetensors")
@@ -192,7 +192,7 @@ def test_a_damaged_commit_is_one_line(tmp_path):
         change(values)
         path.write_bytes(records.sealed(values))
         with says(str(path), words):
-            store.read_commit(open_folder(tmp_path), 0)
+            records.read_commit(open_folder(tmp_path), 0)
 
 
 def test_a_full_disk_is_one_line_and_leaves_what_is_committed_valid(tmp_path, monkeypatch):
