@@ -47,25 +47,16 @@ if TYPE_CHECKING:  # what is imported when it is first asked for
     from llama_jax.tokenizer import Tokenizer
 
 MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
-HOME = {  # name here: the module that defines it
-    "Checkpoint": "checkpoint",
-    "load": "checkpoint",
-    "PRESETS": "config",
-    "ModelConfig": "config",
-    "Answer": "generate",
-    "Engine": "generate",
-    "answer": "generate",
-    "bind": "generate",
-    "build": "generate",
-    "logits": "generate",
-    "stream": "generate",
-    "LADDER": "placement",
-    "Placement": "placement",
-    "parse": "placement",
-    "UserError": "plumbing.errors",
-    "Sampler": "sampling",
-    "Tokenizer": "tokenizer",
+OFFERED = {  # module: what the package itself offers of it
+    "checkpoint": ("Checkpoint", "load"),
+    "config": ("PRESETS", "ModelConfig"),
+    "generate": ("Answer", "Engine", "answer", "bind", "build", "logits", "stream"),
+    "placement": ("LADDER", "Placement", "parse"),
+    "plumbing.errors": ("UserError",),
+    "sampling": ("Sampler",),
+    "tokenizer": ("Tokenizer",),
 }
+HOME = {name: module for module, names in OFFERED.items() for name in names}
 __all__ = sorted((*MODULES, *HOME))
 
 

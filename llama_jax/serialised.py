@@ -116,7 +116,7 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
     about, entries, blobs = read(Path(path))
     engine = generate.build(checkpoint, replace(placement, compile="aot"))
     if placement.kernels != "none":
-        from llama_jax.kernels.registry import ENTRIES, registered  # here: without kernels their compiler is not needed
+        from llama_jax.kernels.build import ENTRIES, registered  # here: without kernels their compiler is not needed
 
         for name in ENTRIES:  # else only tracing would, and XLA takes no program that calls what it does not know
             registered(name)

@@ -1,5 +1,6 @@
 """What README and docs say of files, commands and constants is so."""
 
+import csv
 import itertools
 import json
 import re
@@ -15,6 +16,7 @@ from llama_jax import placement
 from llama_jax.plumbing import paths
 from llama_lab import cli
 from llama_lab.cli.common import join_pairs
+from tests.fuzz import arena
 
 TEXTS = {
     path.relative_to(paths.ROOT).as_posix(): path.read_text(encoding="utf-8")
@@ -156,6 +158,25 @@ def test_constants_of_the_protocol_are_the_codes():
     assert len(named) >= 8
     for module, name, value in named:
         assert getattr(import_module(f"llama_lab.bench.{module}"), name) == float(value), (module, name)
+
+
+def cells(line):
+    return [cell.strip(" `") for cell in line.strip("|").split("|")]
+
+
+def test_tables_of_the_trust_page_are_the_recorded_ones():
+    def recorded(name):
+        return list(csv.DictReader((paths.ROOT / "data" / name).read_text().splitlines()))
+
+    lines = [cells(line) for line in TEXTS["docs/trust.md"].splitlines() if line.startswith("|")]
+    assert all(list(row.values()) in lines for row in recorded("disturbed.csv"))
+    rows, columns = recorded("fuzz.csv"), ("cases", *arena.BAD[:3])
+    before, after = (list(group) for _, group in itertools.groupby(rows, key=lambda row: row["code"]))
+    pairs = [(old["boundary"], [old, new]) for old, new in zip(before, after, strict=True)]
+    for name, sides in [*pairs, ("all", [before, after])]:
+        sums = [sum(int(row[c]) for row in ([s] if isinstance(s, dict) else s)) for s in sides for c in columns]
+        assert [name, *map(str, sums)] in lines
+    assert not any(int(row["abort"]) or int(row["silent"]) for row in rows)
 
 
 def test_what_is_looked_at_would_be_missed():

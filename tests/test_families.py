@@ -11,6 +11,7 @@ from llama_jax.checkpoint import random
 from llama_jax.checkpoint.tensors import named
 from llama_jax.placement import LADDER, parse
 from llama_jax.plumbing.errors import UserError
+from tests.checkpoint.test_gguf import add_vocabulary, begun, finish
 from tests.conftest import (
     LLAMA_SHAPE,
     SHAPE,
@@ -149,35 +150,16 @@ def test_the_hubs_own_gpt2_has_shorter_names_and_a_mask(tmp_path):
 def write_gguf(path, cfg, tensors):
     """A GGUF file as llama.cpp's converter lays these architectures out: all products [out, in], no rotary
     permutation."""
-    w = gguf.GGUFWriter(path, cfg.model_type)
-    w.add_block_count(cfg.num_hidden_layers)
-    w.add_context_length(cfg.max_position_embeddings)
-    w.add_embedding_length(cfg.hidden_size)
-    w.add_feed_forward_length(cfg.intermediate_size)
-    w.add_head_count(cfg.num_attention_heads)
-    if cfg.model_type == "gpt2":
-        w.add_layer_norm_eps(cfg.norm_eps)
-    else:
-        w.add_head_count_kv(cfg.num_key_value_heads)
-        w.add_layer_norm_rms_eps(cfg.norm_eps)
-        w.add_rope_freq_base(cfg.rope_theta)
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("gpt-2" if cfg.model_type == "gpt2" else "qwen2")
-    w.add_token_list([*(chr(256 + i) for i in range(cfg.vocab_size - 1)), "Āā"])
-    w.add_token_types([1] * cfg.vocab_size)
-    w.add_token_merges(["Ā ā"])  # llama.cpp wants one
-    w.add_bos_token_id(1)
-    w.add_eos_token_id(2)
+    w, pre = begun(path, cfg, cfg.model_type), "gpt-2" if cfg.model_type == "gpt2" else "qwen2"
+    tokens = [*(chr(256 + i) for i in range(cfg.vocab_size - 1)), "Āā"]
+    add_vocabulary(w, pre, tokens, [1] * cfg.vocab_size, ["Ā ā"])  # llama.cpp wants a merge
     kind = gguf.MODEL_ARCH.GPT2 if cfg.model_type == "gpt2" else gguf.MODEL_ARCH.QWEN2
     table = gguf.get_tensor_name_map(kind, cfg.num_hidden_layers)  # the converter's own table of names
     for name, values in tensors.items():
         conv = cfg.model_type == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
         values = values.T if conv else values
         w.add_tensor(table.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(values))
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    finish(w)
 
 
 @pytest.fixture

@@ -214,14 +214,6 @@ def test_a_full_cache_is_used_to_its_last_slot(engines):
         generate.answer(engines["step"], [[1, 2, 3]], 9, length=3, slots=10)
 
 
-def test_the_fixed_cache_decodes_200_tokens_without_compiling(tiny):
-    engine = generate.bind(*tiny, parse("step"))
-    generate.answer(engine, [[1, 2]], 200)
-    with Guard() as guard:
-        generate.answer(engine, [[3, 4, 5]], 200)
-    assert not guard.events
-
-
 @pytest.mark.slow
 def test_the_growing_cache_compiles_every_token(tiny):
     jax.clear_caches()
@@ -334,29 +326,12 @@ class Unwilling:
         raise ZeroDivisionError("unwilling")
 
 
-@pytest.mark.parametrize("name", THREADED)
-def test_a_new_request_is_no_new_program(engines, name):
-    for _ in range(2):
-        generate.answer(engines[name], [[1, 2, 3]], 20)
-    with Guard() as guard:
-        generate.answer(engines[name], [[4, 5]], 20)
-    assert not guard.events
-
-
-@pytest.mark.parametrize("name", THREADED)
-def test_requests_side_by_side_do_not_mix(engines, name):
-    prompts = [[i, i + 1, i + 2] for i in range(1, 25)]
-    alone = [generate.answer(engines["step"], [p], 20)[0] for p in prompts]
-    with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda p: generate.answer(engines[name], [p], 20)[0], prompts))
-    assert together == alone
-
-
-SHARED = ["step+donate", "chunk8+aot", "loop+aot+donate", "layer+donate", "step+traced", "step+async4+aot",
+SHARED = ["step+donate", "chunk8+aot", "loop+aot+donate", "layer+donate", "step+traced", "step+async4+aot", *THREADED,
           "chunk8+callback+donate", "loop+callback+aot+donate", "chunk8+queue4+aot+donate"]  # fmt: skip
+FAST = ("chunk8+aot", "step+async4+aot", "layer+donate", *THREADED)
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("name", among_the_fast(FAST, SHARED))
 def test_threads_share_an_engine_from_its_first_request_on(tiny, engines, name):
     """All begin at once, so that they meet in the compilation as well."""
     engine, gate = generate.bind(*tiny, parse(name)), threading.Barrier(3)

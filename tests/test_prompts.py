@@ -1,45 +1,14 @@
-"""The prompt pool, and Ollama's side of it: a small server on loopback that speaks Ollama's documented wire format."""
+"""The prompt pool, and Ollama's side of it: its own client, to which a transport answers as Ollama documents it."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
+import httpx
+import ollama
 import pytest
 
 from llama_jax import prompts
 from llama_jax.plumbing.errors import UserError
 from llama_lab.peers import ollama_questions
-
-
-@pytest.fixture
-def server():
-    """A stand-in for Ollama: answers /api/chat with what the test sets."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            status, body = reply[0]
-            data = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        def log_message(self, *arguments):
-            pass
-
-    asked, reply = [], [(200, {})]
-    http = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=http.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{http.server_port}", asked, reply
-    http.shutdown()
-    http.server_close()
-
-
-def client(url):
-    import ollama
-
-    return ollama.Client(host=url)
 
 
 def says(text):
@@ -66,32 +35,36 @@ def test_a_damaged_pool_is_named(tmp_path, text):
         prompts.load(path=tmp_path / "p.json")
 
 
-def test_ollama_writes_a_pool(server, tmp_path):
-    url, asked, reply = server
-    reply[0] = says(json.dumps({"prompts": ["Why?", "How?", "When?"]}))
-    assert ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client(url)) == ["Why?", "How?"]
-    assert prompts.load(path=tmp_path / "p.json") == ["Why?", "How?"]
+def client(status, body, asked=None):
+    """Ollama's client; every request is appended to `asked` and gets this reply."""
+
+    def handle(request):
+        (asked if asked is not None else []).append(json.loads(request.content))
+        return httpx.Response(status, json=body)
+
+    return ollama.Client(transport=httpx.MockTransport(handle))
+
+
+def test_ollama_writes_a_pool(tmp_path):
+    asked = []
+    reply = says(json.dumps({"prompts": ["Why?", "How?", "When?"]}))
+    written = ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client(*reply, asked))
+    assert written == prompts.load(path=tmp_path / "p.json") == ["Why?", "How?"]
     assert asked[0]["format"]["properties"]["prompts"]["type"] == "array"
 
 
 @pytest.mark.parametrize(
-    ("reply_with", "words"),
+    ("client", "words"),
     [
-        (says("I would rather not."), "answer is not JSON.*A prompt pool is"),
-        (says('{"prompts": [3]}'), "prompts.0 is 3.*another model"),
-        (says('{"prompts": ["one?"]}'), "1 prompts instead of 2"),
-        ((404, {"error": "model 'm' not found"}), "ollama pull m"),
+        (client(*says("I would rather not.")), "answer is not JSON.*A prompt pool is"),
+        (client(*says('{"prompts": [3]}')), "prompts.0 is 3.*another model"),
+        (client(*says('{"prompts": ["one?"]}')), "1 prompts instead of 2"),
+        (client(404, {"error": "model 'm' not found"}), "ollama pull m"),
+        (ollama.Client(host="http://127.0.0.1:9"), "ollama serve"),
     ],
 )
-def test_a_bad_answer_leaves_the_pool_alone(server, tmp_path, reply_with, words):
-    url, _, reply = server
-    reply[0] = reply_with
+def test_a_bad_answer_leaves_the_pool_alone(tmp_path, client, words):
     (tmp_path / "p.json").write_text('{"prompts": ["kept?"]}')
     with pytest.raises(UserError, match=words):
-        ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client(url))
+        ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client)
     assert prompts.load(path=tmp_path / "p.json") == ["kept?"]
-
-
-def test_no_server_answers(tmp_path):
-    with pytest.raises(UserError, match="ollama serve"):
-        ollama_questions.from_ollama("m", 2, tmp_path / "p.json", client("http://127.0.0.1:9"))

@@ -40,12 +40,6 @@ def test_frequencies_equal_transformers(scaling, parameters):
     np.testing.assert_allclose(rope.frequencies(cfg), expected, rtol=1e-6)
 
 
-def test_llama3_scaling_keeps_short_waves_and_divides_long_ones():
-    plain, scaled = (rope.frequencies(config.tiny(head_dim=64, rope_theta=5e5, rope_scaling=s)) for s in (None, LLAMA3))
-    assert scaled[0] == plain[0]
-    assert scaled[-1] == pytest.approx(plain[-1] / 8)
-
-
 def test_explicit_factors_divide_each_frequency():
     factors = (1.0, 2.0, 4.0, 8.0)
     plain, scaled = (

@@ -57,29 +57,18 @@ def expected(tiny):
 
 @pytest.mark.parametrize("name", valid_names())
 def test_same_tokens_everywhere(tiny, expected, name):
-    n = 4 if "growing" in name else N  # every token is a compilation there
+    n = 4 if "growing" in name or "eager" in name else N  # every token is a compilation, or many calls, there
     engine = generate.bind(*tiny, parse(name))
     assert answers(tiny, name, n=n, engine=engine) == [row[:n] for row in expected[0]]
     if name in LADDER or "traced" in name:
         assert answers(tiny, name, DRAW, n=n, engine=engine) == [row[:n] for row in expected[1]]
 
 
-@pytest.mark.parametrize(
-    "name",
-    among_the_fast(
-        ("split+traced+scan", "step+aot+donate", "chunk8+async", "loop"),
-        [
-            "eager+traced",
-            "ops",
-            "layer+aot",
-            "split+traced+scan",
-            "step+nocache",
-            "step+aot+donate",
-            "chunk8+async",
-            "loop",
-        ],
-    ),
-)
+WARM = ("split+traced+scan", "step+aot+donate", "step+queue", "chunk8+async", "chunk8+queue4", "chunk8+callback",
+        "loop+callback", "loop+q8_0")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", among_the_fast(WARM, [*WARM, "eager+traced", "ops", "layer+aot", "step+nocache"]))
 def test_nothing_compiles_after_the_first_request(tiny, name):
     engine = generate.bind(*tiny, parse(name))
     for _ in range(2):
@@ -157,7 +146,7 @@ def test_prefill_in_pieces_equals_prefill_in_one(tiny, name, monkeypatch):
 
 def test_padding_changes_nothing_at_any_bucket_edge(tiny):
     engine = generate.bind(*tiny, parse("step"))
-    for n in (15, 16, 17, 24, 25):
+    for n in (15, 16, 17):
         prompt = list(range(n))
         exact = generate.answer(engine, [prompt], 5, length=n)
         assert exact == generate.answer(engine, [prompt], 5)
@@ -192,7 +181,8 @@ def test_donation_reuses_the_buffers(tiny):
 
 
 def test_a_leaf_compiled_ahead_of_time_tells_queries_from_keys(tiny, expected):
-    assert answers(tiny, Placement("x", jit=("rope", "norm"), compile="aot")) == expected[0]
+    made = answers(tiny, Placement("x", jit=("rope", "norm"), compile="aot"), n=2)
+    assert made == [row[:2] for row in expected[0]]
 
 
 def test_ahead_of_time_compiles_a_shape_once(tiny):
@@ -223,4 +213,4 @@ def test_traced_settings_compile_once_for_all_values(tiny):
 
 
 def test_ones_own_placement_in_one_line(tiny, expected):
-    assert answers(tiny, Placement("mine", jit=("attend", "head"))) == expected[0]
+    assert answers(tiny, Placement("mine", jit=("attend", "head")), n=2) == [row[:2] for row in expected[0]]

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 import jax
 
 from llama_jax.checkpoint import huggingface, quantised, random
-from llama_jax.checkpoint.flax import from_flax, to_flax
+from llama_jax.checkpoint.flax import from_flax, to_flax  # noqa: F401 (offered here, as are torch's)
 from llama_jax.checkpoint.source import Source
 from llama_jax.checkpoint.tensors import assemble, names
-from llama_jax.checkpoint.torch import from_torch, to_torch
+from llama_jax.checkpoint.torch import from_torch, to_torch  # noqa: F401
 from llama_jax.config import PRESETS, ModelConfig
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
@@ -33,21 +33,6 @@ from llama_jax.quantise import FORMS, LAYOUTS
 
 if TYPE_CHECKING:
     from llama_jax.tokenizer import Tokenizer
-
-__all__ = [
-    "DEFAULT",
-    "Checkpoint",
-    "from_flax",
-    "from_torch",
-    "gguf_file",
-    "load",
-    "load_config",
-    "load_params",
-    "load_tokenizer",
-    "models",
-    "to_flax",
-    "to_torch",
-]
 
 DEFAULT = "smollm2-135m-instruct"
 DTYPES = ("float32", "bfloat16", *FORMS)

@@ -26,21 +26,15 @@ FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_c
 
 def open_hub(name: str) -> Source:
     """Fetch a hub model's configuration, tokenizer and safetensors (or find them in the hub cache) and open them."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        HfHubHTTPError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub import errors, snapshot_download
 
     try:
         return open_folder(Path(snapshot_download(name, allow_patterns=FILES)))
-    except (RepositoryNotFoundError, HFValidationError) as error:
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         raise UserError(
             f"The hub has no model {name!r}, or it asks for a login: check the name, or run `hf auth login`."
         ) from error
-    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
         why = type(error).__name__
         raise UserError(
             f"The hub could not be reached for {name!r} ({why}): check the network, or name a local folder."

@@ -1,4 +1,5 @@
-"""The kernels' object code: compiled once, in a process of its own, and kept in the user's cache folder.
+"""The kernels' object code: compiled once, in a process of its own, kept in the user's cache folder, and made known to
+XLA.
 
 An entry is a line with the SHA-256 of what follows, and the object file. Its name says what it was made from: the
 source, the libraries, the target. One that is damaged is made anew. Where nothing can be written, or others than the
@@ -11,15 +12,18 @@ user's alone (`paths.private`), guards against malice. The bytes that are checke
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import hashlib
 import importlib.metadata
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import ClassVar
 
+import jax
 import llvmlite.binding as llvm
 
 from llama_jax.kernels.isa import Target, target
@@ -31,6 +35,9 @@ LIMIT = 300  # seconds
 KEPT = 8  # entries of an instruction set
 LARGEST = 64 << 20  # bytes of an entry; it has less than one million
 SOURCES = Path(__file__).parent / "native"
+ENTRIES = ("llama_jax_gemv", "llama_jax_fused")
+# else two threads that trace at once would both compile, and XLA refuses a second registration
+ONE_AT_A_TIME = threading.Lock()
 
 
 class Library:
@@ -59,6 +66,21 @@ def library() -> Library:
         cpu=where.cpu, features=where.features, jit=True
     )
     return Library(code(where), machine)
+
+
+def registered(name: str) -> str:
+    """Register an entry point of the library with XLA under its own name, once. Raises UserError where it cannot be
+    compiled."""
+    with ONE_AT_A_TIME:
+        return register(name)
+
+
+@functools.cache
+def register(name: str) -> str:
+    capsule = ctypes.pythonapi.PyCapsule_New
+    capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    jax.ffi.register_ffi_target(name, capsule(library().address(name), None, None), platform="cpu", api_version=1)
+    return name
 
 
 def code(where: Target) -> bytes:

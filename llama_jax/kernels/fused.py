@@ -16,7 +16,7 @@ import numpy as np
 from llama_jax import rope
 from llama_jax.axes import Array, Int
 from llama_jax.config import ModelConfig
-from llama_jax.kernels.registry import registered
+from llama_jax.kernels.build import registered
 from llama_jax.kvc import DTYPES, FUSED, KVCache
 from llama_jax.model import Model
 from llama_jax.plumbing.errors import UserError

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from llama_jax.axes import Array, Float
-from llama_jax.kernels.registry import registered
+from llama_jax.kernels.build import registered
 
 
 def product(x: Float[Array, "... K"], data: jax.Array, shape: tuple[int, int]) -> Float[Array, "... N"]:

@@ -37,29 +37,49 @@ def blocks(kind, shape, rng):
     return raw.reshape(*shape[:-1], -1)
 
 
-def write(
-    path, kind="F32", cfg=CONFIG, skip=(), reshape=(), architecture="llama", vocabulary=True, extra=lambda w: None
-):
-    """A small GGUF file; returns the values that reading it must give, by Hugging Face name."""
-    kind, rng = gguf.GGMLQuantizationType[kind], np.random.default_rng(0)
+def begun(path, cfg, architecture):
+    """A writer of a GGUF file that has the sizes of a model."""
     w = gguf.GGUFWriter(path, architecture)
     w.add_block_count(cfg.num_hidden_layers)
     w.add_context_length(cfg.max_position_embeddings)
     w.add_embedding_length(cfg.hidden_size)
     w.add_feed_forward_length(cfg.intermediate_size)
     w.add_head_count(cfg.num_attention_heads)
-    w.add_head_count_kv(cfg.num_key_value_heads)
-    w.add_layer_norm_rms_eps(1e-5)
-    w.add_rope_freq_base(cfg.rope_theta)
+    if architecture == "gpt2":
+        w.add_layer_norm_eps(cfg.norm_eps)
+    else:
+        w.add_head_count_kv(cfg.num_key_value_heads)
+        w.add_layer_norm_rms_eps(cfg.norm_eps)
+        w.add_rope_freq_base(cfg.rope_theta)
+    return w
+
+
+def add_vocabulary(w, pre, tokens, types, merges):
+    w.add_tokenizer_model("gpt2")
+    w.add_tokenizer_pre(pre)
+    w.add_token_list(tokens)
+    w.add_token_types(types)
+    w.add_token_merges(merges)
+    w.add_bos_token_id(1)
+    w.add_eos_token_id(2)
+
+
+def finish(w):
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+def write(
+    path, kind="F32", cfg=CONFIG, skip=(), reshape=(), architecture="llama", vocabulary=True, extra=lambda w: None
+):
+    """A small GGUF file; returns the values that reading it must give, by Hugging Face name."""
+    kind, rng = gguf.GGMLQuantizationType[kind], np.random.default_rng(0)
+    w = begun(path, cfg, architecture)
     if vocabulary:
-        w.add_tokenizer_model("gpt2")
-        w.add_tokenizer_pre("smollm")
         tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"][: cfg.vocab_size]
-        w.add_token_list(tokens)
-        w.add_token_types([3, 3, 3] + [1] * (len(tokens) - 3))
-        w.add_token_merges(["a b"])
-        w.add_bos_token_id(1)
-        w.add_eos_token_id(2)
+        add_vocabulary(w, "smollm", tokens, [3, 3, 3] + [1] * (len(tokens) - 3), ["a b"])
     extra(w)
     expected = {}
     for name, tensor in random.open_random(cfg, 0).tensors.items():
@@ -76,10 +96,7 @@ def write(
         if heads:  # the file holds interleaved pairs; the model wants halves
             values = values.reshape(heads, shape[0] // heads // 2, 2, shape[1]).swapaxes(1, 2).reshape(shape)
         expected[name] = values
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    finish(w)
     return expected
 
 
@@ -252,17 +269,19 @@ INT, U64 = gguf.GGUFValueType.INT32, gguf.GGUFValueType.UINT64
         (put("general.alignment", 3), "general.alignment is 3"),
         (put("general.alignment", "x", TEXT), "general.alignment is 'x'"),
         (put("llama.block_count", 2**31), "block_count is 2147483648; input should be less than or equal to 10000"),
-        (put("llama.block_count", float("nan"), FLOAT), "llama.block_count is nan"),
-        (put("llama.block_count", "two", TEXT), "llama.block_count is 'two'"),
-        (put("llama.block_count", 0), "llama.block_count is 0"),
-        (put("llama.attention.head_count", 0), "llama.attention.head_count is 0"),
-        (put("llama.attention.head_count", -4, INT), "llama.attention.head_count is -4"),
-        (put("llama.attention.head_count", [4, 4], ARRAY, INT), "llama.attention.head_count is [4, 4]"),
+        *(
+            (put(f"llama.{key}", value, *kind), f"llama.{key} is {value!r}")
+            for key, value, *kind in (
+                *(("block_count", value, kind) for value, kind in ((float("nan"), FLOAT), ("two", TEXT), (0, INT))),
+                *(("attention.head_count", value, INT) for value in (0, -4)),
+                ("attention.head_count", [4, 4], ARRAY, INT),
+                ("attention.head_count_kv", 2**63, U64),
+                ("embedding_length", 2**40, U64),
+                ("rope.freq_base", float("inf"), FLOAT),
+            )
+        ),
         (put("llama.attention.head_count", 3), "3 query heads cannot share 2 key heads evenly"),
-        (put("llama.attention.head_count_kv", 2**63, U64), "llama.attention.head_count_kv is 9223372036854775808"),
         (put("llama.attention.key_length", 7), "a head has 7"),
-        (put("llama.embedding_length", 2**40, U64), "llama.embedding_length is 1099511627776"),
-        (put("llama.rope.freq_base", float("inf"), FLOAT), "llama.rope.freq_base is inf"),
         (put("llama.rope.dimension_count", "all", TEXT), "only a part of each head"),
         (put("llama.rope.scaling.type", 3), "rope.scaling: type is 3"),
         (put("llama.rope.scaling.type", "linear", TEXT), "needs a factor"),

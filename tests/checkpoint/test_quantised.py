@@ -17,7 +17,7 @@ from llama_jax.checkpoint.tensors import names
 from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, Blocks, Int8, is_quantised
-from tests.checkpoint.test_gguf import CONFIG, write
+from tests.checkpoint.test_gguf import CONFIG, finish, write
 from tests.conftest import TINY, build, same
 from tests.kernels import products
 from tests.test_families import write_gguf
@@ -120,10 +120,7 @@ def into(path, out, kind=gguf.GGMLQuantizationType.Q8_0):
             w.add_tensor(t.name, gguf.quantize(np.ascontiguousarray(values, np.float32), kind), raw_dtype=kind)
         else:
             w.add_tensor(t.name, values)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    finish(w)
 
 
 def test_blocks_of_the_wanted_kind_are_kept_and_not_rounded_again(tmp_path):

@@ -225,7 +225,7 @@ def test_records_name_the_instruction_set(monkeypatch):
 START = """
 import subprocess, threading
 from llama_jax.kernels import build, gemv
-from llama_jax.kernels.registry import registered
+from llama_jax.kernels.build import registered
 real, count, found = subprocess.run, [], []
 subprocess.run = lambda *a, **k: count.append(a) or real(*a, **k)
 gate = threading.Barrier(4)

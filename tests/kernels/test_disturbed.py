@@ -83,24 +83,6 @@ def test_no_token_changes_and_nothing_hangs():
             assert tokens == expected, (name, circumstance)
 
 
-@pytest.mark.parametrize("name", ["step+fused", "loop+fused", "chunk8+fused"])
-def test_a_cache_is_used_to_its_last_slot(name):
-    """As many slots as the request needs and no more: the same tokens as in a larger one."""
-    engine = ll.build(ll.load(MODEL), name)
-    needed = 40 + NEW - 1
-    exact, roomy = (
-        ll.answer(engine, [PROMPTS[0]], NEW, length=40, slots=slots)[0].token_ids for slots in (needed, needed + 64)
-    )
-    assert exact == roomy
-
-
-def test_the_page_of_trust_says_what_is_recorded():
-    rows = [list(row.values()) for row in csv.DictReader(FILE.open())]
-    page = (paths.ROOT / "docs" / "trust.md").read_text(encoding="utf-8")
-    lines = page.partition("| placement |")[2].partition("\n\n")[0].splitlines()[2:]
-    assert [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines] == rows
-
-
 def main() -> None:
     if len(sys.argv) > 1:
         print(json.dumps(outcomes(sys.argv[1])))

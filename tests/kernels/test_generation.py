@@ -55,15 +55,6 @@ def test_settings_as_arguments_of_the_program_give_the_same_tokens(engines, samp
     assert tokens(engines["step+fused+traced"], sampler=sampler) == tokens(engines["step+fused"], sampler=sampler)
 
 
-@pytest.mark.parametrize("name", FUSED)
-def test_a_stop_token_ends_the_answer(engines, name):
-    whole = tokens(engines[name])
-    stop = next(t for i, t in enumerate(whole.token_ids) if i > 10 and t not in whole.token_ids[:i])
-    ended = tokens(engines[name], stop=(stop,))
-    assert ended.finish_reason == "stop"
-    assert ended.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
-
-
 def test_a_prompt_in_pieces_leaves_the_cache_of_its_tokens_one_by_one(engines, monkeypatch):
     prompt = [int(t) for t in np.random.default_rng(0).integers(0, 97, 700)]
     engine = engines["step+fused"]

@@ -11,7 +11,7 @@ import pytest
 
 from llama_jax import rope
 from llama_jax.kernels import fused
-from llama_jax.kernels.registry import registered
+from llama_jax.kernels.build import registered
 from tests.kernels.models import quantised, random_cache, small, with_packed_layers
 from tests.kernels.products import reference_product
 from tests.kernels.test_gemv import weight

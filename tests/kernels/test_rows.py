@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llama_jax import rope
 from llama_jax.kernels import fused
-from llama_jax.kernels.registry import registered
+from llama_jax.kernels.build import registered
 from tests.kernels.models import packed, quantised, random_cache, rows_program, small, unpacked, with_packed_layers
 
 MODELS = {
