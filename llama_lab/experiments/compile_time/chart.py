@@ -1,5 +1,4 @@
-"""Charts of what compiling costs: stages against depth, programs against depth, starts, break-even, and two
-surprises."""
+"""Charts of what compiling costs: stages and programs against depth, starts, break-even, two surprises."""
 
 from __future__ import annotations
 
@@ -56,8 +55,7 @@ def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -
 
 @styled
 def compile_stages(data: Sequence[Compilation]) -> Figure:
-    """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale. data: rows of the run
-    `depth`."""
+    """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale."""
     figure, both = new(10, 4.6, columns=2, sharey=True)
     mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
@@ -258,8 +256,7 @@ def halved(gains: dict[str, Ratio]) -> str:
 
 
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, temporaries: bool = False) -> None:
-    """Warm decode rates, one row a placement: points, median with its 95 % interval, ratio to `step`; temporaries where
-    asked for."""
+    """Warm decode rates, one row a placement: points, median, interval, ratio to `step`; temporaries if asked."""
     for name, height in rows.heights(axes, names).items():
         good = summary.warm(trials, name)
         if not good:

@@ -19,13 +19,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import serialize_executable
 
-from llama_jax import generate, kvc
+from llama_jax import generate, transforms
 from llama_jax.checkpoint import Checkpoint, find
-from llama_jax.decoding.steps import Bounds, Carry
+from llama_jax.decoding.steps import Bounds, Carry, new_draw
 from llama_jax.generate import Engine
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
-from llama_jax.sampling import Draw
 from llama_lab.bench import WRONG, memory, profiling, protocol, roofline, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.gate import tokens_hash
@@ -44,8 +43,7 @@ ROOM = 64  # cache slots of the runs that vary something else
 
 
 class Compilation(Row):
-    """One compiled decode program. Times in ns, sizes in bytes. A row of the run `slots` has no times: its programs are
-    not run."""
+    """One compiled decode program. Times in ns, sizes in bytes. Programs of the run `slots` are not run."""
 
     placement: str
     model: str
@@ -91,16 +89,13 @@ class Compilation(Row):
 def of_depth(model: str, layers: int) -> str:
     """`random:PRESET[,…][:SEED]` with another number of layers. Raises UserError for a model of another kind."""
     if not model.startswith("random:"):
-        raise UserError(
-            f"{model!r} has the depth it has; only random weights (random:PRESET) can be made of any depth."
-        )
+        raise UserError(f"{model!r} has a depth of its own; only random weights (random:PRESET) are made of any depth.")
     kind, shape, *seed = model.split(":")
     return ":".join([kind, f"{shape},num_hidden_layers={layers}", *seed])
 
 
 def numbers(text: str, name: str) -> tuple[int, ...]:
-    """`"2 8 16"` as numbers, in order. Raises UserError for anything else than two or more different whole numbers
-    above 0."""
+    """`"2 8 16"` as two or more different numbers above 0, in order. Raises UserError for anything else."""
     words = text.replace(",", " ").split()
     counts = sorted({int(word) for word in words if word.isdigit() and int(word)})
     if len(counts) < 2 or len(counts) < len(words):
@@ -166,20 +161,19 @@ class CompileTime(Experiment):
 
 
 def judged(rows: Sequence[Compilation]) -> list[Compilation]:
-    """Rows that were run, void where their tokens are not those of an unrolled `step` of the same run, model and
-    length."""
+    """The rows; one whose tokens are not those of an unrolled `step` of the same run, model and length is void."""
 
     def alike(row: Compilation) -> tuple:
         return row.run.split()[0], row.model, row.dtype, len(row.token_times_ns)
 
     steps = [r for r in rows if r.placement == LAYOUTS[0] and r.valid]
-    right = summary.grouped(steps, alike, "tokens_sha256")
+    hashes = summary.grouped(steps, alike, "tokens_sha256")
+
+    def right(r: Compilation) -> bool:
+        return not (r.valid and r.token_times_ns) or r.tokens_sha256 in hashes.get(alike(r), [r.tokens_sha256])
+
     wrong = dict(valid=False, reason=f"{WRONG}its tokens are not those of {LAYOUTS[0]}")
-    return [
-        r if not r.valid or not r.token_times_ns or r.tokens_sha256 in right.get(alike(r), [r.tokens_sha256])
-        else r.model_copy(update=wrong)
-        for r in rows
-    ]  # fmt: skip
+    return [r if right(r) else r.model_copy(update=wrong) for r in rows]
 
 
 # What the children run ------------------------------------------------------------------------------------------------
@@ -188,9 +182,7 @@ def judged(rows: Sequence[Compilation]) -> list[Compilation]:
 def program_of(placement: Placement) -> str:
     """Name of the one program that decodes. Raises UserError for a placement that has none."""
     if placement.drafts:
-        raise UserError(
-            f"Placement {placement.name!r} makes a number of tokens that depends on them; leave +lookup out."
-        )
+        raise UserError(f"Placement {placement.name!r} makes a number of tokens that depends on them; omit +lookup.")
     if placement.jits_decode or "step" in placement.outermost:
         return "decode" if placement.jits_decode else "step"
     raise UserError(f"Placement {placement.name!r} decodes with several programs; name one that jits step or decode.")
@@ -206,10 +198,9 @@ class Decoder:
 
     def start(self) -> tuple[jax.Array, Carry]:
         """The token and the carry that an answer begins with."""
-        config, params, placement = self.engine.config, self.engine.params, self.engine.placement
-        pad, dtype = jnp.zeros(1, jnp.int32), params.embedding.weight.dtype
-        cache = kvc.create(config, placement.cache, pad, self.slots, dtype, placement.layers == "scan")
-        draw = Draw(jax.vmap(jax.random.key)(np.zeros(1, np.uint32)), jnp.zeros((), jnp.int32), None)
+        config, engine = self.engine.config, self.engine
+        cache = transforms.new_cache(engine.params, jnp.zeros(1, jnp.int32), self.slots, config, engine.placement)
+        draw = new_draw(np.zeros(1, np.uint32), config.vocab_size, generate.GREEDY)
         return jnp.ones(1, jnp.int32), Carry(cache, draw)
 
     def arguments(self, token, carry: Carry) -> tuple:
@@ -228,8 +219,7 @@ class Decoder:
         return time.perf_counter_ns() - began
 
     def answer(self, program: Callable) -> tuple[np.ndarray, list[int]]:
-        """(tokens [n 1], ns since the start at which each was on the host); what a last call makes too much is cut
-        off."""
+        """(tokens [n 1], ns at which each was on the host). What a last call makes too much is cut off."""
         made, arrivals, (token, carry) = [], [], jax.block_until_ready(self.start())
         began = time.perf_counter_ns()
         while len(made) < self.tokens:
@@ -251,10 +241,9 @@ def stages(lab: Lab, placement: str, tokens: int, seed: int, order: int) -> None
         made, arrivals = decoder.answer(program)
     reason = "; ".join([*wrong, guard.reason] if guard.fired else wrong)
     times |= dict(first_run_ns=first, token_times_ns=arrivals, bandwidth_gbps=roofline.Probe().bandwidth())
-    fields = dict(
-        order=order, seed=seed, phase="cold", valid=not reason, reason=reason, tokens_sha256=tokens_hash(made)
-    )
-    lab.keep(Compilation(**lab.identity, **about(decoder, program, loaded), **times, **fields))
+    judged = dict(valid=not reason, reason=reason, tokens_sha256=tokens_hash(made))
+    fields = dict(order=order, seed=seed, phase="cold", **judged, **times)
+    lab.keep(Compilation(**lab.identity, **about(decoder, program, loaded), **fields))
 
 
 def staged(decoder: Decoder) -> tuple[jax.stages.Compiled, dict[str, int], list[str]]:

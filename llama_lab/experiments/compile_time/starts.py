@@ -121,8 +121,7 @@ def fill(lab: Lab, placement: str, home: str) -> None:
 
 
 def first_request(lab: Lab, placement: str, phase: str, home: str, order: int, seed: int, started: int) -> None:
-    """The first request of this process; `started` is when its parent began to start it, in ns of the system's
-    clock."""
+    """The first request of this process. started: when its parent began to start it, ns of the system's clock."""
     imported = time.time_ns() - started
     loaded = lab.load()
     with Guard() as guard:

@@ -40,8 +40,7 @@ class Slope:
 
 
 def slope(x: Sequence[float], y: Sequence[float]) -> Slope:
-    """Least squares with Student's interval of the slope; no interval for fewer than three points, NaN for fewer than
-    two."""
+    """Least squares with Student's interval of the slope: none for two points, all NaN for fewer depths."""
     from scipy import stats
 
     if len(set(x)) < 2:
@@ -166,8 +165,7 @@ def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str,
 
 
 def crossing(extra: float, gain: float, made: int) -> float:
-    """Tokens at which a gain a token has paid `extra` seconds, `made` tokens being in the extra; 0 at once, infinity
-    never."""
+    """Tokens at which a gain a token has paid `extra` seconds, which hold `made` tokens; 0 at once, or NEVER."""
     if math.isnan(extra) or math.isnan(gain):
         return NAN
     if extra <= 0:
@@ -176,8 +174,7 @@ def crossing(extra: float, gain: float, made: int) -> float:
 
 
 def seconds_for(trials: Sequence[Start], start: tuple[str, str], tokens: np.ndarray) -> np.ndarray:
-    """Seconds from loaded weights until n tokens are made [n]: mean start cost and mean warm time a token; NaN within
-    the start."""
+    """Seconds from loaded weights until n tokens are made [n], from means; NaN within the start."""
     starts = of_start(trials, *start).values()
     rates = summary.both_rates(trials, start[0]).values()
     if not starts or not rates:

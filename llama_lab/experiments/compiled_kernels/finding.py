@@ -13,8 +13,7 @@ from llama_lab.experiments.compiled_kernels import rows, scaling, sizes
 
 
 def claim(by_size: Sequence[dict], what: str = sizes.DECODE) -> Claim:
-    """On how many files a placement on compiled kernels decodes, or reads short prompts, faster than all the others
-    measured. by_size: of `sizes.table`."""
+    """On how many files our fastest placement decodes, or reads prompts, faster than all others measured."""
     mine = [e for e in sizes.ours(by_size) if e["what"] == what]
     mine = [e for e in mine if e["name"] == mine[0]["name"] and e["tokens"] == min(m["tokens"] for m in mine)]
     if not mine:

@@ -121,8 +121,7 @@ class PartsOfAToken(Experiment):
 
 
 def parts(times: dict[str, float], of: Sizes) -> dict[str, float]:
-    """The parts of a token's time at the long context, from the times of the variants; they add up to that of the long
-    one."""
+    """The parts of a token's time at the long context, from the variants' times. They add up to it."""
     position = (times[LONG] - times[WHOLE]) / (of.long - of.short)
     layers = (times[WHOLE] - times[SHALLOW]) / (of.layers - of.fewer) * of.layers - position * of.short
     head = (times[WHOLE] - times[NARROW]) / (of.vocabulary - of.smaller) * of.vocabulary

@@ -122,8 +122,7 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
 
 @styled
 def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
-    """Simulated measurements with a known truth: how often each way of timing is right. table: as `simulation.table`
-    gives it."""
+    """Simulated measurements with a known truth: how often each way is right. table: of `simulation.table`."""
     scenarios = list(dict.fromkeys(r["scenario"] for r in table))
     looks = {"ours": (0.13, "o", WITH), "naive": (-0.13, "X", BAD)}
     figure, panels = new(11, 0.4 * len(scenarios) + 2.3, columns=3, sharey=True)

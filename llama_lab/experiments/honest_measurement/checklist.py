@@ -1,5 +1,4 @@
-"""The rules of good benchmarking, checked against the trials themselves: each a rule, whether it was kept, and the
-evidence."""
+"""The rules of good benchmarking, checked against the trials: each rule, whether it was kept, the evidence."""
 
 from __future__ import annotations
 

@@ -126,8 +126,7 @@ def uncached(loaded: checkpoint.Checkpoint) -> Subject:
 
 
 def judging(lab: Lab, loaded: checkpoint.Checkpoint) -> Callable:
-    """timed(program, prompt, **more): one gated trial, kept at once, beside the bandwidth that this process read at its
-    start."""
+    """timed(program, prompt, **more): one gated trial, kept at once, with the bandwidth that is probed first."""
     reference, bandwidth = protocol.Reference(loaded, lab.workload), roofline.Probe().bandwidth()
 
     def timed(program: Subject, prompt: int, **more) -> None:
@@ -137,8 +136,7 @@ def judging(lab: Lab, loaded: checkpoint.Checkpoint) -> Callable:
 
 
 def short_warm_up(lab: Lab, subject: str, repeats: int) -> None:
-    """One subject in one process: first cold (no cache) or after five tokens (growing cache), as published; then
-    warm."""
+    """First cold (no cache) or after five tokens (growing cache), as published; then warm."""
     loaded, workload = lab.load(), lab.workload
     timed = judging(lab, loaded)
     if subject == UNCACHED:
@@ -208,8 +206,7 @@ def speed_ups(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
 
 
 def as_published(trials: Sequence[Trial]) -> list[Trial]:
-    """The cache claim's trials that were timed the published way, as one phase: the baseline cold, the cache after five
-    tokens."""
+    """The cache claim's trials that were timed the published way, all in one phase."""
     return [
         t.model_copy(update=dict(phase=SHORT))
         for t in trials
@@ -223,8 +220,7 @@ def limit(trials: Sequence[Trial]) -> float:
 
 
 def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
-    """Time to first token in ms of the cold loop and the warm one: means, and the percentiles that the sample
-    supports."""
+    """Time to first token in ms, cold loop and warm: means, and the percentiles that the sample supports."""
     tail = sorted((t for t in whole(trials) if t.run == "tail" and t.token_times_ns), key=lambda t: t.order)
     cold, warm = (
         [t.ttft * 1e3 for t in tail if t.phase == phase and (t.valid or phase == "cold")] for phase in ("cold", "warm")
@@ -238,8 +234,7 @@ def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
 
 
 def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
-    """One entry a round: {sequential, interleaved: Ratio of B over A}. Sequential has Welch's interval on the logs,
-    unpaired."""
+    """One entry a round: {sequential: unpaired Ratio of B over A, with Welch's interval, interleaved: paired}."""
     rounds, measured = [], sorted((t for t in whole(trials) if t.run == "order"), key=lambda t: t.order)
     for block in sorted({t.block for t in measured}):
         valid = [t for t in measured if t.block == block and t.valid]

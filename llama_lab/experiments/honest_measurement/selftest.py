@@ -148,14 +148,12 @@ CLASSES: dict[str, Callable[[], bool]] = {name: partial(noticed, prepare) for na
 
 
 def guard_classes() -> dict[str, bool]:
-    """For each way to compile in a timed region: does the guard fire when it happens, and is it silent when it does
-    not?"""
+    """Whether the guard fires for each way to compile in a timed region, and is silent otherwise."""
     return {name: check() for name, check in CLASSES.items()}
 
 
 def run(tell: Callable[[str], None] = lambda line: None) -> dict:
-    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive: the same rates, shortfalls: [line,
-    …]}."""
+    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive, runs, shortfalls: [line, …]}."""
     tell(f"firing {len(CLASSES)} classes of compilation at the guard")
     fired = guard_classes()
     tell(f"simulating {RUNS} measurements")

@@ -87,8 +87,7 @@ def simulate(scenario: Scenario, runs: int, seed: int = 0, protocol: str = "ours
 
 
 def ours(scenario: Scenario, rng: np.random.Generator) -> Ratio:
-    """One run as the harness measures it. The baseline's twin is the same program in the same process, and shares its
-    luck."""
+    """One run as the harness measures it. The baseline's twin shares its process, and so its luck."""
     shape = (scenario.blocks, 3)
     order = rng.permuted(np.tile(np.arange(3), (scenario.blocks, 1)), axis=1)
     drifted = np.take_along_axis(drift(scenario, math.prod(shape), rng).reshape(shape), order, 1)

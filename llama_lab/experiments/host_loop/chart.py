@@ -1,5 +1,4 @@
-"""Charts of the host: rate by strategy, dispatch against the device's work by size of model, how busy the cores are,
-and what one decode call of Flax costs."""
+"""Charts of the host: rates, dispatch beside the device's work, busy cores, and what a call of Flax costs."""
 
 from __future__ import annotations
 
@@ -21,8 +20,7 @@ Panels = Sequence[tuple[str, Sequence[HostTrial], list[dict]]]  # (label, a mode
 
 @styled
 def host_strategies(panels: Panels, seed: int = 0) -> Figure:
-    """Decode tokens/s of each strategy, one panel a model: trials as points, median with interval, ratio to token by
-    token, the limit."""
+    """Decode tokens/s of each strategy, a panel a model: trials, median, ratio to token by token, the limit."""
     most = max(len(table) for *_, table in panels)
     figure, all_axes = new(5.5 * len(panels), 0.46 * most + 2.0, columns=len(panels), squeeze=False)
     for axes, (label, trials, table) in zip(all_axes[0], panels, strict=True):
@@ -101,8 +99,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
 
 @styled
 def host_load(panels: Panels, cores: int) -> Figure:
-    """Processor cores kept busy by every strategy, a mark a model (left), and the last model's gaps between tokens
-    (right). cores: those that the processes might use."""
+    """Busy cores by strategy, a mark a model (left), and the last model's gaps between tokens (right)."""
     main, trials, table = panels[-1]
     figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
     heights = rows.heights(busy, [line["name"] for line in table])
@@ -157,8 +154,7 @@ LABELS = {
 
 @styled
 def call_cost(table: Sequence[dict]) -> Figure:
-    """When one decode call returns (diamond) and when its token is there (bar), by way, a panel a model size; log
-    scale. table: of `flax_twin.table`."""
+    """When a decode call returns (diamond) and its token is there (bar), a panel a model of `flax_twin.table`."""
     models = list(dict.fromkeys(e["model"] for e in table))
     names = [name for name in flax_twin.WAYS if any(e["subject"] == name for e in table)]
     figure, panels = new(2.4 + 4.3 * len(models), 0.62 * len(names) + 2.1, len(models), sharey=True, squeeze=False)

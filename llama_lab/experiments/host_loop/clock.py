@@ -1,5 +1,4 @@
-"""Host strategies as subjects, with a clock on the host: in calls that start programs, in waiting for tokens, in making
-text."""
+"""Host strategies as subjects, with a clock around starting programs, waiting for tokens and making text."""
 
 from __future__ import annotations
 
@@ -70,8 +69,7 @@ class Clock:
         self.ended = now()
 
     def around(self, what: str, function: Callable) -> Callable:
-        """The function with its time added up. Different things may be timed in different threads, one thing only in
-        one."""
+        """The function with its time added up. Each thing may be timed in one thread only."""
 
         def timed(*args, **named):
             start = time.perf_counter_ns()

@@ -14,8 +14,7 @@ from llama_lab.experiments.host_loop.flax_twin import CallRow
 
 
 def claim(points: Sequence[dict]) -> Claim:
-    """What starting programs one by one takes, of that and the waiting for them, in the smallest model and in the
-    largest. points: `measure.by_size`."""
+    """The share of starting programs, in that and the waiting for them, by size. points: `measure.by_size`."""
     if not points:
         return Claim("No model has valid trials both token by token and as one loop.")
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]

@@ -164,8 +164,7 @@ class CostOfACall(Experiment):
 
 @dataclass(frozen=True)
 class Way:
-    """start() → state with an empty cache; advance(token [B], state) → (token [B], state); dispatches(token, state) →
-    int."""
+    """start() → empty state; advance(token [B], state) → (token [B], state); dispatches(token, state) → int."""
 
     start: Callable
     advance: Callable
@@ -195,8 +194,7 @@ def way(loaded: checkpoint.Checkpoint, name: str, slots: int) -> Way:
 
 
 def burst(how: Way, calls: int) -> tuple[dict[str, list[int]], np.ndarray, Guard]:
-    """`calls` decode calls after one that is not timed: (ns from each call to its return and to its token, tokens
-    [calls + 1, 1], the guard)."""
+    """Calls after one that is not timed: (ns to return and to token, tokens [calls + 1, 1], the guard)."""
     state, returned, complete = how.start(), [], []
     token, state = how.advance(jnp.full(1, FIRST_TOKEN, jnp.int32), state)
     tokens = [token.block_until_ready()]
@@ -213,8 +211,7 @@ def burst(how: Way, calls: int) -> tuple[dict[str, list[int]], np.ndarray, Guard
 
 
 def warm_up(how: Way) -> None:
-    """Short bursts until nothing is compiled twice in a row; where that never comes, the bursts that count will be
-    void."""
+    """Short bursts until nothing compiles twice in a row. Where that never comes, bursts that count are void."""
     silent = 0
     for _ in range(MAX_WARM_UPS):
         with Guard() as guard:  # around the start as well

@@ -133,8 +133,7 @@ def strategies(lab: Lab, names: Sequence[str], blocks: Sequence[int]) -> None:
 
 
 def served_two_ways(lab: Lab, rounds: Sequence[int]) -> None:
-    """The prompts served one after the other by one thread, and by a pipeline of threads; in each round both, in random
-    order."""
+    """The prompts served by one thread, and by a pipeline of threads: both in each round, in random order."""
     loaded, workload = lab.load(), lab.workload
     clock, reference, bandwidth = Clock(), Reference(loaded, workload), roofline.Probe().bandwidth()
     servers = [host_clock.server(loaded, name, clock) for name in (ONE_THREAD, THREADS)]
@@ -238,8 +237,7 @@ def ratios_frame(points: Sequence[dict]):
 
 
 def crossover(points: Sequence[dict]) -> float | None:
-    """Weights a token at which waiting overtakes dispatching, between two measured models on log scales; None where it
-    does not."""
+    """Weights a token at which waiting overtakes dispatching, between two models on log scales, or None."""
     above = [(p["weights"], math.log(p["wait"].median / p["dispatch"].median)) for p in points]
     for (small, a), (large, b) in pairwise(above):
         if a <= 0 < b:

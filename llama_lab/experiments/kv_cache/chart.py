@@ -142,8 +142,7 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
 
 @styled
 def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Figure:
-    """The cache in each type that was timed: decode rate (left), and distance of the next token's distribution from
-    float32's (right)."""
+    """The cache in each type: decode rate (left), and the next token's distance from float32's (right)."""
     timed = {name: label for name, label in TYPES.items() if any(t.subject == name for t in trials)}
     figure, (left, right) = new(10, 3.2, columns=2, gridspec_kw={"width_ratios": [1.3, 1]})
     heights, baseline = rows.heights(left, list(timed.values())), next(iter(TYPES))

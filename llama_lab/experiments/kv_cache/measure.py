@@ -123,8 +123,7 @@ def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
 
 
 def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[float]]]:
-    """Subject → context → ms a token after the first, one a valid answer; and `limit`, what the bandwidth allows with a
-    cache."""
+    """Subject → context → ms a token after the first of each valid answer; `limit`: what the bandwidth allows."""
     warm = [t for t in trials if t.run == after(model, t.prompt_tokens) and t.phase == "warm" and t.valid]
     mine = {name: [t for t in warm if t.subject in (name, name + AGAIN)] for name in COMBINATIONS}
     series = {name: summary.grouped(rows, "prompt_tokens", lambda t: t.tpot * 1e3) for name, rows in mine.items()}
@@ -132,8 +131,7 @@ def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[f
 
 
 def by_weights(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
-    """What smaller weights do to size and speed: an entry a type that was measured, of `summary.tally`, with the ratio
-    of its decode rate to that of float32."""
+    """Size and decode rate of each type of weights that was measured, with the ratio to float32."""
     here = [t for t in trials if t.run == IN_TYPES and t.phase == "warm"]
     order = [(name,) for name in WEIGHTS]
     frame = summary.tally(here, ["subject"], dict(rate="tg"), against="step", seed=seed, clusters=None, order=order)
@@ -163,8 +161,7 @@ def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> 
 
 
 def attention_flops(config: ModelConfig, queries: int, keys: int) -> int:
-    """Operations of scores and mix in all layers: `queries` tokens over `keys` positions, a multiply-add counted as
-    two."""
+    """Operations of scores and mix in all layers, `queries` tokens over `keys`; a multiply-add counts as two."""
     return 4 * config.num_hidden_layers * config.num_attention_heads * config.head_dim * queries * keys
 
 

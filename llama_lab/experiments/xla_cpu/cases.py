@@ -48,8 +48,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Finding:
-    """slow and fast compute the same numbers from base(key). evidence(compiled, calls): what the compiled program
-    shows, in `unit`."""
+    """slow and fast compute the same numbers from base(key). evidence(compiled, calls): of a program, in `unit`."""
 
     name: str
     claim: str
@@ -80,8 +79,7 @@ def computations(text: str) -> dict[str, list[str]]:
 
 
 def times(compiled: jax.stages.Compiled, op: str, elements: int, trips: int = 1) -> int:
-    """How often a call runs an `op` of so many elements; what stands in a loop's body (its only one) runs `trips`
-    times."""
+    """How often a call runs an `op` of so many elements; what is in its only loop's body runs `trips` times."""
     parts = computations(compiled.as_text())
     bodies = {name for lines in parts.values() for line in lines for name in re.findall(r"body=%?([\w.-]+)", line)}
 

@@ -55,8 +55,7 @@ class Compared(Row):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What rows say of a finding. ratio: time of the slow program over the fast one's; faults: page faults of a unit of
-    work."""
+    """What rows say of a finding. ratio: of times, slow over fast. faults: page faults of a unit of work."""
 
     finding: Finding
     slow: int  # what the compiled programs show
@@ -132,8 +131,7 @@ class Subject:
 
 
 def compare(finding: Finding, identity: dict, order: int = 0, repeats: int = REPEATS) -> list[Compared]:
-    """The rows of one finding: checked for equal numbers, warmed up, and timed in random order. order: place of its
-    first row."""
+    """The rows of one finding: checked for equal numbers, warmed up, timed in random order from `order` on."""
     base = jax.jit(finding.base)(jax.random.key(identity["seed"]))
     subjects = {SLOW: Subject(finding.slow, base), FAST: Subject(finding.fast, base)}
     reason = different(*(subjects[name].unit() for name in (SLOW, FAST)))
