@@ -18,21 +18,7 @@ from llama_lab.experiments.activation_extraction import table as extraction_tabl
 from llama_lab.experiments.activation_extraction.measure import Extractions
 from llama_lab.experiments.activation_extraction.passes import LADDER, LIMIT, Passes, Reference, beyond_rounding
 from llama_lab.experiments.activation_extraction.pipeline import Setting, examples_of, pipeline, read
-from llama_lab.experiments.activation_extraction.rungs import (
-    BASE,
-    CUT,
-    DISK,
-    EAGER,
-    FIRST,
-    FIXED,
-    FORWARD,
-    PACKED,
-    PINNED,
-    PRODUCT,
-    SPREAD,
-    TORCH,
-    Rung,
-)
+from llama_lab.experiments.activation_extraction.rungs import BASE, FIRST, FIXED, PACKED, PRODUCT, Rung
 from tests.conftest import among_the_fast, build
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -98,9 +84,6 @@ def passes(setting, asked, reference, tmp_path):
 def test_plans_that_cannot_be(changes, words):
     with pytest.raises(UserError, match=words):
         Extractions(**dict(model=TINY) | changes).check()
-
-
-def test_a_plan_that_can_be():
     Extractions(model=TINY).check()
 
 
@@ -122,17 +105,20 @@ def test_examples_are_seeded_and_fit(packaged):
 
 @pytest.mark.parametrize(
     "name",
-    among_the_fast((FIRST, PACKED, PRODUCT, CUT), [name for name in rungs.SUBJECTS if name not in (FORWARD, PINNED)]),
+    among_the_fast(
+        (FIRST, PACKED, PRODUCT, rungs.CUT),
+        [name for name in rungs.SUBJECTS if name not in (rungs.FORWARD, rungs.PINNED)],
+    ),
 )
 def test_every_rung_writes_what_the_model_gives(passes, name):
     rung, first = passes.first(name, **COLD)
     assert first.valid, first.reason
     assert first.error <= LIMIT
-    count = 2 if name == EAGER else 5
+    count = 2 if name == rungs.EAGER else 5
     assert first.examples == count
     assert first.rows == first.tokens == sum(map(len, passes.ids[:count]))
     assert first.sites == (DEPTH if name in rungs.EVERY else 2)
-    assert first.depth == (DEPTH if name in (*rungs.EVERY, SPREAD, TORCH) else 2)
+    assert first.depth == (DEPTH if name in (*rungs.EVERY, rungs.SPREAD, rungs.TORCH) else 2)
     warm = passes.timed(rung, name, **WHO)
     assert warm.valid, warm.reason
     assert (warm.compiled, warm.lowered) == (0, 0)
@@ -140,9 +126,8 @@ def test_every_rung_writes_what_the_model_gives(passes, name):
     assert warm.tg > 0
 
 
-def test_a_fixed_shape_compiles_once_and_padding_to_the_longest_for_every_shape(passes):
-    _, padded = passes.first(FIRST, **COLD)
-    _, fixed = passes.first(FIXED, **COLD)
+def test_a_fixed_shape_compiles_once_padding_to_the_longest_for_every_shape_and_packing_pads_less(passes):
+    padded, fixed, packed = (passes.first(name, **COLD)[1] for name in (FIRST, FIXED, PACKED))
     shapes = {
         b.ids.shape for at in range(0, 5, 3) for b in rungs.padded(spec(), 2)(0, at, passes.ids[at : at + 3]).batches
     }
@@ -150,25 +135,21 @@ def test_a_fixed_shape_compiles_once_and_padding_to_the_longest_for_every_shape(
     assert fixed.compiled == 1
     assert fixed.slots >= padded.slots
     assert padded.tokens == fixed.tokens
-
-
-def test_packing_reads_less_padding(passes):
-    rows = [passes.first(name, **WHO)[1] for name in (FIXED, PACKED)]
-    assert rows[1].fill > rows[0].fill
-    assert rows[1].batches < rows[0].batches
+    assert packed.fill > fixed.fill
+    assert packed.batches < fixed.batches
 
 
 def test_results_left_on_pinned_host_memory_are_the_same(passes):
     """Where there is no GPU the memory is the processor's own; values and program must still be right."""
-    _, row = passes.first(PINNED, **COLD)
+    _, row = passes.first(rungs.PINNED, **COLD)
     assert row.valid, row.reason
     assert (row.compiled, row.rows) == (2, row.tokens)  # the extractor's own, and the same with its results elsewhere
 
 
 def test_the_forward_ceiling_writes_nothing_and_the_disk_computes_nothing(passes, tmp_path):
-    forward = passes.first(FORWARD, **COLD)[1]
+    forward = passes.first(rungs.FORWARD, **COLD)[1]
     assert (forward.valid, forward.rows, forward.bytes, forward.error) == (True, 0, 0, None)
-    disk = rungs.build(DISK, passes.setting, passes.examples)
+    disk = rungs.build(rungs.DISK, passes.setting, passes.examples)
     disk.run([], tmp_path / "a")  # whatever it is given: what it writes was made before
     assert ActivationStore.open(tmp_path / "a").rows == sum(map(len, passes.ids))
 
@@ -176,11 +157,11 @@ def test_the_forward_ceiling_writes_nothing_and_the_disk_computes_nothing(passes
 @pytest.mark.parametrize(
     ("family", "dtype", "name"),
     among_the_fast(
-        [("llama", "float16", TORCH), ("llama", "float32", PACKED)],
+        [("llama", "float16", rungs.TORCH), ("llama", "float32", PACKED)],
         [
-            ("llama", "float16", TORCH),
+            ("llama", "float16", rungs.TORCH),
             ("llama", "float32", PACKED),
-            *((family, "bfloat16", name) for family in ("gpt2", "qwen2") for name in (PRODUCT, CUT)),
+            *((family, "bfloat16", name) for family in ("gpt2", "qwen2") for name in (PRODUCT, rungs.CUT)),
         ],
     ),
 )
@@ -203,7 +184,7 @@ def test_quarters():
 
 def test_where_there_is_no_gpu_pinned_memory_is_a_gap():
     gaps = {gap["name"]: gap["reason"] for gap in rungs.missing(TINY)}
-    assert gaps.get(PINNED) == "no GPU here"
+    assert gaps.get(rungs.PINNED) == "no GPU here"
     assert BASE not in gaps
 
 
@@ -298,7 +279,7 @@ def test_rounding_is_forgiven_and_nothing_else(dtype):
 def test_really_measured(tmp_path, monkeypatch):
     """A ladder of a few rungs in a process of its own, the probe, and two processes by command; the rows come back."""
     monkeypatch.setattr(experiment.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
-    subjects = (BASE, PRODUCT, FORWARD, DISK)
+    subjects = (BASE, PRODUCT, rungs.FORWARD, rungs.DISK)
     plan = Extractions(model=TINY, batch=2, length=LENGTH, unit=3, examples=7, eager=2, blocks=2, starts=1, probe=10,
                        subjects=subjects)  # fmt: skip
     rows, meta = plan.obtain("measure", "77-extraction", tmp_path)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_lab.bench import AGAIN, record
+from llama_lab.bench import AGAIN
 from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import LADDER, SECOND, STAGES, Extraction
@@ -39,17 +39,6 @@ def measured(blocks=8, scaling=(1, 2)) -> list[Extraction]:
             scale, own = (1 + noise.normal(0, 0.005)) * {1: 1, 2: 0.8}[n], dict(workers=n, process=10 + n)
             rows.append(made(PRODUCT, block, scale, run=f"scaling {n}", **own))
     return rows
-
-
-def test_what_a_row_says():
-    row = made(wall_ns=2 * 10**9, trace_ns=10**8, lower_ns=2 * 10**8, backend_ns=10**9)
-    assert (row.tg, row.fill, row.compile_seconds) == (500, 0.5, 1.3)
-    assert np.isnan(made(wall_ns=0).tg)
-
-
-def test_rows_come_back_from_a_table(tmp_path):
-    rows = measured(2)
-    assert record.read(record.write(tmp_path / "t.csv", rows, Extraction), kind=Extraction)[0] == rows
 
 
 def test_ratios_are_to_n1_and_steps_to_the_rung_before():
@@ -109,9 +98,8 @@ def test_promises_stand_beside_what_was_measured():
 
 
 def test_a_second_model_has_a_table_of_its_own():
-    rows = measured(2) + [made(FIRST, 0, run=SECOND, model="other"), made(BASE, 0, run=SECOND, model="other")]
-    assert [e["subject"] for e in extraction_table.table(rows, run=SECOND)] == [BASE, FIRST]
-    assert len(extraction_table.table(rows)) == len(extraction_table.table(measured(2)))
+    rows = [made(name, run=run, model="other") for run in (SECOND, LADDER) for name in (FIRST, BASE)]
+    assert [e["subject"] for e in extraction_table.table([*rows, made(DISK)], run=SECOND)] == [BASE, FIRST]
 
 
 def test_the_budget_is_in_a_note():

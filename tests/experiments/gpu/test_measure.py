@@ -14,7 +14,7 @@ from llama_jax.checkpoint import random, tensors
 from llama_jax.checkpoint.random import on_device
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
-from llama_lab.bench import gate, protocol, record
+from llama_lab.bench import gate, protocol
 from llama_lab.experiments.gpu import chart, data, device, finding, measure, suite
 from llama_lab.experiments.gpu import judge as gpujudge
 from llama_lab.experiments.gpu.suite import Shape, Suite
@@ -320,8 +320,3 @@ def test_a_text_counts_only_where_each_token_is_nearly_the_best(places, below, p
     verdict, gap = judge.verdict([1], tokens)
     assert (verdict.passed, verdict.reason.startswith("wrong: ")) == (passed, not passed)
     assert gap == pytest.approx(below, rel=0.05)
-
-
-def test_rows_of_another_kind_are_refused(table):
-    with pytest.raises(UserError, match="kind GpuTrial"):
-        record.read(table[0] / "data" / "12-gpu.csv")

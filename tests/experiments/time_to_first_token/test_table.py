@@ -74,14 +74,11 @@ def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cann
         assert found[key] == pytest.approx(value), key
     assert found["low"] <= found["p50"] <= found["high"]
     assert found["p99"] is None
-    frame = show([found], table.COLUMNS)
-    assert frame.loc[(50, "torch"), "P99"] == "needs n ≥ 1,000"
-
-
-def test_a_thousand_requests_have_a_p99():
-    found = entry(everything(tail=1000), "torch", AT)
+    assert show([found], table.COLUMNS).loc[(50, "torch"), "P99"] == "needs n ≥ 1,000"
+    many = everything(tail=1000)
+    found = entry(many, "torch", AT)
     assert found["n"] == 1006
-    assert found["p99"] == pytest.approx(np.percentile(table.milliseconds(everything(tail=1000), "torch", AT), 99))
+    assert found["p99"] == pytest.approx(np.percentile(table.milliseconds(many, "torch", AT), 99))
     assert show([found], table.COLUMNS).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
 
 
@@ -114,18 +111,10 @@ def test_ratios_pair_the_same_passage_and_have_the_best_placement_of_each_length
     assert table.best(everything(), ["torch", "torch-script"], [10]) == "torch"
 
 
-def test_a_block_without_its_pair_is_in_no_ratio():
-    spoilt = changed(everything(), "torch", 50, 2, valid=False)
-    assert table.sooner(spoilt, "step exact", "torch", 50).n == 5
-
-
-def test_a_noisy_control_takes_the_verdict_away():
-    noisy = [
-        t.model_copy(update=dict(token_times_ns=[round(x * 1.5) for x in t.token_times_ns]))
-        if t.subject.endswith("(again)")
-        else t
-        for t in everything()
-    ]
+def test_a_block_without_its_pair_is_in_no_ratio_and_a_noisy_control_takes_the_verdict_away():
+    assert table.sooner(changed(everything(), "torch", 50, 2, valid=False), "step exact", "torch", 50).n == 5
+    noisy = [t for t in everything() if not t.subject.endswith("(again)")]
+    noisy += [request("step exact (again)", 50, b, ms=105 * (1 + 0.001 * b)) for b in range(6)]
     assert table.sooner(noisy, "step exact", "torch", 50).verdict == "unstable"
 
 
