@@ -21,6 +21,7 @@ from llama_jax.plumbing.threads import ahead
 from llama_lab import corpus
 from llama_lab.activations import folder, program, store
 from llama_lab.activations.batches import Batch, Unit
+from llama_lab.activations.extraction import extract
 from llama_lab.activations.folder import Folder
 from llama_lab.activations.moments import Moments, joined
 from llama_lab.activations.program import Extractor
@@ -30,7 +31,7 @@ Example = str | Sequence[int]
 SHORTEST = 2  # tokens of an example
 NO_MOMENTS = Moments(0, np.zeros(()), np.zeros(()))
 # values [n ...] of a batch's kept tokens, and their moments where they are summed
-Found = tuple[dict[str, np.ndarray], dict[str, Moments]]
+Results = tuple[dict[str, np.ndarray], dict[str, Moments]]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Setting:
         return self.batch, self.length
 
 
-def read(batch: Batch, results) -> Found:
+def read(batch: Batch, results) -> Results:
     """Wait for one batch's results and bring them to the host."""
     values, moments = jax.device_get(results)
     kept = {site: value[batch.at] for site, value in values.items()}
@@ -74,8 +75,8 @@ class Filling:
     moments: dict[str, Moments] = field(default_factory=dict)
     batches: int = 0
 
-    def take(self, batch: Batch, found: Found) -> None:
-        values, moments = found
+    def take(self, batch: Batch, results: Results) -> None:
+        values, moments = results
         for site, value in values.items():
             if site not in self.tensors:
                 self.tensors[site] = np.empty((self.unit.size, *value.shape[1:]), value.dtype)
@@ -139,8 +140,8 @@ def pipeline(
         where, under_way = claimed(setting, spec, out), deque()
 
         def collect() -> None:
-            filling, batch, found = under_way.popleft()
-            filling.take(batch, fetch(batch, found))
+            filling, batch, results = under_way.popleft()
+            filling.take(batch, fetch(batch, results))
             if filling.batches == len(filling.unit.batches):
                 write(where, filling)
 
@@ -159,7 +160,6 @@ def pipeline(
 
 def product(setting: Setting, extractor: Extractor, examples: Sequence[Example]) -> Callable:
     """run(examples, out) of `extract`, as anyone would call it."""
-    from llama_lab.activations.extraction import extract
 
     def run(examples: Sequence[Example], out: Path) -> None:
         extract(extractor, examples, out, depth=setting.depth, writers=setting.writers, resume=False, unit=setting.unit)

@@ -61,8 +61,9 @@ def auc(scores: np.ndarray, truth: np.ndarray) -> float:
 
     Ties count half; NaN where all are of one kind.
     """
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    from scipy import stats
+
+    ranks = stats.rankdata(scores)
     true, false = int(truth.sum()), int((~truth).sum())
     return float((ranks[truth].sum() - true * (true + 1) / 2) / (true * false)) if true and false else float("nan")
 
@@ -86,14 +87,14 @@ def one_layer(features: np.ndarray, truth: np.ndarray, examples: np.ndarray, see
     kinds, member = np.unique(examples, return_inverse=True)
     folds = rng.permutation(len(kinds))[member] % FOLDS
     targets = np.stack([truth, *(rng.permutation(truth) for _ in range(SHUFFLES))], axis=1)
-    wide, found = np.asarray(features, np.float64), np.empty((FOLDS, targets.shape[1]))
+    wide, areas = np.asarray(features, np.float64), np.empty((FOLDS, targets.shape[1]))
     for fold in range(FOLDS):
         inside = folds == fold
         scores = ridge(wide[~inside], targets[~inside], wide[inside])
-        found[fold] = [auc(scores[:, k], targets[inside, k]) for k in range(targets.shape[1])]
-    real = found[np.isfinite(found[:, 0]), 0]
+        areas[fold] = [auc(scores[:, k], targets[inside, k]) for k in range(targets.shape[1])]
+    real = areas[np.isfinite(areas[:, 0]), 0]
     low, high = np.clip(intervals.mean_interval([intervals.gather(real, None)], seed), 0, 1).tolist()
-    null = np.nanmean(found[:, 1:], axis=0)
+    null = np.nanmean(areas[:, 1:], axis=0)
     control_low, control_high = np.nanpercentile(null, [2.5, 97.5])
     return dict(auc=float(real.mean()), low=low, high=high, folds=real.tolist(), control=float(np.nanmean(null)),
                 control_low=float(control_low), control_high=float(control_high))  # fmt: skip
@@ -108,14 +109,10 @@ def by_layer(store, tokenizer: Tokenizer | None, vocabulary: int, depth: int, se
     tokens, examples = (store[name][:] for name in ("token", "example"))
     truth, known = labels(tokens, examples, tokenizer, vocabulary)
     truth, examples = truth[known], examples[known]
-    if min(truth.sum(), (~truth).sum()) < FEWEST or len(np.unique(examples)) < FOLDS:
+    about = dict(property=BEFORE if tokenizer is None else ENDS, tokens=len(truth), examples=len(np.unique(examples)))
+    if min(truth.sum(), (~truth).sum()) < FEWEST or about["examples"] < FOLDS:
         return []
-    about = dict(
-        property=BEFORE if tokenizer is None else ENDS,
-        tokens=len(truth),
-        examples=len(np.unique(examples)),
-        share=float(truth.mean()),
-    )
+    about |= dict(share=float(truth.mean()))
     names = [Site("resid_pre", 0), *(Site("resid_post", layer) for layer in range(depth))]
     return [
         dict(layer=i, site=str(site), **about, **one_layer(store[str(site)][:][known], truth, examples, seed))

@@ -47,7 +47,7 @@ from llama_lab.activations.spec import ActivationSpec, Site
 from llama_lab.bench.guard import Guard, Region, TorchCounter
 from llama_lab.experiments.activation_extraction.pipeline import (
     Example,
-    Found,
+    Results,
     Setting,
     disk_only,
     forward_only,
@@ -183,7 +183,7 @@ def in_jax(setting: Setting, sites: Sequence[Site], jitted: bool, stacked: bool 
     return lambda batch: (compute(params, *map(place, (batch.ids, batch.positions, batch.segments))), {})
 
 
-def copy_by_copy(batch: Batch, results) -> Found:
+def copy_by_copy(batch: Batch, results) -> Results:
     """Every sample of every layer fetched by itself, one blocking transfer after the other."""
     width, kept = batch.ids.shape[1], {}
     rows = np.split(batch.at, np.flatnonzero(np.diff(batch.at // width)) + 1)  # the kept tokens of each sample
@@ -193,7 +193,7 @@ def copy_by_copy(batch: Batch, results) -> Found:
     return kept, {}
 
 
-def unstacked(names: Sequence[str], batch: Batch, results) -> Found:
+def unstacked(names: Sequence[str], batch: Batch, results) -> Results:
     """All layers in one blocking transfer."""
     values = np.asarray(results[0]["all"])
     return {name: value[batch.at] for name, value in zip(names, values, strict=True)}, {}
@@ -256,7 +256,7 @@ def in_torch(setting: Setting, sites: Sequence[Site], cut: bool) -> tuple[Callab
         is_brain = tensor.dtype == torch.bfloat16
         return tensor.view(torch.int16).numpy().view(jnp.bfloat16) if is_brain else tensor.numpy()
 
-    def fetch(batch: Batch, states) -> Found:
+    def fetch(batch: Batch, states) -> Results:
         flat = {str(site): states[1 + site.layer].flatten(0, 1).to(kind) for site in sites}
         return {site: as_numpy(value)[batch.at] for site, value in flat.items()}, {}
 

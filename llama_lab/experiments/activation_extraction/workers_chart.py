@@ -68,22 +68,20 @@ def shares(axes, rows: Sequence[Run], engines: Sequence[dict], seed: int) -> Non
     costs, rate = table.overheads(rows, seed), table.of_one(engines)
     if not costs or not rate:
         return notes.bare(axes, "overhead of a unit: not measured")
-    tokens, needed = np.geomspace(30, 100_000, 60), {}
+    tokens = np.geomspace(30, 100_000, 60)
     for subject, cost in costs.items():
-        line = [100 * table.share(max(0.0, cost.median), n, rate) for n in tokens]
+        low, line, high = (100 * table.share(max(0.0, s), tokens, rate) for s in (cost.low, cost.median, cost.high))
         words = f"{subject}: {table.milliseconds(cost)} a unit"
         axes.plot(tokens, line, color=SHADES[subject], linewidth=1.8, label=words)
         if np.isfinite(cost.low):
-            ends = [[100 * table.share(max(0.0, end), n, rate) for n in tokens] for end in (cost.low, cost.high)]
-            axes.fill_between(tokens, *ends, color=SHADES[subject], alpha=0.15, linewidth=0)
-        needed[subject] = table.smallest(cost.median, rate)
+            axes.fill_between(tokens, low, high, color=SHADES[subject], alpha=0.15, linewidth=0)
     axes.axhline(100 * table.BELOW, color=LIMIT_COLOUR, linestyle="--", linewidth=1)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(tokens[0], tokens[-1])
     axes.set_ylim(0.05, 100)
     readable(axes.xaxis, axes.yaxis)
-    n, most = min(cost.n for cost in costs.values()), max(needed.values())
+    n, most = min(cost.n for cost in costs.values()), max(table.smallest(c.median, rate) for c in costs.values())
     axes.set_xlabel(
         f"tokens of a unit, log scale (from a small model's slope of seconds over units, n = {n} blocks;\n"
         f"band: 95 % interval; tokens at {rate:,.0f} a second; dashed: {100 * table.BELOW:.0f} %)"
@@ -106,9 +104,8 @@ def simulated(fleets: Sequence[dict]) -> Figure:
     marks = []
     for words, shade in FAILING.items():
         mine = [e for e in fleets if e["failures"] == words]
-        middles = [100 * float(np.median(e["shares"])) for e in mine]
         counts = [e["workers"] for e in mine]
-        low, high = ([100 * end(e["shares"]) for e in mine] for end in (min, max))
+        low, middles, high = ([100 * float(of(e["shares"])) for e in mine] for of in (min, np.median, max))
         axes.plot(counts, middles, color=shade, marker="o", markersize=4, linewidth=1.6)
         axes.fill_between(counts, low, high, color=shade, alpha=0.15, linewidth=0)
         marks.append((f"{words}: {middles[-1]:.0f} %", counts[-1], middles[-1], shade))

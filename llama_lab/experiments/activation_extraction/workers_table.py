@@ -54,8 +54,8 @@ def milliseconds(cost: Summary) -> str:
     return f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
 
 
-def share(overhead: float, tokens: float, rate: float) -> float:
-    """Share of a unit's time that its overhead is. overhead: seconds. tokens: of the unit. rate: tokens/s."""
+def share(overhead: float, tokens: np.ndarray, rate: float) -> np.ndarray:
+    """Share [n] of a unit's time that its overhead is. overhead: seconds. tokens [n]: of the unit. rate: tokens/s."""
     return overhead / (overhead + tokens / rate)
 
 

@@ -59,8 +59,7 @@ def cold_table(trials: Sequence[Start], seed: int = 0):
 
 COLUMNS = frames.Columns(
     {
-        "tokens": "tokens",
-        "subject": "subject",
+        **frames.same("tokens", "subject"),
         "processes": "n",
         "cold s": frames.scaled("median", 1e3),
         "compile s": frames.scaled("compile_ms", 1e3),

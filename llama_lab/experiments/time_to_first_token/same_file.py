@@ -117,11 +117,9 @@ def over_llamacpp(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 COLUMNS = frames.Columns(
     {
-        "tokens": "tokens",
-        "subject": "subject",
+        **frames.same("tokens", "subject"),
         "P50, ms": "p50",
-        "low": "low",
-        "high": "high",
+        **frames.same("low", "high"),
         **frames.interval("over llama.cpp", "ratio", "value", ends="ratio "),
         "valid": "n",
         "void": "void",

@@ -140,8 +140,8 @@ def what_shapes_cost(entries: Sequence[dict]) -> str:
     if not {"exact", "one"} <= mine.keys():
         return "Not all shapes have valid answers"
     many, one = mine["exact"], mine["one"]
-    said = f"Exact lengths compile {many['compiled'] or 0} programs in service"
-    return f"{said}, one shape {one['compiled'] or 0} but is {one['padding']:.0%} padding"
+    words = f"Exact lengths compile {many['compiled'] or 0} programs in service"
+    return f"{words}, one shape {one['compiled'] or 0} but is {one['padding']:.0%} padding"
 
 
 @styled

@@ -21,11 +21,11 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     mine, *ours = sorted(best, key=lambda e: (e["backend"] != standings.JAX, -e["tokens_s"]))
     others = [e for e in ours if e["backend"] != standings.JAX] or ours
     numbers = dict(mine=mine["server"], tokens=mine["tokens_s"])
-    said = "As requests become more frequent, {mine} makes {tokens:.0f} tokens/s"
+    sentence = "As requests become more frequent, {mine} makes {tokens:.0f} tokens/s"
     if not others:
-        return stated(said + " at most.", **numbers)
+        return stated(sentence + " at most.", **numbers)
     numbers |= dict(other=others[0]["server"], most=others[0]["tokens_s"])
     kept_up = mine["tokens_s"] >= KEPT_UP * mine["offered"]
     return stated(
-        said + ", about all that was asked for; {other} makes at most {most:.0f}.", when=kept_up, **numbers
-    ) or stated(said + " at most; {other} {most:.0f}.", **numbers)
+        sentence + ", about all that was asked for; {other} makes at most {most:.0f}.", when=kept_up, **numbers
+    ) or stated(sentence + " at most; {other} {most:.0f}.", **numbers)
