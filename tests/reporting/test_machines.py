@@ -78,9 +78,6 @@ def test_a_damaged_file_is_left_out_and_said(folder, tmp_path):
     assert "line 37 cannot be read" in text
     assert '<th scope="row">a-b' not in text
     assert "One set so far" in text
-
-
-def test_no_file_is_said(tmp_path):
     text = page(tmp_path, tmp_path / "nothing")
     assert "No machine's file lies in" in text
     assert "<table" not in text
