@@ -49,10 +49,11 @@ def checked(arguments: list[str]) -> list[str]:
     """The arguments, each a text. Raises UserError for other bytes: they could be neither tokens nor JSON."""
     for argument in arguments:
         try:
-            told = "\0" not in argument and argument.encode()
+            sound = "\0" not in argument
+            argument.encode()
         except UnicodeEncodeError:
-            told = False
-        if told is False:
+            sound = False
+        if not sound:
             raise UserError(
                 f"The argument {shown(argument)} is no text in {sys.getfilesystemencoding()}, the encoding of this"
                 " environment; write it in that, or set PYTHONUTF8=1 for UTF-8."

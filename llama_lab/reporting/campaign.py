@@ -82,6 +82,10 @@ def tables_of(name: str, out_dir: Path = paths.ROOT) -> list[Path]:
     return [Path(out_dir) / a for a in artifacts if a.startswith("data/") and a.endswith(".csv")]
 
 
+def has_meta(table: Path) -> bool:
+    return record.meta_path(table).is_file()
+
+
 def mark(name: str, out_dir: Path) -> Path:
     return Path(out_dir) / "out" / "measured" / f"{name}.json"
 
@@ -91,7 +95,7 @@ def proof(name: str, profile: str, out_dir: Path) -> dict | None:
     of other code."""
     tables = {}
     for path in tables_of(name, out_dir):
-        if record.meta_path(path).is_file():
+        if has_meta(path):
             meta = record.read_meta(path)
             if provenance.changed(meta) != []:
                 return None
@@ -138,18 +142,13 @@ def run(steps: Sequence[Step], profile: str, out_dir: Path, tell: Callable[[str]
             began = time.monotonic()
             results.append(measure(step.name, profile, out_dir, rest))
             if results[-1].ok:
-                took = max(time.monotonic() - began, spent(tables_of(step.name, out_dir)))
-                keep_time(out_dir, step.name, profile, took / 60)
+                metas = map(record.read_meta, filter(has_meta, tables_of(step.name, out_dir)))
+                notes = [note for meta in metas for note in meta.get("processes", ()) if note.get("watch")]
+                spent = sum(note["watch"].get("wall_s", 0.0) for note in notes)  # in interrupted runs too
+                keep_time(out_dir, step.name, profile, max(time.monotonic() - began, spent) / 60)
                 now = dict(created=time.strftime("%Y-%m-%d %H:%M"), proof=proof(step.name, profile, out_dir))
                 files.write(mark(step.name, out_dir), json.dumps(now, indent=1, sort_keys=True) + "\n")
     return results
-
-
-def spent(tables: Sequence[Path]) -> float:
-    """Seconds that the measuring processes of some tables took, those of interrupted runs included."""
-    metas = [record.read_meta(path) for path in tables if record.meta_path(path).is_file()]
-    watched = [note["watch"] for meta in metas for note in meta.get("processes", ()) if note.get("watch")]
-    return sum(watch.get("wall_s", 0.0) for watch in watched)
 
 
 def measure(name: str, profile: str, out_dir: Path, rest: Remaining) -> Result:

@@ -28,10 +28,17 @@ def run(spec: dict, name: str, progress: Callable[[str], None], limit: float, ch
 
     spec: `source`, `executed` (two paths) and `parameters`. limit: seconds.
     """
-    began, expired = time.time(), threading.Event()
+    began, expired, last = time.time(), threading.Event(), ""
 
     def tell(line: str) -> None:
         progress(f"{name}: {line} ({time.time() - began:.0f} s)")
+
+    def look() -> None:  # at the line that a long cell last wrote
+        nonlocal last
+        line = Path(announced.name).read_text().strip()
+        if line and line != last:
+            last = line
+            tell(line)
 
     # files: nobody need read them at once
     with tempfile.TemporaryFile("w+") as complaints, tempfile.NamedTemporaryFile("r") as announced:
@@ -47,7 +54,7 @@ def run(spec: dict, name: str, progress: Callable[[str], None], limit: float, ch
         late = threading.Timer(limit, lambda: (expired.set(), stop(child)))
         late.start()
         try:
-            with every(EVERY_S, news(Path(announced.name), tell)):
+            with every(EVERY_S, look):
                 for line in child.stdout:
                     tell(line.rstrip())
                 code = child.wait()
@@ -55,23 +62,10 @@ def run(spec: dict, name: str, progress: Callable[[str], None], limit: float, ch
             late.cancel()
             stop(child)
         complaints.seek(0)
-        last = complaints.read().strip().splitlines()[-1:]
+        complaint = complaints.read().strip().splitlines()[-1:]
     if expired.is_set():
         return f"stopped after {limit:.0f} s"
-    return (last[0] if last else f"exit code {code}") if code else ""
-
-
-def news(file: Path, tell: Callable[[str], None]) -> Callable[[], None]:
-    """What tells the line that a long cell last wrote to `file`, where that is new."""
-    told = [""]
-
-    def look() -> None:
-        line = file.read_text().strip()
-        if line and line != told[-1]:
-            told.append(line)
-            tell(line)
-
-    return look
+    return (complaint[0] if complaint else f"exit code {code}") if code else ""
 
 
 def stop(child: subprocess.Popen) -> None:

@@ -57,8 +57,12 @@ class Recorded:
     @cached_property
     def lines(self) -> pd.DataFrame:
         """A line a subject and setting, the baseline's twin right after it, see `Setting.line`."""
-        known = sorted(self.settings, key=lambda group: natural(group.setting))
-        lines = [group.line(name) for group in known for name in group.subjects]
+
+        def natural(group: Setting) -> list:  # `context 256` before `context 1024`
+            parts = re.split(r"(\d+)", group.setting)
+            return [(int(part), "") if part.isdigit() else (0, part) for part in parts]
+
+        lines = [group.line(name) for group in sorted(self.settings, key=natural) for name in group.subjects]
         return pd.DataFrame(lines, columns=COLUMNS, dtype=object)
 
 
@@ -151,11 +155,6 @@ def setting(row: Row) -> str:
     words = row.run.replace(row.model, "").removesuffix(f" {row.subject}").strip()
     drawn = getattr(row, "sampling", "greedy")
     return " · ".join(filter(None, ["" if words in ("main", "warm") else words, "" if drawn == "greedy" else drawn]))
-
-
-def natural(words: str) -> list:
-    """A key that sorts `context 256` before `context 1024`."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", words)]
 
 
 def lengths(rows: list[Row]) -> str:
