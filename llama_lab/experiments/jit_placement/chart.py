@@ -13,7 +13,7 @@ from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import interval, listed, times
-from llama_lab.experiments.jit_placement.table import Cost
+from llama_lab.experiments.jit_placement.measure import Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
 from llama_lab.figures.labels import End

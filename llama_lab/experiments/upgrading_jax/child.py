@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -23,7 +24,6 @@ from llama_jax.plumbing import runtime
 from llama_lab.bench import gate, memory, protocol, roofline
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Subject, Workload, shuffled
-from llama_lab.experiments.upgrading_jax import oracle
 
 CLOSE = 1e-4  # of the largest logit: many times what float32 loses in a small model
 LONGER = 4  # how many times as many updates the second of two loops makes
@@ -53,6 +53,42 @@ def opened(folder: Path) -> Checkpoint:
     return Checkpoint(about["name"], config, tensors.assemble(source, "float32"), None, about["hash"], "", "float32")
 
 
+def oracle(weights: Mapping[str, np.ndarray], config: ModelConfig, ids: Sequence[int]) -> np.ndarray:
+    """Logits [T V] in float64 at every position of one sequence, by a decoder in NumPy: what every release must agree
+    with, and shares no line of code with JAX. weights: under Hugging Face's names, [out, in]."""
+    wide = {name: np.asarray(value, np.float64) for name, value in weights.items()}
+    x = wide["model.embed_tokens.weight"][np.asarray(ids)]
+    half = config.head_dim // 2
+    theta = np.arange(len(ids))[:, None] / config.rope_theta ** (np.arange(half) / half)
+    cos, sin = np.cos(theta)[:, None], np.sin(theta)[:, None]  # [T 1 h/2]
+
+    def normalised(x: np.ndarray, name: str) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + config.norm_eps) * wide[name]
+
+    def heads(x: np.ndarray, name: str, rotated: bool) -> np.ndarray:
+        y = (x @ wide[name].T).reshape(len(ids), -1, config.head_dim)  # [T N h]
+        if not rotated:
+            return y
+        left, right = y[..., :half], y[..., half:]
+        return np.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
+
+    for i in range(config.num_hidden_layers):
+        at = f"model.layers.{i}."
+        seen = normalised(x, at + "input_layernorm.weight")
+        q, k, v = (heads(seen, f"{at}self_attn.{kind}_proj.weight", kind != "v") for kind in "qkv")
+        k, v = (np.repeat(each, q.shape[1] // each.shape[1], axis=1) for each in (k, v))
+        scores = np.einsum("tnh,snh->nts", q, k) / np.sqrt(config.head_dim)
+        scores[:, *np.triu_indices(len(ids), 1)] = -np.inf
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        mixed = np.einsum("nts,snh->tnh", shares / shares.sum(-1, keepdims=True), v)
+        x = x + mixed.reshape(len(ids), -1) @ wide[at + "self_attn.o_proj.weight"].T
+        seen = normalised(x, at + "post_attention_layernorm.weight")
+        gated, up = (seen @ wide[f"{at}mlp.{kind}_proj.weight"].T for kind in ("gate", "up"))
+        x = x + (gated / (1 + np.exp(-gated)) * up) @ wide[at + "mlp.down_proj.weight"].T
+    x = normalised(x, "model.norm.weight")
+    return x @ wide["model.embed_tokens.weight" if config.tie_word_embeddings else "lm_head.weight"].T
+
+
 def facts(small: str, placements: list[str], seed: int) -> dict:
     """What is true of a release whatever the clock says: {jax, checks, oracle, updates}.
 
@@ -68,7 +104,7 @@ def facts(small: str, placements: list[str], seed: int) -> dict:
     for name in placements:
         engine = generate.build(loaded, name)
         text = [*prompt, *generate.answer(engine, [prompt], 16)[0].token_ids]
-        expected = oracle.logits(weights, loaded.config, text)
+        expected = oracle(weights, loaded.config, text)
         own = np.asarray(generate.logits(engine, text))
         error = float(np.abs(own - expected).max() / np.abs(expected).max())
         behind = gate.behind(expected[len(prompt) - 1 : -1], np.array(text[len(prompt) :]))

@@ -1,18 +1,20 @@
-"""What happens while one token is made: the calls of Python's thread and the operations of the device, from a trace."""
+"""What happens while one token is made: the calls of Python's thread and the operations of the device, from a trace;
+and the operations of a program, counted by kind, as traced and as compiled."""
 
 from __future__ import annotations
 
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
+from jax.extend import core
 
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import tracing
+from llama_lab.bench import profiling, tracing
 from llama_lab.bench.experiment import Experiment, Runner
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.record import Row
@@ -23,6 +25,7 @@ WARM_UPS = 2
 MARK = "one token"
 CALL = "PjitFunction("  # how JAX names a call of a compiled function in a trace
 HOST, DEVICE = "Python calls", "device computes"
+INSTEAD = ("parameter", "constant", "tuple", "get-tuple-element", "bitcast")  # these compute nothing
 
 
 class Traced(Row):
@@ -117,3 +120,22 @@ class OneToken(Experiment):
     def measure(self, runner: Runner) -> tuple[list[Traced], dict]:
         loaded = checkpoint.load(self.model)
         return [traced(loaded, name, self.seed) for name in PLACEMENTS], {}
+
+
+def primitives(jaxpr) -> Counter[str]:
+    """Primitives of a (closed) jaxpr, those of the functions that it calls in their place."""
+    counts: Counter[str] = Counter()
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+        inner = list(core.jaxprs_in_params(equation.params))
+        if inner:
+            for program in inner:
+                counts += primitives(program)
+        else:
+            counts[equation.primitive.name] += 1
+    return counts
+
+
+def instructions(text: str) -> Counter[str]:
+    """Instructions of an optimised HLO module that are run, a fusion counting as one."""
+    kept = (i.operation for i in profiling.instructions(text) if not i.fused)
+    return Counter(operation for operation in kept if operation not in INSTEAD)

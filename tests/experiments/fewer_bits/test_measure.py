@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, passages, protocol
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
@@ -23,28 +22,6 @@ CONTEST = Contest(
     TINY, ("loop", "loop+int8"), ("torch-int8", "llamacpp+q4_0"), (24, 48),
     new_tokens=6, blocks=2, processes=1, starts=1, seed=0,
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        ("No such peer: 'lamacpp'", dict(peers=("lamacpp",))),
-        ("No such placement: 'lop'", dict(placements=("lop",))),
-        ("No placement or no context", dict(placements=())),
-        ("No placement or no context", dict(contexts=())),
-        ("named twice: loop, loop", dict(placements=("loop", "loop"))),
-        ("loop\\+gemv is the baseline", dict(placements=("loop+gemv", "loop"))),
-        ("blocks is 0", dict(blocks=0)),
-        ("starts is 0", dict(starts=0)),
-        ("a rate needs two tokens", dict(new_tokens=1)),
-        ("leaves no room for a prompt", dict(contexts=(24, 6))),
-        ("more than the model's 8192", dict(contexts=(9000,))),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
-    monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(UserError, match=words):
-        replace(CONTEST, **changes).record()
 
 
 def test_the_context_is_full_with_the_last_token(packaged):

@@ -89,20 +89,6 @@ def asked(*placements, **changes):
     return reading.Readings(**fields | changes)
 
 
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        ("No such placement: 'lop'", dict(placements=["lop"])),
-        ("tokens is 0", dict(quality_tokens=0)),
-        ("window is 0", dict(window=0)),
-        ("more than the model's context of 8192", dict(window=9000)),
-    ],
-)
-def test_mistakes_are_named_before_anything_runs(words, changes):
-    with pytest.raises(UserError, match=words):
-        asked(**changes).record()
-
-
 @pytest.mark.slow
 def test_really_read(tmp_path, monkeypatch):
     """The control exactly zero, bfloat16 and int8 further, every position of both texts once; a gap for what reads

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint
-from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Run
 from llama_lab.experiments.growth import measure, table
@@ -43,39 +42,6 @@ def test_a_point_changes_one_size_alone():
     assert size("context", 8192) == measure.Size("random:smollm2-135m", slots=8192)
     assert size("batch", 32) == measure.Size("random:smollm2-135m", batch=32)
     assert size("model", "random:llama-3.2-3b loop+bf16") == measure.Size("random:llama-3.2-3b", placement="loop+bf16")
-
-
-@pytest.mark.parametrize(
-    ("axis", "value", "words"),
-    [
-        ("depth", 3, "layers, width"),
-        ("layers", 0, "layers is 0"),
-        ("width", 100, "multiple of 192"),
-        ("context", 9000, "64 to 8192"),
-        ("context", 32, "64 to 8192"),
-        ("batch", "x", "whole number"),
-        ("model", "random:smolm loop+bf16", "smollm2"),
-        ("model", "random:llama-3.2-3b lop", "No such placement"),
-    ],
-)
-def test_points_that_cannot_be(axis, value, words):
-    with pytest.raises(UserError, match=words):
-        size(axis, value)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (dict(model="random:nothing"), "random:smollm2-135m"),
-        (dict(model="gpt2"), "random:smollm2-135m"),
-        (dict(new_tokens=16), "new_tokens is 16"),
-        (dict(answers=0), "answers is 0"),
-        (dict(context=[9000]), "9000"),
-    ],
-)
-def test_everything_is_checked_before_anything_is_measured(changes, words):
-    with pytest.raises(UserError, match=words):
-        growth(**changes).record()
 
 
 def made():

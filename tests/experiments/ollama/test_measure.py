@@ -24,32 +24,6 @@ CONTEST = Contest(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        ("No such peer: 'lamacpp'. Did you mean .*llamacpp", dict(peers=("lamacpp",))),
-        ("No such placement: 'lop'", dict(placements=("lop",))),
-        ("No placement is named", dict(placements=())),
-        ("rival 'step' is not among", dict(rivals=("step",))),
-        ("named twice", dict(peers=("torch", "torch"))),
-        ("turns is 0", dict(turns=0)),
-        ("9 turns asked for; the conversation has 5", dict(turns=9)),
-        ("chats is 0", dict(chats=0)),
-        ("must be 2 or more", dict(new_tokens=1)),
-        ("blocks is 0", dict(blocks=0)),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
-    monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(UserError, match=words):
-        replace(CONTEST, **changes).record()
-
-
-def test_too_long_a_conversation_is_named():
-    with pytest.raises(UserError, match="exceed the model's context of 96"):
-        replace(CONTEST, model=TINY + ",max_position_embeddings=96").record()
-
-
 def test_each_turn_holds_all_before_it(packaged):
     work = turns.conversation(packaged, len(turns.TALK), 16)
     ids = [encoder(packaged)(text) for text in work.prompts]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import passages, protocol
 from llama_lab.bench.workload import encoder
 from llama_lab.experiments.past_one_token_a_pass import measure, table
@@ -21,21 +20,6 @@ ASKED = dict(
     blocks=1,
     processes=1,
 )
-
-
-@pytest.mark.parametrize(
-    ("words", "changes"),
-    [
-        ("No such placement: 'lop'", dict(placements=["lop"])),
-        ("loop\\+fused is the baseline", dict(placements=["loop+fused", "loop"])),
-        ("blocks is 0", dict(blocks=0)),
-        ("each is 0", dict(each=0)),
-    ],
-)
-def test_mistakes_are_named_before_anything_is_loaded(monkeypatch, words, changes):
-    monkeypatch.setattr(checkpoint, "load", lambda *_: pytest.fail("loaded"))
-    with pytest.raises(UserError, match=words):
-        measure.PastOneToken(**ASKED | changes).record()
 
 
 def test_copies_have_begun_and_edits_have_another_word(packaged):

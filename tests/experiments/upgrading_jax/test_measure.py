@@ -15,7 +15,7 @@ from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import environment
-from llama_lab.experiments.upgrading_jax import chart, child, environments, measure, oracle, table
+from llama_lab.experiments.upgrading_jax import chart, child, environments, measure, table
 from tests.bench.test_record import trial
 from tests.conftest import relative_error
 from tests.experiments.conftest import TINY
@@ -49,10 +49,10 @@ def test_the_float64_decoder_is_an_independent_second(tied):
     params = child.tensors.assemble(type(source)("", config, tensors, source.tokenizer, source.hash), "float32")
     ids = np.random.default_rng(0).integers(0, 97, 11).tolist()
     ours = np.asarray(generate.logits(generate.bind(config, params, parse("step")), ids))
-    assert relative_error(ours, oracle.logits(weights, config, ids)) < 1e-5
+    assert relative_error(ours, child.oracle(weights, config, ids)) < 1e-5
     name = "model.layers.1.mlp.up_proj.weight"
     spoilt = weights | {name: weights[name] * 1.01}
-    assert relative_error(ours, oracle.logits(spoilt, config, ids)) > child.CLOSE
+    assert relative_error(ours, child.oracle(spoilt, config, ids)) > child.CLOSE
 
 
 def test_facts_of_this_release(saved, monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
-from llama_lab.experiments.what_may_be_jitted import chart, measure, table
+from llama_lab.experiments.what_may_be_jitted import chart, measure
 from llama_lab.experiments.what_may_be_jitted.measure import DEVICE, HOST
 
 MODEL = (
@@ -76,7 +76,7 @@ def test_a_trace_of_something_else_is_refused():
 
 def test_operations_of_a_jaxpr_are_counted_within_what_it_calls():
     inner = jax.jit(lambda x: jnp.sin(x) * 2)
-    counts = table.traced(jax.make_jaxpr(lambda x: inner(x) + jax.lax.cond(x > 0, jnp.cos, jnp.sin, x))(1.0))
+    counts = measure.primitives(jax.make_jaxpr(lambda x: inner(x) + jax.lax.cond(x > 0, jnp.cos, jnp.sin, x))(1.0))
     assert counts["sin"] == 2
     assert counts["cos"] == counts["mul"] == counts["add"] == 1
 
@@ -85,7 +85,7 @@ def test_fewer_operations_are_left_when_a_step_is_compiled():
     engine = generate.build(checkpoint.load(MODEL), "step")
     token, carry = generate.prefill(engine, generate.checked_request(engine, [[1, 2, 3]], 4))
     traced = engine.programs.step.trace(engine.params, token, carry, Sampler())
-    before, after = table.traced(traced.jaxpr), table.compiled(traced.lower().compile().as_text())
+    before, after = measure.primitives(traced.jaxpr), measure.instructions(traced.lower().compile().as_text())
     assert 0 < sum(after.values()) < sum(before.values())
     assert after["fusion"]
     assert "parameter" not in after

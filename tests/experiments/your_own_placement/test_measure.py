@@ -206,22 +206,6 @@ def own(mine, ladder):
     return measure.OwnPlacement(mine, TINY, seed=0, ladder=ladder, prompts=2, blocks=1, processes=1, new_tokens=4)
 
 
-@pytest.mark.parametrize(
-    ("mine", "ladder", "words"),
-    [
-        (MINE, ["eager"], "must hold step"),
-        (MINE, ["step", "lop"], "Did you mean 'loop'"),
-        (Placement("step"), ["step"], "The name 'step' is taken"),
-        (Placement(SHORT), ["step"], "is taken"),
-        (Placement("step" + AGAIN), ["step"], "is taken"),
-        (MINE, ["step", "step"], "is taken"),
-    ],
-)
-def test_mistakes_are_named_before_anything_runs(mine, ladder, words):
-    with pytest.raises(UserError, match=words):
-        own(mine, ladder).record()
-
-
 @given(st.lists(st.sampled_from(sorted(TREE)), unique=True), st.sampled_from(["fixed", "none"]), st.booleans())
 def test_the_line_makes_the_placement_and_json_brings_it_back(jit, cache, aot):
     p = Placement("mine", jit=tuple(jit), cache=cache, compile="aot" if aot and jit else "lazy")

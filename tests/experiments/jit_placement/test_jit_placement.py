@@ -10,7 +10,7 @@ from llama_jax.placement import parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import SAMPLED, summary
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.jit_placement import chart, table
+from llama_lab.experiments.jit_placement import chart, measure
 from tests.bench.test_record import trial
 from tests.figures import drawn
 
@@ -28,7 +28,7 @@ def trials(added):
 
 
 def test_the_cost_is_paired_in_milliseconds_a_token():
-    eager, step = table.costs(trials({"eager": 20, "step": 1}), ["eager", "step", "loop"])
+    eager, step = measure.costs(trials({"eager": 20, "step": 1}), ["eager", "step", "loop"])
     assert (eager.name, step.name) == ("eager", "step")  # loop was not measured
     assert eager.added.median == pytest.approx(20.1, abs=0.2)
     assert step.added.median == pytest.approx(1.1, abs=0.2)
@@ -41,11 +41,11 @@ def test_a_void_trial_takes_its_pair_with_it():
         t.model_copy(update=dict(valid=False)) if t.subject == "step" + SAMPLED and t.block < 3 else t
         for t in trials({"step": 1})
     ]
-    assert len(table.costs(made, ["step"])[0].points) == 5
+    assert len(measure.costs(made, ["step"])[0].points) == 5
 
 
 def test_the_chart_names_what_is_added(tmp_path):
-    found = table.costs(trials({"eager": 20, "step": 1}), ["eager", "step"])
+    found = measure.costs(trials({"eager": 20, "step": 1}), ["eager", "step"])
     figure = chart.sampling(found, SETTINGS)
     assert SETTINGS in drawn.words(figure)
     assert "+20" in drawn.words(figure)
@@ -61,7 +61,7 @@ def loaded(tiny):
 def test_another_temperature_compiles_the_sampler_or_more_or_nothing(loaded):
     work = Workload(((1, 2, 3),), new_tokens=3, length=4)
     sampler = Sampler(0.617, 47, 0.93)  # of no other test, whose programs this process would still have
-    found = table.new_settings(loaded, work, ("step", "split", "step+traced"), sampler)
+    found = measure.new_settings(loaded, work, ("step", "split", "step+traced"), sampler)
     programs = {e["name"]: e["programs"] for e in found}
     assert programs == {"step": 2, "split": 1, "step+traced": 0}  # step: prompt and token
     assert {e["name"]: e["seconds"] > 0 for e in found}["step"]
