@@ -20,50 +20,67 @@ def norm(config: ModelConfig, rngs: nnx.Rngs) -> nnx.Module:
 
 
 class Part(nnx.Module):
-    """A module whose parts have the checkpoint's names."""
+    """A module whose parts have the checkpoint's names. call(config, part, …): what it does with them, `part` by
+    name."""
+
+    call: Callable
 
     def __init__(self, config: ModelConfig, **parts: nnx.Module):
         self.config = config
         for name, part in parts.items():
             setattr(self, name, part)
 
+    def __call__(self, *arguments):
+        return self.call(self.config, partial(getattr, self), *arguments)
 
-def dense(layers: dict, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
-    """The products of `flax.attention_layers` or `flax.ffn_layers`."""
+
+class Attention(Part):
+    call = staticmethod(flax.attend)
+
+    def __init__(self, config: ModelConfig, **parts: nnx.Module):
+        super().__init__(config, **parts)
+        self.key, self.value = nnx.Cache(jnp.zeros(())), nnx.Cache(jnp.zeros(()))  # `start` puts the real ones here
+
+    def __call__(self, x, where: CallPositions):
+        x, self.key[...], self.value[...] = super().__call__(x, where, self.key[...], self.value[...])
+        return x
+
+
+class FFN(Part):
+    call = staticmethod(flax.feed_forward)
+
+
+class Block(Part):
+    call = staticmethod(flax.block)
+
+
+class Decoder(Part):
+    @staticmethod
+    def call(config: ModelConfig, part: Callable, ids, positions, where: CallPositions, every: bool):
+        def blocks(x, where: CallPositions):
+            for block in part(flax.names(config).blocks):
+                x = block(x, where)
+            return x
+
+        return flax.decoder(config, part, blocks, ids, positions, where, every)
+
+
+def products(layers: dict, rngs: nnx.Rngs) -> dict[str, nnx.Module]:
+    """Those of `flax.attention_layers` or `flax.ffn_layers`."""
     return {
         name: nnx.Linear(inputs, outputs, use_bias=bias, rngs=rngs) for name, (inputs, outputs, bias) in layers.items()
     }
 
 
-class Attention(Part):
-    def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-        super().__init__(config, **dense(flax.attention_layers(config), rngs))
-        self.key, self.value = nnx.Cache(jnp.zeros(())), nnx.Cache(jnp.zeros(()))  # `start` puts the real ones here
-
-    def __call__(self, x, where: CallPositions):
-        made = flax.attend(self.config, partial(getattr, self), x, where, self.key[...], self.value[...])
-        x, self.key[...], self.value[...] = made
-        return x
-
-
-class FFN(Part):
-    def __call__(self, x):
-        return flax.feed_forward(self.config, partial(getattr, self), x)
-
-
-class Block(Part):
-    def __call__(self, x, where: CallPositions):
-        return flax.block(self.config, partial(getattr, self), x, where)
-
-
-class Decoder(Part):
-    def __call__(self, ids, positions, where: CallPositions, every: bool):
-        def blocks(x, where):
-            for block in getattr(self, flax.names(self.config).blocks):
-                x = block(x, where)
-            return x
-
-        return flax.decoder(self.config, partial(getattr, self), blocks, ids, positions, where, every)
+def block(config: ModelConfig, rngs: nnx.Rngs) -> Block:
+    names = flax.names(config)
+    parts = {
+        names.attention_norm: norm(config, rngs),
+        names.attention: Attention(config, **products(flax.attention_layers(config), rngs)),
+        names.ffn_norm: norm(config, rngs),
+        names.ffn: FFN(config, **products(flax.ffn_layers(config), rngs)),
+    }
+    return Block(config, **parts)
 
 
 class Transformer(nnx.Module):
@@ -74,19 +91,8 @@ class Transformer(nnx.Module):
         parts = {names.embed: nnx.Embed(config.vocab_size, config.hidden_size, rngs=rngs)}
         if config.positions == "learned":
             parts[names.positions] = nnx.Embed(config.max_position_embeddings, config.hidden_size, rngs=rngs)
-        blocks = [
-            Block(
-                config,
-                **{
-                    names.attention_norm: norm(config, rngs),
-                    names.attention: Attention(config, rngs),
-                    names.ffn_norm: norm(config, rngs),
-                    names.ffn: FFN(config, **dense(flax.ffn_layers(config), rngs)),
-                },
-            )
-            for _ in range(config.num_hidden_layers)
-        ]
-        parts |= {names.blocks: nnx.List(blocks), names.final_norm: norm(config, rngs)}
+        blocks = nnx.List([block(config, rngs) for _ in range(config.num_hidden_layers)])
+        parts |= {names.blocks: blocks, names.final_norm: norm(config, rngs)}
         setattr(self, names.root, Decoder(config, **parts))
         if not config.tie_word_embeddings:
             self.lm_head = nnx.Linear(config.hidden_size, config.vocab_size, use_bias=False, rngs=rngs)

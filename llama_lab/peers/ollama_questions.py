@@ -15,12 +15,6 @@ from llama_jax.plumbing.errors import UserError
 REQUEST = "Write {count} different questions about science that a curious person would ask. Answer as JSON."
 
 
-def schema(count: int) -> dict:
-    """The JSON schema of a pool of so many prompts, in terms that a server's grammar can count."""
-    items = dict(type="array", items=dict(type="string"), minItems=count, maxItems=count)
-    return dict(type="object", properties=dict(prompts=items), required=["prompts"])
-
-
 def from_ollama(model: str, count: int = 20, path: Path = prompts.FILE, client=None) -> list[str]:
     """Ask a running Ollama for `count` science questions and store them in `path`. Raises UserError as `written_by`."""
     questions = written_by(model, count, client)
@@ -36,13 +30,12 @@ def written_by(model: str, count: int, client=None, **options) -> list[str]:
     import httpx
     import ollama
 
+    # terms that a server's grammar can count
+    items = dict(type="array", items=dict(type="string"), minItems=count, maxItems=count)
+    schema = dict(type="object", properties=dict(prompts=items), required=["prompts"])
+    asked = dict(messages=chat.ask(REQUEST.format(count=count)), format=schema, options=options or {"seed": 0})
     try:
-        answer = (client or ollama.Client()).chat(
-            model=model,
-            messages=chat.ask(REQUEST.format(count=count)),
-            format=schema(count),
-            options=options or {"seed": 0},
-        )
+        answer = (client or ollama.Client()).chat(model=model, **asked)
         document = boundary.parse(answer.message.content or "", "Ollama's answer", prompts.REMEDY)
         pool = boundary.read(prompts.PromptPool, document, "Ollama's answer", f"{prompts.REMEDY} Try another model.")
     except (ConnectionError, OSError, httpx.HTTPError) as error:

@@ -177,68 +177,43 @@ class Difference:
     why: str
 
 
-MISTAKE = "the request's mistake, and no fault of the server's"
 STRICT = "said, and not guessed"
 LEFT_OUT = "would change the answer; said, and not passed over"
 ELSEWHERE = "one model is held, which answers"
-DIFFERENCES = {
-    "HEAD /api/ps": Difference("status", "405", "200", "HEAD is answered wherever GET is"),
-    "show": Difference(
-        "lines",
-        "200, with the file's own entries",
-        "200, without",
-        "`parameters`, `tensors` and most of `model_info` are the file's",
-    ),
-    "show by the field `name`": Difference(
-        "lines",
-        "200, with the file's own entries",
-        "200, without",
-        "`parameters`, `tensors` and most of `model_info` are the file's",
-    ),
-    "ps after a request to forget": Difference(
-        "lines", "200, no model", "200, the model", "the model stays where it is"
-    ),
-    "generate without a model": Difference("status", "404", "400", "as Ollama says in a chat"),
-    "a text after the body": Difference("status", "200", "400", STRICT),
-    "a text as temperature": Difference("status", "500", "400", MISTAKE),
-    "a negative temperature": Difference("status", "200", "400", STRICT),
-    "half a token": Difference("status", "200", "400", STRICT),
-    "a stop that is a text": Difference("status", "500", "200", "as OpenAI has it"),
-    "more context than there is": Difference("status", "200", "400", "a slot's context is fixed at the start"),
-    "`format`": Difference("status", "200", "400", LEFT_OUT),
-    "`template`": Difference("status", "200", "400", LEFT_OUT),
-    "`presence_penalty`": Difference("status", "200", "400", LEFT_OUT),
-    "a role that is none": Difference("status", "200", "400", STRICT),
-    "a message without a role": Difference("status", "200", "400", STRICT),
-    "`/api/embed`": Difference("status", "200", "501", "embeddings are not here"),
-    "`/api/delete`": Difference("status", "404", "501", ELSEWHERE),
-    "`/api/status`": Difference("status", "200", "404", ELSEWHERE),
-    "`/v1/responses`": Difference("status", "200", "404", ELSEWHERE),
-    "`/openapi.json`": Difference("status", "404", "200", "Ollama has none"),
-    "a slash too many": Difference("status", "301", "307", "the method is kept"),
-    "a page of another site": Difference("kind", "403, empty", "403, an error", "it says why"),
-    "another site that asks first": Difference("kind", "403, empty", "403, an error", "it says why"),
-    "another host's name": Difference("kind", "403, empty", "403, an error", "it says why"),
-    "v1 completion, streamed, with usage": Difference(
-        "lines", "200, counts of 0 in each event", "200, counts in the last", "as OpenAI has it"
-    ),
-    "v1 chat with `logprobs`": Difference("lines", "200", "200, and `refusal`", "as OpenAI has it"),
-    "v1 chat with `logprobs`, streamed": Difference("lines", "200", "200, and `refusal`", "as OpenAI has it"),
-    "v1 completion with `logprobs`": Difference("lines", "200, without", "200, with them", "as OpenAI has it"),
-    "v1 completion without a model": Difference("status", "404", "400", "as Ollama says in a chat"),
-    "v1 completion of nothing": Difference("status", "200", "400", "as OpenAI has it"),
-    "v1 completion of a list": Difference("status", "400", "200", "as OpenAI has it"),
-    "v1 `n` of 2": Difference("status", "200", "400", LEFT_OUT),
-    "v1 `response_format`": Difference("status", "200", "400", LEFT_OUT),
-    "v1 unknown path": Difference("kind", "404, a text", "404, an error", "OpenAI's clients read an error"),
-    "v1 wrong method": Difference("kind", "405, a text", "405, an error", "OpenAI's clients read an error"),
-}
+OPENAI_SAYS, OPENAI_READS = "as OpenAI has it", "OpenAI's clients read an error"
+OWN_ENTRIES = "`parameters`, `tensors` and most of `model_info` are the file's"
+ROWS = (  # a Difference's fields, and the requests that differ so
+    ("status", "405", "200", "HEAD is answered wherever GET is", "HEAD /api/ps"),
+    ("lines", "200, with the file's own entries", "200, without", OWN_ENTRIES, "show", "show by the field `name`"),
+    ("lines", "200, no model", "200, the model", "the model stays where it is", "ps after a request to forget"),
+    ("status", "404", "400", "as Ollama says in a chat", "generate without a model", "v1 completion without a model"),
+    ("status", "200", "400", STRICT, "a text after the body", "a negative temperature", "half a token",
+     "a role that is none", "a message without a role"),
+    ("status", "500", "400", "the request's mistake, and no fault of the server's", "a text as temperature"),
+    ("status", "500", "200", OPENAI_SAYS, "a stop that is a text"),
+    ("status", "200", "400", "a slot's context is fixed at the start", "more context than there is"),
+    ("status", "200", "400", LEFT_OUT, "`format`", "`template`", "`presence_penalty`", "v1 `n` of 2",
+     "v1 `response_format`"),
+    ("status", "200", "501", "embeddings are not here", "`/api/embed`"),
+    ("status", "404", "501", ELSEWHERE, "`/api/delete`"),
+    ("status", "200", "404", ELSEWHERE, "`/api/status`", "`/v1/responses`"),
+    ("status", "404", "200", "Ollama has none", "`/openapi.json`"),
+    ("status", "301", "307", "the method is kept", "a slash too many"),
+    ("kind", "403, empty", "403, an error", "it says why", "a page of another site", "another site that asks first",
+     "another host's name"),
+    ("lines", "200, counts of 0 in each event", "200, counts in the last", OPENAI_SAYS,
+     "v1 completion, streamed, with usage"),
+    ("lines", "200", "200, and `refusal`", OPENAI_SAYS, "v1 chat with `logprobs`", "v1 chat with `logprobs`, streamed"),
+    ("lines", "200, without", "200, with them", OPENAI_SAYS, "v1 completion with `logprobs`"),
+    ("status", "200", "400", OPENAI_SAYS, "v1 completion of nothing"),
+    ("status", "400", "200", OPENAI_SAYS, "v1 completion of a list"),
+    ("kind", "404, a text", "404, an error", OPENAI_READS, "v1 unknown path"),
+    ("kind", "405, a text", "405, an error", OPENAI_READS, "v1 wrong method"),
+)  # fmt: skip
+DIFFERENCES = {name: Difference(*row[:4]) for row in ROWS for name in row[4:]}
 
 
 def table() -> str:
     """The differences for docs/serving.md: a row for all that differ alike."""
-    names: dict[tuple, list[str]] = {}
-    for name, found in DIFFERENCES.items():
-        names.setdefault((found.theirs, found.ours, found.why), []).append(name)
-    rows = [f"| {', '.join(alike)} | {theirs} | {ours} | {why} |" for (theirs, ours, why), alike in names.items()]
+    rows = [f"| {', '.join(names)} | {theirs} | {ours} | {why} |" for _, theirs, ours, why, *names in ROWS]
     return "\n".join(["| request | Ollama | here | why |", "|---|---|---|---|", *rows])
