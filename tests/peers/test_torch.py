@@ -19,7 +19,7 @@ from llama_lab.bench.workload import Workload
 from llama_lab.peers import torch as subjects
 from llama_lab.peers import torch_compiled, torch_script
 from tests.conftest import among_the_fast
-from tests.peers.conftest import small, some_ids, tokens, trial
+from tests.peers.conftest import answer, small, some_ids, tokens, trial
 
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3), (7,)), new_tokens=7, length=8, batch=2)
 EAGER = [name for name, (home, *_) in subjects.WAYS.items() if home == "torch_eager" and name not in subjects.QUANTISED]
@@ -43,9 +43,8 @@ def cold_trial(subject, work):
 
 def test_every_torch_peer_has_a_way():
     assert set(subjects.WAYS) == {name for name, peer in peers.PEERS.items() if peer.module == "torch"}
-    assert {
-        name: subjects.cache_kind(name) for name in ("transformers", "torch", "torch+static", "torch-hybrid+nocache")
-    } == {"transformers": "growing", "torch": "growing", "torch+static": "fixed", "torch-hybrid+nocache": "none"}
+    kinds = {"transformers": "growing", "torch": "growing", "torch+static": "fixed", "torch-hybrid+nocache": "none"}
+    assert {name: subjects.cache_kind(name) for name in kinds} == kinds
 
 
 @pytest.mark.parametrize("family", among_the_fast(("llama",), config.FAMILIES))
@@ -62,9 +61,7 @@ def test_greedy_tokens_equal_ours(family):
             assert len(record.token_times_ns) == len(set(record.token_times_ns)) == WORK.new_tokens
 
 
-@pytest.mark.parametrize(
-    "name", among_the_fast(("torch", "torch-script"), [name for name in EAGER if peers.PEERS[name].samples])
-)
+@pytest.mark.parametrize("name", among_the_fast(("torch", "torch-script"), EAGER))
 def test_sampled_tokens_are_as_likely_as_ours(llama, name):
     sampler = Sampler(temperature=1.2, top_k=40, top_p=0.9)
     work = Workload(WORK.prompts, new_tokens=40, length=8, batch=2, seed=3, sampler=sampler)
@@ -79,44 +76,26 @@ def test_sampled_tokens_are_as_likely_as_ours(llama, name):
     assert not reference.judge(record, greedy).valid
 
 
-def test_a_peer_that_knows_no_sampler_is_a_labelled_gap():
-    names = ["torch", "torch-compile", "flax-linen"]
-    gaps = {gap["name"]: gap["reason"] for gap in peers.missing(names, "random:tiny", Sampler(temperature=0.5))}
-    assert "torch" not in gaps
-    assert "knows no sampler" in gaps["flax-linen"]
-    assert "knows no sampler" in gaps["torch-compile"]
-    penalised = peers.missing(["torch"], "random:tiny", Sampler(temperature=0.5, repetition_penalty=1.1))
-    assert "repetition penalty" in penalised[0]["reason"]
-    assert "flax-linen" not in {gap["name"] for gap in peers.missing(["flax-linen"], "random:tiny", Sampler())}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("family", config.FAMILIES)
 def test_compiled_tokens_equal_ours(family, quick):
     loaded = small(family)
     reference = protocol.Reference(loaded, WORK)
     for name in COMPILED:
-        subject = peers.subject(loaded, name)
         for prompt in range(3):
-            assert (
-                tokens(subject.run, WORK.prompts[prompt], WORK).T.tolist() == [reference.tokens(prompt).tolist()] * 2
-            ), name
+            assert answer(loaded, name, WORK, prompt).T.tolist() == [reference.tokens(prompt).tolist()] * 2, name
 
 
-@pytest.mark.parametrize(
-    "name",
-    among_the_fast(
-        ("torch+static", "torch-compile"), ["torch+static", "torch-script", "torch-script+nocache", *COMPILED]
-    ),
-)
+PADDED = ["torch+static", "torch-script", "torch-script+nocache", *COMPILED]
+
+
+@pytest.mark.parametrize("name", among_the_fast(("torch+static", "torch-compile"), PADDED))
 def test_padding_never_changes_a_token(llama, quick, name):
     eager, subject = peers.subject(llama, "torch"), peers.subject(llama, name)
     for n in EDGES:
         for longer in (0, 9):
-            work = Workload((), new_tokens=2, length=n + longer)
-            assert np.array_equal(
-                tokens(subject.run, some_ids(n, seed=longer), work), tokens(eager.run, some_ids(n, seed=longer), work)
-            ), n
+            ids, work = some_ids(n, seed=longer), Workload((), new_tokens=2, length=n + longer)
+            assert np.array_equal(tokens(subject.run, ids, work), tokens(eager.run, ids, work)), n
 
 
 def test_a_program_serves_every_length_and_number_of_slots(llama, quick):
@@ -175,36 +154,37 @@ def test_subjects_of_a_checkpoint_share_its_weights(llama):
 def test_a_text_beyond_the_context_is_named(llama):
     for name in EAGER:
         with pytest.raises(UserError, match="context of 256"):
-            tokens(peers.subject(llama, name).run, (1,) * 250, Workload((), 20, 256))
+            answer(llama, name, Workload(((1,) * 250,), 20, 256))
 
 
 def test_padding_may_reach_beyond_learned_positions():
-    loaded = small("gpt2", max_position_embeddings=30)
-    work = Workload((), new_tokens=5, length=25)  # 32 slots
-    expected = tokens(peers.subject(loaded, "torch").run, some_ids(25), work)
-    assert np.array_equal(tokens(peers.subject(loaded, "torch-script+nocache").run, some_ids(25), work), expected)
+    loaded, work = small("gpt2", max_position_embeddings=30), Workload((some_ids(25),), new_tokens=5, length=25)
+    plain, padded = (answer(loaded, name, work) for name in ("torch", "torch-script+nocache"))  # to 32 slots
+    assert np.array_equal(plain, padded)
 
 
-def test_graphs_are_labelled_gaps_without_cuda(llama, monkeypatch):
+def gaps(names, sampler=None):
+    return {gap["name"]: f"{gap['reason']} {gap['remedy']}" for gap in peers.missing(names, "x", sampler)}
+
+
+def test_what_cannot_run_here_or_under_a_sampler_is_a_labelled_gap(llama, monkeypatch):
+    drawn = gaps(["torch", "torch-compile", "flax-linen"], Sampler(temperature=0.5))
+    assert set(drawn) == {"torch-compile", "flax-linen"}
+    assert all("knows no sampler" in words for words in drawn.values())
+    assert "repetition penalty" in gaps(["torch"], Sampler(temperature=0.5, repetition_penalty=1.1))["torch"]
+    assert gaps(["flax-linen"], Sampler()) == {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    names = [name for name, peer in peers.PEERS.items() if peer.module == "torch"]
-    gaps = {gap["name"]: gap for gap in peers.missing(names, "x")}
-    assert set(gaps) == set(subjects.NEEDS_CUDA)
-    assert all("CUDA" in gap["reason"] and "make gpu" in gap["remedy"] for gap in gaps.values())
-    assert "the mode is the default one" in gaps["torch-compile+reduce-overhead"]["reason"]
+    without = gaps(subjects.WAYS)
+    assert set(without) == set(subjects.NEEDS_CUDA)
+    assert all("CUDA" in words and "make gpu" in words for words in without.values())
     with pytest.raises(peers.UnavailableError, match="need a CUDA device"):
         peers.subject(llama, "torch-cudagraph")
-
-
-def test_without_a_compiler_or_pytorch_the_gap_says_so(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    gaps = {gap["name"]: gap for gap in peers.missing(["torch", *COMPILED], "x")}
-    assert set(gaps) == set(COMPILED)
-    assert "no-such-compiler" in gaps["torch-compile"]["reason"]
+    without = gaps(["torch", *COMPILED])
+    assert set(without) == set(COMPILED)
+    assert "no-such-compiler" in without["torch-compile"]
     monkeypatch.setattr(subjects, "find_spec", lambda package: None)
-    assert peers.missing(["torch"], "x") == [
-        dict(name="torch", reason="torch is not installed.", remedy="Run `make setup`.")
-    ]
+    assert gaps(["torch"]) == {"torch": "torch is not installed. Run `make setup`."}
 
 
 @pytest.mark.slow
@@ -243,8 +223,5 @@ def test_inductors_programs_make_eagers_tokens(llama):
     for name in COMPILED:
         subject = peers.subject(llama, name)
         for n in (1, 5, 15, 16, 17):
-            work = Workload((), new_tokens=6, length=n)
-            assert np.array_equal(tokens(subject.run, some_ids(n), work), tokens(eager.run, some_ids(n), work)), (
-                name,
-                n,
-            )
+            ids, work = some_ids(n), Workload((), new_tokens=6, length=n)
+            assert np.array_equal(tokens(subject.run, ids, work), tokens(eager.run, ids, work)), (name, n)

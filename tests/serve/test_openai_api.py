@@ -125,38 +125,35 @@ def test_a_stop_ends_the_log_probabilities_too(client):
     assert all(at < len("Once upon" + cut["text"]) for at in cut["logprobs"]["text_offset"])
 
 
-@pytest.mark.parametrize("most", [-1, 6, True, "2"])
-def test_a_completion_tells_no_more_than_five(client, most):
-    answer = ask(client, "/v1/completions", prompt="Once", logprobs=most)
-    assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
-    assert "logprobs" in answer.json()["error"]["message"]
+CHAT, TEXT = ("/v1/chat/completions", dict(messages=QUESTION)), ("/v1/completions", dict(prompt="Once"))
+IMAGE = [dict(role="user", content=[dict(type="image_url")])]
+BAD = [  # of what, what is asked, words of the line
+    (CHAT, dict(model="gpt-5"), "gpt-5"),
+    (CHAT, dict(logprobs=2), "logprobs"),
+    (CHAT, dict(logprobs=True, top_logprobs=21), "top_logprobs"),
+    (CHAT, dict(logprobs=True, top_logprobs=-1), "top_logprobs"),
+    (CHAT, dict(top_logprobs=2), "without logprobs"),
+    (CHAT, dict(n=2), "n is not supported"),
+    (CHAT, dict(tools=[dict(type="function")]), "tools is not supported"),
+    (CHAT, dict(response_format=dict(type="json_object")), "response_format is not supported"),
+    (CHAT, dict(messages=IMAGE), "messages"),
+    (CHAT, dict(messages=[]), "messages"),
+    (CHAT, dict(max_tokens=0), "max_tokens"),
+    (CHAT, dict(seed=-1), "seed"),
+    *((TEXT, dict(logprobs=most), "logprobs") for most in (-1, 6, True, "2")),
+]
 
 
-BAD = {
-    "another model": (dict(model="gpt-5"), 404, "not_found_error"),
-    "log probabilities as a number": (dict(logprobs=2), 400, "invalid_request_error"),
-    "too many log probabilities": (dict(logprobs=True, top_logprobs=21), 400, "invalid_request_error"),
-    "fewer than none": (dict(logprobs=True, top_logprobs=-1), 400, "invalid_request_error"),
-    "likely tokens without log probabilities": (dict(top_logprobs=2), 400, "invalid_request_error"),
-    "several answers": (dict(n=2), 400, "invalid_request_error"),
-    "tools": (dict(tools=[dict(type="function")]), 400, "invalid_request_error"),
-    "json": (dict(response_format=dict(type="json_object")), 400, "invalid_request_error"),
-    "an image": (dict(messages=[dict(role="user", content=[dict(type="image_url")])]), 400, "invalid_request_error"),
-    "no tokens": (dict(max_tokens=0), 400, "invalid_request_error"),
-    "no messages": (dict(messages=[]), 400, "invalid_request_error"),
-    "a seed below 0": (dict(seed=-1), 400, "invalid_request_error"),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_an_error_has_openais_shape(client, case):
-    body, status, kind = BAD[case]
-    answer = ask(client, "/v1/chat/completions", **dict(messages=QUESTION) | body)
-    assert answer.status_code == status
+@pytest.mark.parametrize(("asked", "body", "words"), BAD)
+def test_an_error_has_openais_shape(client, asked, body, words):
+    path, fine = asked
+    answer, unknown = ask(client, path, **fine | body), "model" in body
+    assert answer.status_code == (404 if unknown else 400)
     assert list(answer.json()) == ["error"]
     error = answer.json()["error"]
     assert list(error) == ["message", "type", "param", "code"]
-    assert error["type"] == kind
+    assert error["type"] == ("not_found_error" if unknown else "invalid_request_error")
+    assert words in error["message"]
     assert "\n" not in error["message"]
 
 
