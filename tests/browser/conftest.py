@@ -6,14 +6,8 @@ import shutil
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-QUIET = [
-    "disable-gpu",
-    "disable-quic",
-    "no-first-run",
-    "disable-background-networking",
-    "disable-component-update",
-    "disable-sync",
-]
+LEFT_OUT = ("gpu", "quic", "background-networking", "component-update", "sync")
+QUIET = ["no-first-run", *(f"disable-{part}" for part in LEFT_OUT)]
 
 
 def executable() -> str:

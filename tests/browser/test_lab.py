@@ -56,9 +56,8 @@ def test_run_all(name, server, opened):
     notebook.wait_until_done(LIMIT_S)
     assert notebook.outputs(lab.TROUBLE) == []
     assert all(notebook.has_run())
-    expected = [
-        a for a in notebooks.promised(paths.ROOT / "notebooks" / f"{name}.ipynb", server.home) if a.endswith(".png")
-    ]
+    promised = notebooks.promised(paths.ROOT / "notebooks" / f"{name}.ipynb", server.home)
+    expected = [file for file in promised if file.endswith(".png")]
     widths = notebook.pictures()
     assert len(widths) == len(expected) + (name in BESIDE)
     assert all(widths)
@@ -86,9 +85,7 @@ def use_the_playground(notebook: lab.Notebook) -> None:
     stop.click()
     page.wait_for_selector(".playground-status:has-text('stopped')", timeout=60_000)
     status = page.locator(".playground-status").inner_text()
-    assert "TTFT" in status
-    assert "tok/s" in status
-    assert "programs compiled" in status
+    assert all(words in status for words in ("TTFT", "tok/s", "programs compiled"))
     placement.fill("stpe")
     generate.click()
     page.wait_for_selector(".playground-message:has-text(\"Did you mean 'step'\")", timeout=30_000)

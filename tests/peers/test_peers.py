@@ -54,12 +54,15 @@ def test_names_are_checked():
     ],
 )
 def test_a_package_or_a_file_that_is_missing_is_a_gap_with_its_remedy(
-    monkeypatch, names, module, installed, model, reason, remedy
+    llama, monkeypatch, names, module, installed, model, reason, remedy
 ):
     monkeypatch.setattr(module, "find_spec", lambda name: object() if installed else None)
     gaps = peers.missing(names, model)
     assert [gap["name"] for gap in gaps] == list(names)
     assert all(reason in gap["reason"] and remedy in gap["remedy"] for gap in gaps)
+    if installed:
+        with pytest.raises(peers.UnavailableError, match="random:tiny is none"):
+            peers.subject(llama, names[0])
 
 
 def test_openvino_reads_no_file_of_another_family(monkeypatch):
@@ -84,6 +87,8 @@ def test_a_peer_may_refuse_a_model(monkeypatch):
     monkeypatch.setattr(peers, "module", lambda name: picky)
     assert peers.missing(["flax-nnx"], "m") == [dict(name="flax-nnx", reason="It needs a GGUF.", remedy="Give one.")]
     assert peers.missing(["flax-nnx"], "m.gguf") == []
+    with pytest.raises(peers.UnavailableError, match="needs a GGUF"):
+        peers.require("flax-nnx", "m")
 
 
 @pytest.mark.slow
