@@ -100,15 +100,14 @@ def test_blas_threads_are_those_in_force():
     assert set(found[0]) == {"library", "version", "threads"}
 
 
+LISTED = [{"name": "NVIDIA H200", "driver": "570.1", "memory": "143771 MiB"}]
+
+
 @pytest.mark.parametrize(
     ("script", "expected"),
-    [
-        ("echo 'NVIDIA H200, 570.1, 143771 MiB'", [{"name": "NVIDIA H200", "driver": "570.1", "memory": "143771 MiB"}]),
-        ("echo 'No devices'", "unknown"),
-        ("exit 9", "unknown"),
-        ("true", []),
-    ],
-)
+    [("echo 'NVIDIA H200, 570.1, 143771 MiB'", LISTED), ("echo 'No devices'", "unknown"), ("exit 9", "unknown"),
+     ("true", [])],
+)  # fmt: skip
 def test_gpus_as_nvidia_smi_says(tmp_path, monkeypatch, script, expected):
     program = tmp_path / "nvidia-smi"
     program.write_text(f"#!/bin/sh\n{script}\n")

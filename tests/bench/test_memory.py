@@ -108,23 +108,23 @@ def counted(*pairs, process=0):
     return [trial(process=process, live_buffers_before=before, live_buffers_after=after) for before, after in pairs]
 
 
-@pytest.mark.parametrize(
-    ("trials", "arrays"),
-    [
-        ([], None),
-        (counted((5, 9)), None),  # too few to say
-        (counted((5, 9), (9, 12)), 3),
-        (counted(*[(10, 10)] * 6), 0),
-        (counted(*[(10, 44)] * 6), 0),  # collected before the next: not a leak
-        (counted((10, 20), (20, 21), (21, 20), (20, 20), (20, 21), (21, 20)), 0),
-        (counted(*[(i, i + 2) for i in range(0, 12, 2)]), 8),
-        (counted(*[(9 - i, 8 - i) for i in range(6)]), 0),
-        (counted(*[(None, i) for i in range(6)]), 4),
-        (counted(*[(None, None)] * 6), None),
-        # each process starts at its own number
-        (counted(*[(10, 10)] * 3, process=1) + counted(*[(90, 90)] * 3, process=2), 0),
-        (counted(*[(10, 10)] * 3, process=1) + counted((1, 2), (2, 3), (3, 4), process=2), 2),
-    ],
-)
+LEAKS = [
+    ([], None),
+    (counted((5, 9)), None),  # too few to say
+    (counted((5, 9), (9, 12)), 3),
+    (counted(*[(10, 10)] * 6), 0),
+    (counted(*[(10, 44)] * 6), 0),  # collected before the next: not a leak
+    (counted((10, 20), (20, 21), (21, 20), (20, 20), (20, 21), (21, 20)), 0),
+    (counted(*[(i, i + 2) for i in range(0, 12, 2)]), 8),
+    (counted(*[(9 - i, 8 - i) for i in range(6)]), 0),
+    (counted(*[(None, i) for i in range(6)]), 4),
+    (counted(*[(None, None)] * 6), None),
+    # each process starts at its own number
+    (counted(*[(10, 10)] * 3, process=1) + counted(*[(90, 90)] * 3, process=2), 0),
+    (counted(*[(10, 10)] * 3, process=1) + counted((1, 2), (2, 3), (3, 4), process=2), 2),
+]
+
+
+@pytest.mark.parametrize(("trials", "arrays"), LEAKS)
 def test_growth_is_a_leak_and_nothing_else_is(trials, arrays):
     assert memory.leak(trials) == arrays

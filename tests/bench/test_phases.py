@@ -261,6 +261,7 @@ def test_a_block_counts_where_most_of_it_was_measured():
     ],
 )
 def test_mistakes_in_a_plan_are_named(changes, words):
+    replace(plan("m"), processes=2).check()
     with pytest.raises(UserError, match=words):
         phases.run(replace(plan("m"), **changes))
 

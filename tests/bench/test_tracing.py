@@ -37,30 +37,17 @@ def test_what_is_no_trace_is_one_line(tmp_path, broken):
         tracing.events(tmp_path / "none")
 
 
-def test_only_one_trace_at_a_time(tmp_path):
-    with (
-        tracing.traced(str(tmp_path)),
-        pytest.raises(UserError, match="No trace can be taken"),
-        tracing.traced(str(tmp_path)),
-    ):
-        pass
-
-
 def test_what_happens_within_is_recorded_and_an_error_records_nothing(tmp_path):
     path = tmp_path / "deep" / "trace.json.gz"
     with pytest.raises(ZeroDivisionError), tracing.recorded(path):
         raise ZeroDivisionError
     assert list(path.parent.iterdir()) == []
-    with tracing.recorded(path), jax.profiler.TraceAnnotation("within"):
-        pass
+    second = tracing.traced(str(tmp_path))
+    with tracing.recorded(path), jax.profiler.TraceAnnotation("within"), pytest.raises(UserError, match="No trace can"):
+        second.__enter__()
     assert [e.get("name") for e in tracing.events(path)].count("within") == 1
-
-
-def test_what_cannot_be_written_is_one_line_before_any_work(tmp_path):
     (tmp_path / "file").write_text("")
-    for path, words in (
-        (tmp_path / "file" / "t.json.gz", "Cannot write"),
-        (tmp_path, "is a folder; a trace is a file"),
-    ):
-        with pytest.raises(UserError, match=words), tracing.recorded(path):
+    wrong = {tmp_path / "file" / "t.json.gz": "Cannot write", tmp_path: "is a folder; a trace is a file"}
+    for place, words in wrong.items():
+        with pytest.raises(UserError, match=words), tracing.recorded(place):
             pytest.fail("it ran")
