@@ -33,26 +33,36 @@ class Generate:
     json: bool = options.as_json()
 
     def run(self) -> dict | None:
+        import numpy as np
+
         from llama_jax import checkpoint, render
         from llama_jax.decoding.request import check_seeds
-        from llama_jax.generate import build, stream
+        from llama_jax.generate import build, cut, stream
+        from llama_jax.pipeline import Numbers
         from llama_jax.placement import parse
 
         sampler, placed = self.sampling.sampler, parse(self.placement)
         check_seeds(self.seed, 1)
         prompt = self.read_prompt()
         loaded = checkpoint.load(self.model, self.dtype)
-        start = time.perf_counter()
+        start, tokenizer = time.perf_counter(), loaded.tokenizer
         ids = self.encoded(loaded, prompt)
-        stop = () if self.ignore_eos or loaded.tokenizer is None else loaded.tokenizer.stop
+        stop = () if self.ignore_eos or tokenizer is None else tokenizer.stop
         blocks = stream(build(loaded, placed), [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
-        if not self.json and loaded.tokenizer is not None:
-            render.show(blocks, loaded.tokenizer, start=start)
+        if not self.json and tokenizer is not None:
+            render.show(blocks, tokenizer, start=start)
             return None
-        answer = collected(blocks, loaded.tokenizer, start, stop)
+        *_, view = render.watch(blocks, tokenizer or Numbers(), start)
+        answer = cut(np.array(view.token_ids), stop)
         if not self.json:
-            print(*answer["token_ids"])
-        return {"model": self.model, "placement": self.placement, "prompt_token_ids": ids, **answer}
+            print(*answer.token_ids)
+        return {
+            "model": self.model, "placement": self.placement, "prompt_token_ids": ids,
+            "token_ids": list(answer.token_ids), "text": tokenizer.decode(answer.token_ids) if tokenizer else None,
+            "finish_reason": answer.finish_reason, "ttft_ms": view.ttft * 1e3,
+            "tokens_per_second": view.tokens_per_second,
+            "note": "times include compilation: this is the process's first request",
+        }  # fmt: skip
 
     def read_prompt(self) -> str | list[int]:
         """The prompt as text or as ids. Raises UserError for none, both, or ids that are not numbers."""
@@ -81,25 +91,6 @@ class Generate:
         if self.no_chat:
             return loaded.tokenizer.encode(prompt, allow_special_tokens=self.allow_special_tokens)
         return chat.encode(loaded.tokenizer, chat.ask(prompt), self.allow_special_tokens)
-
-
-def collected(blocks, tokenizer, start: float, stop: tuple[int, ...]) -> dict:
-    """The answer of a stream as data; `start` is when it was asked for, by `time.perf_counter`."""
-    import numpy as np
-
-    from llama_jax.generate import cut
-
-    arrivals, parts = [], []
-    for block in blocks:
-        arrivals += [time.perf_counter() - start] * len(block)
-        parts.append(block)
-    answer, spent = cut(np.concatenate(parts)[:, 0], stop), arrivals[-1] - arrivals[0]
-    return {
-        "token_ids": list(answer.token_ids), "text": tokenizer.decode(answer.token_ids) if tokenizer else None,
-        "finish_reason": answer.finish_reason, "ttft_ms": arrivals[0] * 1e3,
-        "tokens_per_second": (len(arrivals) - 1) / spent if spent > 0 else None,
-        "note": "times include compilation: this is the process's first request",
-    }  # fmt: skip
 
 
 def read_input() -> str:
