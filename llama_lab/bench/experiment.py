@@ -13,6 +13,8 @@ could not be measured.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -121,7 +123,8 @@ class Experiment:
             runtime.warn(before["runtime"])
             weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
             plan = {**recorded.journal_plan(parameters, before, weights), "also": repr(self.also)}
-            path = recorded.journal_path(name, out_dir, plan)
+            digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
+            path = Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl"
             journal = Journal(path, plan, kind=self.kind, environment=before)
             rows, about = self.record(journal, progress)
             recorded.write(name, out_dir, rows, journal, parameters, **about)

@@ -58,7 +58,6 @@ def value(entry, where: str | Callable):
 
 def scaled(where: str, by: float) -> Callable:
     """A column's value over `by`, such as bytes in megabytes; None and 0 stay."""
-
     return lambda entry: (known := value(entry, where)) and known / by
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import jax
 
 from llama_jax.plumbing import files
-from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import memory, protocol, tracing
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.workload import Subject, Workload
@@ -43,10 +42,8 @@ def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:
     Raises UserError when `out` cannot be written, or another trace is being taken.
     """
     folder = Path(out) / re.sub(r"[^\w.+-]+", "-", subject.name)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)  # a mistake is told before the work
-    except OSError as error:
-        raise UserError(f"Cannot write {folder}: {error.strerror}.") from error
+    with files.explained(folder):  # a mistake shows before the work
+        folder.mkdir(parents=True, exist_ok=True)
     before = memory.executables()
     protocol.warm_up(subject, workload)
     ids = subject.encode(workload.prompts[0])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -53,12 +51,6 @@ def table_path(name: str, out_dir: str | Path) -> Path:
     """OUT/data/NAME.csv where it is, else the repository's."""
     here = Path(out_dir) / "data" / f"{name}.csv"
     return here if here.is_file() else paths.ROOT / "data" / here.name
-
-
-def journal_path(name: str, out_dir: str | Path, plan: dict) -> Path:
-    """Where the journal of a plan lies; another plan has another."""
-    digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
-    return Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl"
 
 
 def write(name: str, out_dir: str | Path, rows: list[Row], journal: Journal, parameters: dict, **about) -> None:

@@ -43,10 +43,8 @@ def recorded(path: Path) -> Iterator[None]:
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder; a trace is a file, such as {path / 'trace.json.gz'}.")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)  # a mistake is told before the work
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror}.") from error
+    with files.explained(path):  # a mistake shows before the work
+        path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place:
         with traced(place):
             yield

@@ -72,16 +72,16 @@ def of_rows(rows):
 
 def test_each_point_has_a_process_of_its_own_in_seeded_order():
     heard, journal = [], Journal(kind=Seen)
-    rows, about = Counting(["a", "b", "c"]).record(journal, lambda *words: heard.append(words))
-    drawn = list(blocks(("a", "b", "c"), 2, 0))
+    rows, about = Counting(["a", "b"]).record(journal, lambda *words: heard.append(words))
+    drawn = list(blocks(("a", "b"), 2, 0))
     assert [t.run for t in rows[::2]] == [f"counting {name}" for *_, name in drawn]
-    assert [t.process for t in rows] == [1 + i // 2 for i in range(12)]
-    assert len({t.pid for t in rows}) == 6
+    assert [t.process for t in rows] == [1 + i // 2 for i in range(8)]
+    assert len({t.pid for t in rows}) == 4
     assert os.getpid() not in {t.pid for t in rows}
     assert {(t.model, t.prompts) for t in rows} == {("m", 1)}
     assert [n["extra"] for n in journal.notes] == [name for *_, name in drawn]
     assert all(n["watch"] and n["affinity"] for n in journal.notes)
-    assert heard[:3] == [(drawn[0][2], 0, 6), (f"row of {drawn[0][2]}", 0, 2), (f"row of {drawn[0][2]}", 1, 2)]
+    assert heard[:3] == [(drawn[0][2], 0, 4), (f"row of {drawn[0][2]}", 0, 2), (f"row of {drawn[0][2]}", 1, 2)]
     assert about == {}
 
 
