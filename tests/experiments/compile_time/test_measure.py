@@ -101,6 +101,7 @@ def compile_time(**changes):
     [
         ("'2 ten'; give two", dict(depths="2 ten")),
         ("two or more different", dict(depths="4 4")),
+        ("two or more different", dict(slots="64")),
         ("only random weights", dict(shape="smollm2-135m-instruct")),
         ("depth_processes is 0", dict(depth_processes=0)),
         ("no such size", dict(shape="random:smollm2-135m,hat=3")),

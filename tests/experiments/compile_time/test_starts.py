@@ -103,7 +103,7 @@ def test_break_even_is_where_the_lines_cross():
 
 @pytest.mark.parametrize(
     ("extra", "gain", "tokens"),
-    [(1, 0.1, 19), (0, 0.1, 0), (-1, 0.1, 0), (1, 0, table.NEVER), (1, -0.1, table.NEVER), (NAN, 1, NAN),
+    [(1, 0.1, 19), (0, 0.1, 0), (-1, 0.1, 0), (-1, 0, 0), (1, 0, table.NEVER), (1, -0.1, table.NEVER), (NAN, 1, NAN),
      (-1, -0.1, table.NEVER)],
 )  # fmt: skip
 def test_crossings(extra, gain, tokens):

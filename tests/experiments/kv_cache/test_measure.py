@@ -5,8 +5,9 @@ from llama_jax import checkpoint, config
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, passages
 from llama_lab.bench import run as suite
-from llama_lab.experiments.kv_cache import measure
+from llama_lab.experiments.kv_cache import chart, measure
 from tests.bench.test_record import trial
+from tests.figures.drawn import assert_drawn, words
 
 SMALL = (
     "random:gpt2,num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=4,"
@@ -53,6 +54,21 @@ def test_latencies_are_those_of_one_model_by_context():
     assert found["step"] == {32: [pytest.approx(4)] * 2, 64: [pytest.approx(4)]}
     assert found["limit"][32][0] == pytest.approx(1.0)  # a million bytes at a billion a second
     assert measure.saving(trials, "a", 32).value == pytest.approx(2.5)
+
+
+def test_charts_say_what_was_measured_also_where_little_was(tmp_path):
+    assert "8.0 times as fast" in words(chart.published_case(measure.published_case(the_case())))
+    work, sizes = measure.attention_work(config.tiny(), 64), measure.cache_bytes(config.tiny(), (16, 64))
+    figure = chart.work_and_bytes(work, {"m": sizes})
+    assert "to the power 3.0 without a cache, 2.0 with one" in words(figure)
+    grown = [t.model_copy(update=dict(run="m after 4", reason="")) for t in the_case()]
+    assert "After 4 tokens" in words(chart.latency_by_context({"M": measure.latencies(grown, "m")}))
+    assert "No context was measured" in words(chart.latency_by_context({"M": measure.latencies([], "m")}))
+    typed = [answer(name, 1.0, b, run="types", kv_bytes=10**6) for name in measure.TYPES for b in range(3)]
+    kept = [dict(kv="f32", tokens=9, kl=0.0, top1=1.0), dict(kv="int8", tokens=9, kl=1e-3, top1=0.9)]
+    assert "int8 keeps 90.0% of the best tokens" in words(chart.types(typed, kept))
+    for drawn in (figure, chart.types([], [])):
+        assert_drawn(drawn, tmp_path)
 
 
 def kv_cache(**changes):
