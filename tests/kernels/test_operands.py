@@ -31,38 +31,30 @@ X, W = np.ones((2, 64), F32), np.zeros((2, 2, 288), U8)  # 17…32 rows of 64 co
 GOOD = shaped((2, 20))
 
 
-@pytest.mark.parametrize(
-    ("words", "operands", "results", "attributes"),
-    [
-        ("takes two operands", [X], GOOD, {}),
-        ("takes two operands", [X, W, W], GOOD, {}),
-        ("takes two operands", [], GOOD, {}),
-        ("gives one result", [X, W], [GOOD, GOOD], {}),
-        ("no attributes", [X, W], GOOD, dict(eps=F32(1))),
-        ("weight must be uint8", [X, W.reshape(-1)], GOOD, {}),
-        ("x must be float32", [X.astype(np.float16), W], GOOD, {}),
-        ("x must be float32", [X.astype(np.int32), W], GOOD, {}),
-        ("x must be float32", [X[0], W], GOOD, {}),
-        ("x must be float32", [X[None], W], GOOD, {}),
-        ("x must be float32", [F32(1), W], GOOD, {}),
-        ("weight must be uint8", [X, W.astype(np.int8)], GOOD, {}),
-        ("weight must be uint8", [X, W[0]], GOOD, {}),
-        ("weight must be uint8", [X, W[..., :287]], GOOD, {}),
-        ("weight must be uint8", [X, np.zeros((2, 2, 0), U8)], GOOD, {}),
-        ("weight must be uint8", [X, np.zeros((2, 2, 576), U8)], GOOD, {}),
-        ("result must be float32", [X, W], shaped((2, 20), np.float16), {}),
-        ("result must be float32", [X, W], shaped((40,)), {}),
-        ("result must be float32", [X, W], shaped((3, 20)), {}),
-        ("result must be float32", [X, W], shaped((2, 16)), {}),
-        ("result must be float32", [X, W], shaped((2, 33)), {}),
-        ("different numbers of columns", [X[:, :32], W], GOOD, {}),
-        ("different numbers of columns", [np.ones((2, 65), F32), W], GOOD, {}),
-        ("different numbers of columns", [np.ones((2, 0), F32), W], GOOD, {}),
+GEMV = {  # what is wrong: operands, results, attributes
+    "takes two operands": [([X], GOOD, {}), ([X, W, W], GOOD, {}), ([], GOOD, {})],
+    "gives one result": [([X, W], [GOOD, GOOD], {})],
+    "no attributes": [([X, W], GOOD, dict(eps=F32(1)))],
+    "x must be float32": [
+        ([x, W], GOOD, {}) for x in (X.astype(np.float16), X.astype(np.int32), X[0], X[None], F32(1))
     ],
-)
-def test_gemv_refuses(words, operands, results, attributes):
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"gemv.*{words}"):
-        jax.block_until_ready(gemv(operands, results, **attributes))
+    "weight must be uint8": [
+        ([X, w], GOOD, {})
+        for w in (W.reshape(-1), W.astype(np.int8), W[0], W[..., :287], *(np.zeros((2, 2, n), U8) for n in (0, 576)))
+    ],
+    "result must be float32": [
+        ([X, W], result, {})
+        for result in (shaped((2, 20), np.float16), *map(shaped, ((40,), (3, 20), (2, 16), (2, 33))))
+    ],
+    "different numbers of columns": [([x, W], GOOD, {}) for x in (X[:, :32], *(np.ones((2, n), F32) for n in (65, 0)))],
+}
+
+
+@pytest.mark.parametrize("words", GEMV)
+def test_gemv_refuses(words):
+    for operands, results, attributes in GEMV[words]:
+        with pytest.raises(jax.errors.JaxRuntimeError, match=f"gemv.*{words}"):
+            jax.block_until_ready(gemv(operands, results, **attributes))
     x, blocks = np.ones((2, 64), F32), weight("q4_0", 20, 64)
     np.testing.assert_allclose(gemv([x, blocks.data], GOOD), reference_product(x, blocks), rtol=1e-4, atol=1e-4)
 
@@ -87,25 +79,25 @@ TOKENS, POSITION, NUMBER, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES = range(
 NORMS, BLOCKS, TABLE, BIASES = range(10, 14)
 
 
+def call_of(cfg, model, ids, first, numbers, entries, rows):
+    """A call for the tokens ids [B T] of some sequences of a cache that wants `rows` logits."""
+    operands = fused.operands(with_packed_layers(model), ids, first, numbers, entries, rope.frequencies(cfg))
+    caches = (shaped(entry.shape, entry.dtype) for entry in entries)
+    results = [shaped((rows, cfg.vocab_size)), shaped((rows,), np.int32), *caches]
+    sizes = dict(bias=cfg.qkv_bias, feed_forward=cfg.intermediate_size)
+    sizes |= dict(heads=cfg.num_attention_heads, key_heads=cfg.num_key_value_heads)
+    attributes = dict(eps=F32(cfg.norm_eps), **{name: np.int64(size) for name, size in sizes.items()})
+    return Call(operands, results, attributes, {8: 2, 9: 3})
+
+
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
 def good(request):
     cfg = small(request.param)
     model, cache = quantised(cfg), random_cache(cfg, SLOTS, SLOT, PAD)[1]
 
     def make():
-        first, number = cache.length - cache.pad, jnp.zeros(1, jnp.int32)
-        ids = jnp.array([[7]], jnp.int32)
-        operands = fused.operands(with_packed_layers(model), ids, first, number, cache.entries, rope.frequencies(cfg))
-        caches = (shaped(entry.shape, entry.dtype) for entry in cache.entries)
-        results = [shaped((1, cfg.vocab_size)), shaped((1,), np.int32), *caches]
-        sizes = dict(
-            bias=cfg.qkv_bias,
-            feed_forward=cfg.intermediate_size,
-            heads=cfg.num_attention_heads,
-            key_heads=cfg.num_key_value_heads,
-        )
-        attributes = dict(eps=F32(cfg.norm_eps), **{name: np.int64(size) for name, size in sizes.items()})
-        return Call(operands, results, attributes, {8: 2, 9: 3})
+        number = jnp.zeros(1, jnp.int32)
+        return call_of(cfg, model, jnp.array([[7]], jnp.int32), cache.length - cache.pad, number, cache.entries, 1)
 
     make.bias, make.expected = cfg.qkv_bias, np.asarray(make()()[0])
     return make
@@ -321,3 +313,36 @@ def test_the_first_and_the_last_position_are_right(good):
         call.operands[POSITION] = np.array([position], np.int32)
         call.operands[KEYS], call.operands[VALUES] = (jnp.zeros_like(call.operands[i]) for i in (KEYS, VALUES))
         assert np.isfinite(np.asarray(call()[0])).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (dict(ids=(2, 3), position=[0, 62]), "a position is outside the cache"),
+        (dict(ids=(1, 3), position=[-3], rows=1), "a position is outside the cache, or logits are wanted of padding"),
+        (dict(ids=(2, 3), position=[0, 0], rows=3), "logits must be"),
+        (dict(ids=(2, 3), position=[0, 0], rows=1), "logits must be"),
+        (dict(ids=(2, 3), position=[0]), "tokens must be"),
+        (dict(ids=(2, 3), position=[0, 0], angles=5), "tokens must be"),
+        (dict(ids=(3, 2), position=[0, 0, 0]), "the sequences' numbers"),
+        *(
+            (dict(ids=(2, 1), position=[0, 0], numbers=numbers), "the sequences' numbers")
+            for numbers in ([1, 0], [1, 1], [0, 2], [-1, 0])
+        ),
+        (dict(ids=(2, 1), position=[0, 0], numbers=[0]), "the sequences' numbers|tokens must be"),
+        (dict(ids=(0, 2), position=[]), "tokens must be"),
+        (dict(ids=(2, 0), position=[0, 0]), "tokens must be"),
+    ],
+    ids=str,
+)
+def test_rows_that_do_not_fit_are_refused(change, words):
+    cfg, ids = small(), jnp.zeros(change["ids"], jnp.int32)
+    entries = fused.create(cfg, jnp.zeros(2, jnp.int32), 64).entries
+    numbers = jnp.asarray(change.get("numbers", range(len(ids))), jnp.int32)
+    first = jnp.zeros(len(ids), jnp.int32)
+    call = call_of(cfg, quantised(cfg), ids, first, numbers, entries, change.get("rows", ids.size))
+    call.operands[POSITION] = jnp.asarray(change["position"], jnp.int32)
+    if "angles" in change:
+        call.operands[COS] = jnp.zeros((change["angles"], call.operands[COS].shape[1]), jnp.float32)
+    with pytest.raises(jax.errors.JaxRuntimeError, match=f"fused: {words}"):
+        call()

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from llama_jax import rope
 from llama_jax.kernels import fused
-from llama_jax.kernels.build import registered
 from tests.kernels.models import packed, quantised, random_cache, rows_program, small, unpacked, with_packed_layers
 
 MODELS = {
@@ -191,46 +190,3 @@ def test_many_rows_in_every_kind_equal_few(kind):
     for start in range(0, 64, 8):
         part, _, cache = run(model, ids[:, start : start + 8], cache)
         np.testing.assert_array_equal(np.asarray(part), whole[start : start + 8])
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (dict(ids=(2, 3), position=[0, 62]), "a position is outside the cache"),
-        (dict(ids=(1, 3), position=[-3], rows=1), "a position is outside the cache, or logits are wanted of padding"),
-        (dict(ids=(2, 3), position=[0, 0], rows=3), "logits must be"),
-        (dict(ids=(2, 3), position=[0, 0], rows=1), "logits must be"),
-        (dict(ids=(2, 3), position=[0]), "tokens must be"),
-        (dict(ids=(2, 3), position=[0, 0], angles=5), "tokens must be"),
-        (dict(ids=(3, 2), position=[0, 0, 0]), "the sequences' numbers"),
-        *(
-            (dict(ids=(2, 1), position=[0, 0], numbers=numbers), "the sequences' numbers")
-            for numbers in ([1, 0], [1, 1], [0, 2], [-1, 0])
-        ),
-        (dict(ids=(2, 1), position=[0, 0], numbers=[0]), "the sequences' numbers|tokens must be"),
-        (dict(ids=(0, 2), position=[]), "tokens must be"),
-        (dict(ids=(2, 0), position=[0, 0]), "tokens must be"),
-    ],
-    ids=str,
-)
-def test_rows_that_do_not_fit_are_refused(change, words):
-    cfg = small()
-    cache = fused.create(cfg, jnp.zeros(2, jnp.int32), 64)
-    ids = jnp.zeros(change["ids"], jnp.int32)
-    model, first = with_packed_layers(quantised(cfg)), jnp.zeros(len(ids), jnp.int32)
-    numbers = jnp.asarray(change.get("numbers", range(len(ids))), jnp.int32)
-    call = fused.operands(model, ids, first, numbers, cache.entries, rope.frequencies(cfg))
-    call[1] = jnp.asarray(change["position"], jnp.int32)
-    if "angles" in change:
-        call[3] = jnp.zeros((change["angles"], call[3].shape[1]), jnp.float32)
-    rows = change.get("rows", ids.size)
-    results = [
-        jax.ShapeDtypeStruct((rows, cfg.vocab_size), jnp.float32),
-        jax.ShapeDtypeStruct((rows,), jnp.int32),
-        *(jax.ShapeDtypeStruct(e.shape, e.dtype) for e in cache.entries),
-    ]
-    sizes = dict(feed_forward=np.int64(96), heads=np.int64(4), key_heads=np.int64(2))
-    attributes = dict(bias=np.int64(0), eps=np.float32(1e-5), **sizes)
-    kernel = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={8: 2, 9: 3})
-    with pytest.raises(jax.errors.JaxRuntimeError, match=f"fused: {words}"):
-        jax.block_until_ready(jax.jit(lambda *given: kernel(*given, **attributes))(*call))
