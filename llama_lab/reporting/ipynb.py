@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import nbformat
-import pydantic
 from nbformat.v4.rwbase import rejoin_lines
 from pydantic import Field, NonNegativeInt
 
@@ -18,20 +17,17 @@ from llama_jax.plumbing.errors import UserError
 PROFILES = ("quick", "full")
 
 
+class Tagged(Declared):
+    tags: list[str] = Field([])
+
+
 class Cell(Declared):
     """A cell, as far as the runner reads it."""
 
     cell_type: Literal["code", "markdown", "raw"]
     source: str | list[str]
-    metadata: dict[str, Any]
+    metadata: Tagged
     outputs: list[dict[str, Any]] = Field([])
-
-    @pydantic.field_validator("metadata")
-    @classmethod
-    def tags_are_names(cls, metadata: dict[str, Any]) -> dict[str, Any]:
-        if not isinstance(tags := metadata.get("tags", []), list) or not all(isinstance(tag, str) for tag in tags):
-            raise ValueError("tags must be a list of names")
-        return metadata
 
 
 class Own(Declared):

@@ -34,16 +34,6 @@ def last_json(out):
     return json.loads(out.strip().splitlines()[-1])
 
 
-def test_a_real_process_does_the_same():
-    done = subprocess.run(
-        [sys.executable, "-m", "llama_lab", "generate", "hi", "--placement", "nowhere"], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    assert "Traceback" not in done.stderr
-
-
 def test_generate_json_by_a_seed(call):
     line = f"generate --token-ids 5,6,7 --model {SMALL} --ignore-eos -n 6 --json".split()
     code, out, _ = call(*line)
@@ -256,19 +246,13 @@ def process(*arguments, **more):
     return subprocess.run([sys.executable, "-m", "llama_lab", *arguments], capture_output=True, text=True, **more)
 
 
-def test_version_and_contradiction(call):
-    assert call("--version")[:2] == (0, f"llama-jax {importlib.metadata.version('llama-jax')}\n")
-    code, out, err = call("--quiet", "--verbose", "models")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "contradict" in err
-
-
 def test_quiet_is_silent_but_for_results_and_errors(call):
     (_, loud, said), (_, quiet, silence) = call("advise", "--json"), call("--quiet", "advise", "--json")
     assert said.count("\n") > 2
     assert (quiet, silence) == (loud, "")
     assert call("--quiet", "advise", "--model", "nothing")[2].startswith("error: ")
     assert call("advise", "--json")[2] == said  # of one run of the program only
+    assert call("--version")[:2] == (0, f"llama-jax {importlib.metadata.version('llama-jax')}\n")
 
 
 def test_verbose_tells_what_is_compiled():
@@ -296,20 +280,12 @@ def test_a_reader_that_leaves_gets_no_traceback(verb):
 )
 def test_the_shell_completes_names(typed, offered):
     words = f"llama-jax {typed}"
+    asked = {"_LLAMA_JAX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
     script = Path(sys.executable).with_name("llama-jax")  # completion goes by the program's name
-    told = subprocess.run(
-        [script],
-        capture_output=True,
-        text=True,
-        env=os.environ
-        | {"_LLAMA_JAX_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))},
-    )
-    assert set(told.stdout.split()) == offered
+    done = subprocess.run([script], capture_output=True, text=True, env=os.environ | asked)
+    assert set(done.stdout.split()) == offered
 
 
-def test_pairs_are_joined():
+def test_pairs_are_joined_and_the_module_and_the_script_are_one():
     assert join_pairs(["run", "-p", "a", "1", "-p", "b=2", "--json"]) == ["run", "-p", "a=1", "-p", "b=2", "--json"]
-
-
-def test_the_module_and_the_script_are_one():
     assert "llama_lab.__main__:main" in (paths.ROOT / "pyproject.toml").read_text()

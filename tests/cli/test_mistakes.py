@@ -69,6 +69,7 @@ MISTAKES = [  # (command line, words of the complaint); what stands in braces is
     ("{extract} --sites q:1 --engine ray --mesh 1x2", "--engine ray is for models that fit a device"),
     ("{extract} --sites q:1 --engine ray --trace t.json.gz", "--trace is of one process; leave --engine ray away."),
     ("genrate", "genrate"),
+    ("--quiet --verbose models", "contradict"),
     ("bench --placements step,lop", "Did you mean 'loop'"),
     ("bench --placements step,jit:attention.head", "Did you mean 'attend'"),
     ("bench --placements step,attend", "Did you mean 'jit:attend'"),

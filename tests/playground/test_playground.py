@@ -151,8 +151,10 @@ def slow(monkeypatch):
     return begun, on
 
 
-def test_a_second_click_is_refused_in_words_and_harms_nothing(board, slow):
+def test_a_second_click_is_refused_in_words_and_stop_ends_an_answer(board, slow):
     begun, on = slow
+    board.halt.click()  # nothing is being made
+    assert board.message.value == ""
     board.go.click()
     assert begun.wait(60)
     assert (board.go.disabled, board.halt.disabled) == (True, False)
@@ -160,25 +162,13 @@ def test_a_second_click_is_refused_in_words_and_harms_nothing(board, slow):
     board.go.click()  # a browser does not send it, a program may
     assert board.worker is first
     assert "press Stop first" in board.message.value
-    on.set()
-    first.join()
-    assert board.status.value == "1 tokens · TTFT 100 ms · 3 programs compiled · length"
-    assert board.text.value == "&lt;script&gt;1&lt;/script&gt;"
-    assert (board.message.value, board.go.disabled, board.halt.disabled) == ("", False, True)
-
-
-def test_stop_ends_it_and_the_playground_is_free_again(board, slow):
-    begun, on = slow
-    board.halt.click()  # nothing is being made
-    assert board.message.value == ""
-    board.go.click()
-    assert begun.wait(60)
     board.halt.click()
     assert "Stopping" in board.message.value
     on.set()
-    board.worker.join()
-    assert board.status.value.endswith("stopped")
-    assert not board.busy
+    first.join()
+    assert board.status.value == "1 tokens · TTFT 100 ms · 3 programs compiled · stopped"
+    assert board.text.value == "&lt;script&gt;1&lt;/script&gt;"
+    assert (board.message.value, board.busy, board.go.disabled, board.halt.disabled) == ("", False, False, True)
 
 
 def test_stop_leaves_a_real_answer_after_its_block(tiny):

@@ -36,7 +36,7 @@ CHANGES = {  # words of the complaint → what is wrong
     "has no cells.0.source": lambda nb: nb["cells"][0].pop("source"),
     "cells.0.source": lambda nb: nb["cells"][0].update(source=None),
     "cells.0.cell_type is 'cod'": lambda nb: nb["cells"][0].update(cell_type="cod"),
-    "tags must be a list of names": lambda nb: nb["cells"][0]["metadata"].update(tags=5),
+    "cells.0.metadata.tags is 5": lambda nb: nb["cells"][0]["metadata"].update(tags=5),
     "cells.0.outputs": lambda nb: nb["cells"][0].update(outputs={}),
     "metadata is": lambda nb: nb.update(metadata=[]),
     "nbformat is 3": lambda nb: nb.update(nbformat=3),
