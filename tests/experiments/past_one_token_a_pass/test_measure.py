@@ -7,19 +7,12 @@ from llama_jax import checkpoint, generate
 from llama_lab.bench import passages, protocol
 from llama_lab.bench.workload import encoder
 from llama_lab.experiments.past_one_token_a_pass import measure, table
-from tests.experiments.fewer_bits.test_measure import TINY
+from tests.experiments.conftest import TINY
 
 ASKED = dict(
-    model=TINY,
-    seed=0,
-    placements=["loop", "loop+lookup3"],
-    peers=["llamacpp"],
-    each=1,
-    passage_tokens=20,
-    new_tokens=12,
-    blocks=1,
-    processes=1,
-)
+    model=TINY, seed=0, placements=["loop", "loop+lookup3"], peers=["llamacpp"], each=1, passage_tokens=20,
+    new_tokens=12, blocks=1, processes=1,
+)  # fmt: skip
 
 
 def test_copies_have_begun_and_edits_have_another_word(packaged):

@@ -1,51 +1,94 @@
-"""Rates, ratios, equal tokens and what passes took, by task; and the sentence that says it."""
+"""Rates, ratios, equal tokens and what passes took, by task, of made-up trials whose answer is known; and charts that
+say so, in style."""
 
 import pytest
 
+from llama_lab import figures
+from llama_lab.bench import AGAIN
 from llama_lab.bench.frames import show
-from llama_lab.experiments.past_one_token_a_pass import table
-from tests.experiments.past_one_token_a_pass.race import META, NAMES, race
+from llama_lab.experiments.past_one_token_a_pass import chart, table
+from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
+from tests.bench.test_record import trial
+from tests.figures.drawn import META, assert_drawn, words
+
+NAMES = ["loop", "loop+lookup", "loop+fused", "loop+fused+lookup4", "llamacpp"]
+RATES = {"open": (40, 39, 250, 240, 100), "copy": (40, 120, 250, 750, 100), "edit": (40, 80, 250, 500, 100)}
+MADE = {"open": [1, 1, 1, 2], "copy": [5, 5, 4, 5], "edit": [5, 1, 3, 3]}
+PASSES = [
+    dict(subject=name, prompt=i, made=MADE[task], drafted=[n > 1 for n in MADE[task]], count=4)
+    for name in ("loop+lookup", "loop+fused+lookup4")
+    for i, task in enumerate(TASKS)
+]
+ABOUT = dict(parameters=dict(placements=NAMES[:-1], peers=NAMES[-1:]), tasks=list(TASKS), passes=PASSES)
+GAP = dict(name="llamacpp+lookup", reason="It is not built.", remedy="Run `make peers`.")
 
 
-def by(entries):
-    return {(e["task"], e["name"]): e for e in entries}
+def race(blocks=6, names=NAMES, tokens=()):
+    """tokens: subject → the digest of its tokens, where they are others than everybody's."""
+    made = []
+    for block in range(blocks * len(TASKS)):
+        for name in (*names, "loop" + AGAIN):
+            rate = RATES[TASKS[block % len(TASKS)]][NAMES.index(name.removesuffix(AGAIN))]
+            gap = 1e3 / rate * (1 + 0.002 * ((block * 7 + len(name)) % 5))
+            about = dict(run="main", prompt=block % len(TASKS), tokens_sha256=dict(tokens).get(name, "same"))
+            backend = "llama.cpp" if name == "llamacpp" else "jax"
+            made.append(trial(name, block, [50 + gap * i for i in range(21)], backend=backend, **about))
+    return made
+
+
+def entries_of(trials):
+    return {(e["task"], e["name"]): e for e in table.table(trials, ABOUT)}
 
 
 def test_each_task_has_its_own_rates_and_ratios():
-    found = by(table.table(race(), META))
-    assert len(found) == 3 * len(NAMES)
-    assert found["copy", "loop+lookup"]["decode"].median == pytest.approx(120, rel=0.02)
-    assert found["copy", "loop+fused+lookup4"]["ratio"].value == pytest.approx(3, rel=0.02)
-    assert found["open", "loop+lookup"]["ratio"].value == pytest.approx(39 / 40, rel=0.02)
-    assert found["copy", "loop"]["ratio"] is found["copy", "llamacpp"]["equal"] is None
-    assert all(e["equal"] for e in found.values() if e["ratio"])
+    entries = entries_of(race())
+    assert len(entries) == 3 * len(NAMES)
+    assert entries["copy", "loop+lookup"]["decode"].median == pytest.approx(120, rel=0.02)
+    assert entries["copy", "loop+fused+lookup4"]["ratio"].value == pytest.approx(3, rel=0.02)
+    assert entries["open", "loop+lookup"]["ratio"].value == pytest.approx(39 / 40, rel=0.02)
+    assert entries["copy", "loop"]["ratio"] is entries["copy", "llamacpp"]["equal"] is None
+    assert all(e["equal"] for e in entries.values() if e["ratio"])
+    others = entries_of(race(tokens={"loop+lookup": "other"}))
+    assert others["copy", "loop+lookup"]["equal"] is False
+    assert others["copy", "loop+fused+lookup4"]["equal"] is True
 
 
 def test_what_passes_took_of_their_drafts():
-    found = by(table.table(race(), META))
-    passes = found["copy", "loop+lookup"]["passes"]
+    entries = entries_of(race())
+    passes = entries["copy", "loop+lookup"]["passes"]
     assert (passes["tokens_a_pass"], passes["accepted"], passes["drafted"]) == (19 / 4, 15 / 16, 1)
-    passes = found["open", "loop+lookup"]["passes"]
+    passes = entries["open", "loop+lookup"]["passes"]
     assert (passes["accepted"], passes["drafted"]) == (1 / 4, 1 / 4)
-    assert found["open", "llamacpp"]["passes"] is None
-    frame = show(found.values(), table.COLUMNS)
+    assert entries["open", "llamacpp"]["passes"] is None
+    frame = show(entries.values(), table.COLUMNS)
     assert frame.loc[("copy", "loop+lookup"), "tokens a pass"] == 4.75
     assert frame.loc[("copy", "loop+lookup"), "same tokens"] == "yes"
 
 
-def test_other_tokens_are_said():
-    entries = table.table(race(tokens={"loop+lookup": "other"}), META)
-    assert by(entries)["copy", "loop+lookup"]["equal"] is False
-
-
 @pytest.mark.parametrize(
     ("name", "without"),
-    [
-        ("loop+fused+lookup6", "loop+fused"),
-        ("loop+lookup", "loop"),
-        ("llamacpp+lookup", "llamacpp"),
-        ("step+scan", "step+scan"),
-    ],
+    [("loop+fused+lookup6", "loop+fused"), ("llamacpp+lookup", "llamacpp"), ("step+scan", "step+scan")],
 )
 def test_a_subject_without_its_drafts(name, without):
     assert table.plain(name) == without
+
+
+DRAWN = {
+    "rates": lambda trials: chart.rates(table.table(trials, ABOUT), [GAP]),
+    "passes": lambda trials: chart.tokens_a_pass(table.table(trials, ABOUT), "loop+fused+lookup4"),
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_each_chart_draws_in_style_and_where_there_is_little(tmp_path, name):
+    for trials in ([], race(1, ["loop"])):
+        assert figures.save(DRAWN[name](trials), "x", "nb", META, {}, "alt", tmp_path)["png"].is_file()
+    figure = DRAWN[name](race())
+    assert_drawn(figure, tmp_path)
+    if name == "rates":
+        assert words(figure).count("did not run") == 3
+        assert GAP["name"] in [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+        assert "3.0" in words(figure)
+    else:
+        labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+        assert labels[1].endswith("4.75 a pass, 94% accepted")
