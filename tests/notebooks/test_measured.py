@@ -52,7 +52,7 @@ def test_extraction(measured, tmp_path):
         "11", model=small, second=small, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1],
         starts=1, probe=12, workers=[1], worker_examples=4, worker_unit=2, worker_starts=1, unit_examples=64,
     )  # fmt: skip
-    assert "not measured (no GPU here)" in finding
+    assert "of the slower of its two ceilings" in finding
     assert len(list((tmp_path / "figures").glob("11-*.*"))) == 12
     drawn = figures.read_manifest(tmp_path)["figures"].values()
     assert {entry["notebook"] for entry in drawn} == {"11-activation-extraction"}
