@@ -16,8 +16,8 @@ from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
-from llama_lab.experiments.compile_time.starts import WAYS
-from llama_lab.experiments.compile_time.table import BreakEven
+from llama_lab.experiments.compile_time.starts import BASELINE, WAYS
+from llama_lab.experiments.compile_time.table import BreakEven, Way
 from llama_lab.figures import bars, labels, notes, rows, style
 from llama_lab.figures.bars import Part
 from llama_lab.figures.labels import End
@@ -134,10 +134,10 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
 
 
 @styled
-def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
-    """From process start to first token, by its parts: mean of the processes as a bar, each process as a point."""
+def compile_starts(trials: Sequence[Start]) -> Figure:
+    """From process start to first token of `step`, by parts: the processes' mean as a bar, each process as a point."""
     figure, axes = new(10, 4.4)
-    starts = {way: list(table.of_start(trials, placement, way).values()) for way in WAYS}
+    starts = {way: list(table.of_start(trials, BASELINE, way).values()) for way in WAYS}
     heights = rows.heights(axes, [f"{way} (n = {len(starts[way])})" for way in WAYS])
     totals = {way: [s.to_first_ns / 1e9 for s in mine] for way, mine in starts.items()}
     furthest = max((seconds for each in totals.values() for seconds in each), default=1.0)
@@ -158,11 +158,8 @@ def compile_starts(trials: Sequence[Start], placement: str = "step") -> Figure:
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
     figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
     took = ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in totals.items() if seconds)
-    headline(figure, f"From process start to first token under {placement}: {took or 'not measured'}")
+    headline(figure, f"From process start to first token under {BASELINE}: {took or 'not measured'}")
     return figure
-
-
-Way = tuple[str, str]  # (placement, cold or cached or serialised)
 
 
 @styled

@@ -17,6 +17,7 @@ from llama_lab.bench.wording import within
 from llama_lab.experiments.compile_time.measure import STAGES, Compilation
 
 NAN, NEVER = float("nan"), float("inf")
+Way = tuple[str, str]  # (placement, one of `starts.WAYS`)
 
 
 def of_run(rows: Sequence[Compilation], run: str) -> list[Compilation]:
@@ -93,14 +94,8 @@ def parts(start: Start) -> dict[str, float]:
     return {part: ns / 1e9 for part, ns in zip(PARTS, [*known, start.to_first_ns - sum(known)], strict=True)}
 
 
-def start_ratio(
-    trials: Sequence[Start],
-    start: tuple[str, str],
-    other: tuple[str, str],
-    value: Callable[[Start], float],
-    seed: int = 0,
-) -> Ratio:
-    """A time of starts over that of others, each (placement, way), paired by block: each start is a process."""
+def start_ratio(trials: Sequence[Start], start: Way, other: Way, value: Callable, seed: int = 0) -> Ratio:
+    """A time of starts, value(start), over that of others, paired by block: each start is a process."""
     above, below = (of_start(trials, *each) for each in (start, other))
     blocks = sorted(set(above) & set(below))
     sides = ([value(side[block]) for block in blocks] for side in (above, below))
@@ -143,8 +138,8 @@ class BreakEven:
         return words + within(self, lambda tokens: "never" if tokens == NEVER else f"{tokens:.0f}")
 
 
-def break_even(trials: Sequence[Start], ours: tuple[str, str], other: tuple[str, str], seed: int = 0) -> BreakEven:
-    """Break-even of (placement, way) against another one.
+def break_even(trials: Sequence[Start], ours: Way, other: Way, seed: int = 0) -> BreakEven:
+    """Break-even of one way of starting against another.
 
     A start costs `Start.cost`, the first tokens of its request included; each further token costs the reciprocal of the
     warm rate. Gains are paired by block of the warm trials.
@@ -173,7 +168,7 @@ def crossing(extra: float, gain: float, made: int) -> float:
     return made + extra / gain if gain > 0 else NEVER
 
 
-def seconds_for(trials: Sequence[Start], start: tuple[str, str], tokens: np.ndarray) -> np.ndarray:
+def seconds_for(trials: Sequence[Start], start: Way, tokens: np.ndarray) -> np.ndarray:
     """Seconds from loaded weights until n tokens are made [n], from means; NaN within the start."""
     starts = of_start(trials, *start).values()
     rates = summary.both_rates(trials, start[0]).values()

@@ -9,7 +9,7 @@ numbers than the model, and no text; its weights are read as the model reads the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -65,20 +65,18 @@ def tokens_loop(config: ModelConfig, replaced: dict[str, Callable]) -> Callable:
     return run
 
 
-def measured(
-    loaded: Checkpoint, placement: str, names: Sequence[str] = tuple(PARTS), rounds: int = ROUNDS, tokens: int = TOKENS
-) -> dict[str, list[float]]:
+def measured(loaded: Checkpoint, placement: str, rounds: int = ROUNDS, tokens: int = TOKENS) -> dict[str, list[float]]:
     """Variant → milliseconds a token of each round, in seeded random order; every variant starts from an empty cache
     of SLOTS. placement: `loop` or `loop+bf16`."""
     chosen = parse(placement)
     params, token = transforms.prepare(loaded.params, chosen), jnp.zeros(1, jnp.int32)
     cache = transforms.new_cache(params, jnp.zeros(1, jnp.int32), SLOTS, loaded.config, chosen)
-    programs = {name: jax.jit(tokens_loop(loaded.config, PARTS[name])) for name in names}
+    programs = {name: jax.jit(tokens_loop(loaded.config, PARTS[name])) for name in PARTS}
     for program in programs.values():
         jax.block_until_ready(program(params, token, cache, tokens))
-    times: dict[str, list[float]] = {name: [] for name in names}
+    times: dict[str, list[float]] = {name: [] for name in PARTS}
     for number in range(rounds):
-        for name in shuffled(list(names), 0, number):
+        for name in shuffled(list(PARTS), 0, number):
             began = time.perf_counter()
             jax.block_until_ready(programs[name](params, token, cache, tokens))
             times[name].append((time.perf_counter() - began) / tokens * 1e3)
