@@ -65,13 +65,13 @@ def changed(document, at, change, value):
 @st.composite
 def documents(draw, honest):
     """An honest JSON document with one or two things changed."""
-    found = honest
+    document = honest
     for _ in range(draw(st.sampled_from([1, 1, 1, 2]))):
-        at = draw(st.sampled_from(list(places(found))))
-        found = changed(
-            found, at, draw(st.sampled_from(["put", "put", "put", "drop", "wrap", "text", "negate"])), draw(values)
+        at = draw(st.sampled_from(list(places(document))))
+        document = changed(
+            document, at, draw(st.sampled_from(["put", "put", "put", "drop", "wrap", "text", "negate"])), draw(values)
         )
-    return found
+    return document
 
 
 @st.composite

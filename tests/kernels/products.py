@@ -45,9 +45,9 @@ def reference_product(x: np.ndarray, blocks: quantise.Blocks) -> np.ndarray:
         weights = np.concatenate([qs & 15, qs >> 4], axis=-1).astype(np.float64) - (8 if blocks.kind == "q4_0" else 0)
     q, d = quantise_activations(x)
     q, d = q.astype(np.float64), d.astype(np.float64)
-    found = np.einsum(
+    result = np.einsum(
         "...bc,nbc,...b,nb->...n", q, weights, d, scales[..., 0], optimize=["einsum_path", (0, 2), (0, 1), (0, 1)]
     )
     if blocks.kind == "q4_1":
-        found += (d * q.sum(-1)) @ scales[..., 1].T
-    return found
+        result += (d * q.sum(-1)) @ scales[..., 1].T
+    return result

@@ -226,19 +226,19 @@ START = """
 import subprocess, threading
 from llama_jax.kernels import build, gemv
 from llama_jax.kernels.build import registered
-real, count, found = subprocess.run, [], []
+real, count, names = subprocess.run, [], []
 subprocess.run = lambda *a, **k: count.append(a) or real(*a, **k)
 gate = threading.Barrier(4)
 def first_use():
     gate.wait()
-    found.append(registered("llama_jax_gemv"))
+    names.append(registered("llama_jax_gemv"))
 threads = [threading.Thread(target=first_use) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
 from tests.kernels.test_gemv import activations, close, weight
 x, w = activations(3, 96), weight("q4_0", 40, 96)
 close(gemv.product(x, w.data, w.shape), x, w)
-print(len(found), len(count), len(build.Library.loaded))
+print(len(names), len(count), len(build.Library.loaded))
 """
 
 

@@ -156,12 +156,12 @@ from llama_jax.kernels import isa
 from tests.kernels import products, reference, test_fused as fused, test_gemv as gemv
 from tests.conftest import relative_error
 from llama_jax import quantise
-found = {"isa": isa.target().isa, "gemv": 0.0, "fused": 0.0, "rough": 0.0, "clear": 0}
+errors = {"isa": isa.target().isa, "gemv": 0.0, "fused": 0.0, "rough": 0.0, "clear": 0}
 for kind in gemv.KINDS:
     for n, k, m in ((1, 1, 1), (33, 70, 5), (16, 32, 4), (700, 1024, 3)):
         x, w = gemv.activations(m, k), gemv.weight(kind, n, k)
         error = relative_error(gemv.gemv.product(x, w.data, w.shape), products.reference_product(x, w))
-        found["gemv"] = max(found["gemv"], float(error))
+        errors["gemv"] = max(errors["gemv"], float(error))
     gemv.test_subnormal_and_negative_scales(kind, 6e-8, -1)
     gemv.test_a_nan_is_never_lost(kind, 37)
     for size in (0.0, 1e-38, 1e37):
@@ -172,9 +172,9 @@ for name in ("qwen2", "ratio 3, head 32", "ratio 5, head 48", "untied head"):
     cfg = fused.MODELS[name]
     for error, margin in fused.sweep(cfg, fused.quantised(cfg, "q4_1"), fused.program(cfg)):
         clear = margin > reference.CLEAR
-        found["clear"] += clear
-        found["fused" if clear else "rough"] = max(found["fused" if clear else "rough"], float(error))
-print(json.dumps(found))
+        errors["clear"] += clear
+        errors["fused" if clear else "rough"] = max(errors["fused" if clear else "rough"], float(error))
+print(json.dumps(errors))
 """
 
 

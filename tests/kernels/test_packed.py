@@ -25,8 +25,8 @@ def mixed(cfg):
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_every_matrix_stands_where_the_table_says(family):
     model = mixed(small(family, num_hidden_layers=3))
-    found = packed.pack(model.layers)
-    blocks, table = np.asarray(found.blocks), np.asarray(found.table)
+    arrays = packed.pack(model.layers)
+    blocks, table = np.asarray(arrays.blocks), np.asarray(arrays.table)
     end = 0
     for layer, rows in zip(model.layers, table, strict=True):
         for matrix, (unit, *sizes) in zip(packed.matrices(layer), rows.tolist(), strict=True):
@@ -35,8 +35,8 @@ def test_every_matrix_stands_where_the_table_says(family):
             end = packed.UNIT * unit + matrix.nbytes
             np.testing.assert_array_equal(blocks[packed.UNIT * unit : end], np.asarray(matrix.data).reshape(-1))
     assert end == len(blocks)
-    np.testing.assert_array_equal(found.norms[1, 1], model.layers[1].ffn_norm.weight)
-    assert (found.biases is None) == (family == "llama")
+    np.testing.assert_array_equal(arrays.norms[1, 1], model.layers[1].ffn_norm.weight)
+    assert (arrays.biases is None) == (family == "llama")
 
 
 def test_both_sides_count_places_in_the_same_unit():

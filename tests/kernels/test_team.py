@@ -25,8 +25,8 @@ checkpoint = ll.load("MODEL")
 def digest(name, i=0):
     engine = engines[name]
     answer = ll.answer(engine, [[5, 9, 33, i]], 40)[0].token_ids
-    found = np.asarray(generate.logits(engine, [1, 2, 3, 5, 8, 13, 21, i]))
-    return hashlib.sha256(found.tobytes() + repr(answer).encode()).hexdigest()
+    logits = np.asarray(generate.logits(engine, [1, 2, 3, 5, 8, 13, 21, i]))
+    return hashlib.sha256(logits.tobytes() + repr(answer).encode()).hexdigest()
 engines = {name: ll.build(checkpoint, name) for name in ("step+fused", "loop+fused", "loop+gemv")}
 """.replace("MODEL", MODEL)
 PRINT = (
@@ -142,10 +142,10 @@ import multiprocessing, os, subprocess
 def work(n):
     return sum(range(n))
 expected = digest("step+fused")
-stop, found = threading.Event(), []
+stop, digests = threading.Event(), []
 def decode():
     while not stop.is_set():
-        found.append(digest("step+fused"))
+        digests.append(digest("step+fused"))
 thread = threading.Thread(target=decode)
 thread.start()
 with multiprocessing.get_context("fork").Pool(2) as pool:  # children that do not use JAX, forked while threads decode
@@ -161,7 +161,7 @@ status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 stop.set()
 thread.join()
 print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, status=status,
-                      same=set(found) == {expected}, n=len(found), after=digest("step+fused") == expected)))
+                      same=set(digests) == {expected}, n=len(digests), after=digest("step+fused") == expected)))
 """.replace("LIMIT", str(LIMIT))
 )
 

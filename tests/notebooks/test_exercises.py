@@ -55,11 +55,11 @@ def mine(drafts, chosen):
 """
 WAITED = """
 def mine(due, needs):
-    free, found = 0.0, []
+    free, waits = 0.0, []
     for at, need in zip(due, needs):
         free = max(free, at) + need
-        found.append(free - at)
-    return np.array(found)
+        waits.append(free - at)
+    return np.array(waits)
 """
 TWO_LENGTHS = "mine = lambda n: dict(length=32 if n <= 32 else 48, slots=64)"
 TWO = "mine_2 = ll.Placement('two', jit=('ffn', 'head'))"

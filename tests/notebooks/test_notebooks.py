@@ -36,7 +36,7 @@ def redrawn(tmp_path_factory):
     with files.alone(out):
         if not done.is_file():
             done.write_text(json.dumps(notebooks.as_json(notebooks.run(out_dir=out))))
-    results = [notebooks.Result(**found) for found in json.loads(done.read_text())["notebooks"]]
+    results = [notebooks.Result(**result) for result in json.loads(done.read_text())["notebooks"]]
     assert all(r.ok for r in results), results
     return out, results
 
