@@ -121,7 +121,7 @@ def by_features(machines: Sequence[Machine], names: Sequence[str]) -> Table:
 
 def span(values: Sequence[float]) -> str:
     """`2.93 to 5.00`; the number where there is one, "" where there is none."""
-    return " to ".join(map(document.short, sorted({min(values), max(values)}) if len(values) > 1 else values))
+    return " to ".join(map(document.short, (min(values), max(values)) if len(values) > 1 else values))
 
 
 def beside(out_dir: Path) -> Table:

@@ -119,15 +119,12 @@ def test_nothing_in_common_is_one_line(old, tmp_path, changes, words):
         compare(old, measured(tmp_path / "new.csv", **changes))
 
 
-def test_other_libraries_are_what_one_compares_for(old, tmp_path):
+def test_other_libraries_are_what_one_compares_for_and_subjects_of_one_table_only_are_listed(old, tmp_path):
     software = {"packages": {"jax": "0.11.0"}, "git": {"commit": "bbbb", "dirty": False}, "load": [9.0]}
-    result = compare(old, measured(tmp_path / "new.csv", 1, environment=software))
+    rates = (("step", 20), ("chunk8", 25))
+    result = compare(old, measured(tmp_path / "new.csv", 1, rates=rates, environment=software))
     assert result["changed"] == ["jax was 0.10.2, is 0.11.0", "git commit was aaaa, is bbbb"]
     assert "changed: jax was 0.10.2, is 0.11.0" in lines(result)
-
-
-def test_subjects_of_one_table_only_are_listed(old, tmp_path):
-    result = compare(old, measured(tmp_path / "new.csv", 1, rates=(("step", 20), ("chunk8", 25))))
     assert (result["only_old"], result["only_new"]) == (["loop"], ["chunk8"])
     assert any(line.startswith("only in") and line.endswith("chunk8") for line in lines(result))
 

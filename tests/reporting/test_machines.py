@@ -61,7 +61,7 @@ def test_machines_are_told_apart_by_their_features(folder, tmp_path):
     alike = [machines.Machine(m.about | dict(features=[]), m.trials) for m in known]
     alike[1].environment["kernels"] = alike[0].environment["kernels"]
     assert [*column(machines.by_features(alike, NAMES), "loop+fused over step").values()] == ["3.00 to 5.00"]
-    assert machines.span([]) == ""
+    assert [machines.span(values) for values in ([], [3.0], [5.0, 2.934])] == ["", "3.00", "2.93 to 5.00"]
     text = page(tmp_path, folder)
     assert text.count("One set so far") == 0
     assert text.count('<th scope="row">c-avx512vnni-2-cores</th>') == 2
