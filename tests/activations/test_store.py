@@ -149,7 +149,7 @@ def test_what_is_not_whole_cannot_be_finished(tmp_path):
         with says("unit 2 is not committed"):
             store.finish(folder, units)
     store.write_unit(folder, 2, *stores.unit(2, stores.ROWS[2]))
-    with says("the source has 3 units"):
+    with says("holds unit 3, but the source has 3 units"):
         store.finish(folder, 3)
     tensors, about, found = stores.unit(2, stores.ROWS[2])
     store.write_unit(folder, 2, tensors, about | {"first": 7}, found)
