@@ -36,8 +36,9 @@ MOST_TOKENS = 1 << 24  # of a batch
 
 def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
     """True where a token may look: back, and within its own segment. Padding sees nothing."""
-    t, queries = segments.shape[1], segments[:, :, None]
-    return jnp.tril(jnp.ones((t, t), bool)) & (queries == segments[:, None, :]) & (queries > 0)
+    t = segments.shape[1]
+    back = jnp.tril(jnp.ones((t, t), bool))
+    return back & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
 
 
 def needed(params: Model, sites: Sequence[Site]) -> Model:
