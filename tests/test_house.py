@@ -8,7 +8,7 @@ import pytest
 
 import llama_jax
 from llama_jax.plumbing import paths
-from llama_lab import bench, figures
+from llama_lab import bench
 
 PACKAGES = ("llama_jax", "llama_lab")
 UPWARD = {  # lazy imports of peers by the instrument, which needs none where no peer is measured
@@ -224,7 +224,7 @@ class A:
 
 
 def test_every_name_that_is_offered_is_there():
-    for package in (llama_jax, bench, figures):
+    for package in (llama_jax, bench):
         assert [name for name in package.__all__ if getattr(package, name, None) is None] == []
 
 
