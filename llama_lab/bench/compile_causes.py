@@ -26,16 +26,14 @@ SETTINGS = re.compile(r"^(<class '[\w.]+'>) with pytree metadata (.*)$")  # of a
 
 def shorten(cause: str) -> str:
     """A cause without paths of the machine, object ids and long lists; equal messages become one with their number."""
-    messages = Counter(shorten_message(message) for message in cause.split(SEPARATOR) if message)
+    messages: Counter[str] = Counter()
+    for message in filter(None, cause.split(SEPARATOR)):
+        message = re.sub(r"\S*/(?=llama_(?:jax|lab)/)", "", re.sub(r" id=\d+", "", message))
+        head, *differences = message.split(" * at ")
+        more = len(differences) - KEPT
+        kept = " * at ".join([head, *differences[:KEPT]])
+        messages[kept + (f" … and {more} more" if more > 0 else "")] += 1
     return SEPARATOR.join(message + (f" ({n} times)" if n > 1 else "") for message, n in messages.items())
-
-
-def shorten_message(message: str) -> str:
-    message = re.sub(r"\S*/(?=llama_(?:jax|lab)/)", "", re.sub(r" id=\d+", "", message))
-    head, *differences = message.split(" * at ")
-    kept = [head, *differences[:KEPT]]
-    more = len(differences) - KEPT
-    return " * at ".join(kept) + (f" … and {more} more" if more > 0 else "")
 
 
 def condense(cause: str) -> str:
