@@ -52,7 +52,7 @@ class Generate:
         if not self.json and tokenizer is not None:
             render.show(blocks, tokenizer, start=start)
             return None
-        *_, view = render.watch(blocks, tokenizer or Numbers(), start)
+        *_, view = render.watch(blocks, Numbers(), start)  # the text is decoded once, at the end
         answer = cut(np.array(view.token_ids), stop)
         if not self.json:
             print(*answer.token_ids)
