@@ -163,4 +163,4 @@ def measure(name: str, profile: str, out_dir: Path, rest: Remaining) -> Result:
     trials, meta = headline.obtain(AMOUNTS[profile], out_dir, rest.progress)
     headline.draw(trials, meta, out_dir)
     seconds = round(time.monotonic() - began, 1)
-    return Result(name, True, seconds, [*map(str, tables_of(name, out_dir))], headline.finding.headline(trials), "")
+    return Result(name, True, seconds, [*map(str, tables_of(name, out_dir))], headline.chart.finding(trials), "")
