@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.boundary import Declared
@@ -65,22 +64,28 @@ def some(names: Sequence[str], most: int = 6) -> str:
 # After a refactoring --------------------------------------------------------------------------------------------------
 
 
+class Timed(Declared):
+    """Seconds now over seconds before, and how far before is from itself, both as ratios."""
+
+    ratio: float
+    spread: float
+
+
 class Evidence(Declared):
-    """What `evidence.gather` gives. times: seconds now over seconds before, and how far before is from itself, both as
-    ratios. current: the tables that are of the code of before."""
+    """What `evidence.gather` gives. current: the tables that are of the code of before."""
 
     before: str
     now: str
     holds: bool
     programs: int
     differing: list[str]
-    times: dict[str, dict[Literal["ratio", "spread"], float]]
+    times: dict[str, Timed]
     current: list[str]
 
     @property
     def failure(self) -> str:
         """What speaks against it; "" where it holds."""
-        slower = [f"{name} takes {t['ratio']} of its time (±{t['spread']})" for name, t in self.times.items()]
+        slower = [f"{name} takes {t.ratio} of its time (±{t.spread})" for name, t in self.times.items()]
         programs = f"other programs for {some(self.differing)}" if self.differing else ""
         return "" if self.holds else "; ".join(filter(None, [programs, *slower]))
 

@@ -93,6 +93,7 @@ SPOILT = {  # what is said → what is wrong
     "The tree has changes": lambda home: write(home / "llama_jax" / "norm.py", "x = 2\n"),
     "There is no evidence": lambda home: (home / staleness.EVIDENCE).unlink(),
     "evidence.json has no before": lambda home: write(home / staleness.EVIDENCE, "{}"),
+    "has no times.step.ratio": lambda home: keep(home, times={"step": {}}),
     "The evidence is of commit cccccccccc": lambda home: keep(home, now="c" * 40),
     "other programs for loop": lambda home: keep(home, **judged({**SAME, "loop": ["d"]})),
     "against it: other programs for loop; step takes": lambda home: keep(home, **judged({"step": ["a", "b"]}, ROUNDS)),
