@@ -64,10 +64,10 @@ COLUMNS = {  # head → a subject's cell, from its entry
     "TTFT ms": lambda e: decimal(e.get("ttft_ms"), 1),
     "ITL p50 ms": lambda e: decimal(part(e, "itl_ms").get("p50"), 2),
     "MBU %": lambda e: decimal(e.get("mbu"), 0, 100),
-    "compile s / programs": lambda e: both(part(e, "compile").get("seconds"), part(e, "compile").get("n"), 2),
+    "compile s / programs": lambda e: compiled(part(e, "compile")),
     "peak RSS GB": lambda e: decimal(e.get("peak_rss_bytes"), 2, 1e-9),  # 10^9 bytes
     "tokens": lambda e: "" if e.get("tokens_equal") is None else summary.tokens_word(e),
-    "valid/void": lambda e: both(e.get("valid_trials"), e.get("voided_trials"), 0).replace(" ", ""),
+    "valid/void": lambda e: f"{decimal(e.get('valid_trials'), 0)}/{decimal(e.get('voided_trials'), 0)}".strip("/"),
 }
 WORDS = ("subject", "verdict", "tokens")  # columns that are not of numbers
 
@@ -88,9 +88,10 @@ def verdict(entry: dict) -> str:
     return f"A/A control: {words}" if words and entry["name"].endswith(AGAIN) else words
 
 
-def both(first: object, second: object, digits: int) -> str:
-    """`1.00 / 7`, or as much of it as there is."""
-    return " / ".join(filter(None, [decimal(first, digits), decimal(second, 0)]))
+def compiled(values: dict) -> str:
+    """`1.00 / 7`, or the seconds alone; the number of programs says nothing without them."""
+    seconds, programs = decimal(values.get("seconds"), 2), decimal(values.get("n"), 0)
+    return f"{seconds} / {programs}" if seconds and programs else seconds
 
 
 def interval(values: dict, key: str, digits: int) -> str:
@@ -140,7 +141,7 @@ def flags(result: dict) -> list[str]:
     return [
         environment.busy(env),
         *(line for entry in result.get("subjects", ()) for line in doubts(entry)),
-        *("missing: {name}: {reason} {remedy}".format(**gap).strip() for gap in result.get("missing", ())),
+        *map(missing, result.get("missing", ())),
         "random weights: right for speed, never for text" if about.get("random_weights") else "",
         "the source tree differs from its commit" if (env.get("git") or {}).get("dirty") is True else "",
         f"{resumed} trials come from an interrupted run" if resumed else "",
@@ -159,3 +160,11 @@ def doubts(entry: dict) -> list[str]:
         f"leaves {leaked} arrays behind" if leaked else "",
     ]
     return [f"{name}: {line}" for line in lines if line]
+
+
+def missing(gap: dict | str) -> str:
+    """A subject that was asked for and is not there, with what would bring it, as far as a table says so."""
+    if isinstance(gap, str):
+        return f"missing: {gap}"
+    words = [str(gap[key]) for key in ("reason", "remedy") if gap.get(key)]
+    return f"missing: {gap.get('name', 'unknown')}" + (f": {' '.join(words)}" if words else "")

@@ -92,6 +92,7 @@ def test_what_is_missing_is_an_empty_cell_and_unknown_in_the_block(result):
     assert {"- model: unknown", "- commit: unknown", "- x: no valid time, n unknown, no verdict"} <= lines
     assert not [line for line in lines if line.startswith("- processes")]  # an optional one
     assert export.reporting({}).endswith("**Flags**\n\n- none\n")
+    assert [export.compiled(known) for known in ({"n": 7}, {"seconds": 1.0}, {})] == ["", "1.00", ""]
     assert export.interval({"value": 1.234, "low": float("nan"), "high": 2.0}, "value", 2) == "1.23"
 
 
@@ -127,6 +128,9 @@ def test_the_flags_say_what_spoils_a_number(result):
         assert line in flags
     for words in ("other tokens than", "differs from its commit", "random weights", "loop|it: 1 trial void: failed"):
         assert any(words in line for line in flags)
+    gaps = ["mlx", {"name": "vllm"}, {"name": "mlc", "reason": "no wheel."}, {"remedy": "Install it."}]
+    lines = [line for line in export.flags({"missing": gaps}) if line]
+    assert lines == [f"missing: {words}" for words in ("mlx", "vllm", "mlc: no wheel.", "unknown: Install it.")]
     drifted = dict(name="a", unstable=True, leaked_buffers=3, drift=dict(change=-0.081, significant=True))
     steady = dict(name="b", drift=dict(change=-0.5, significant=False))
     lines = [line for line in export.flags({"subjects": [drifted, steady]}) if line]
