@@ -94,12 +94,17 @@ def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
         if folder.names("units/") and folder.read(RUN) is None:
             raise UserError(f"{folder.where} holds units but no {RUN} that says whose. Choose another folder.")
         resume = folder.create(RUN, sealed(wanted, indent=2)) or resume
-    if different := list(differences(fields(folder, RUN, records.RESTORE), wanted)):
+    if (present := fields(folder, RUN, records.RESTORE)) is None:  # removed since
+        raise UserError(f"{folder.where}/{RUN} is missing. {records.RESTORE}")
+    if different := list(differences(present, wanted)):
         more = f", and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
         which = "; ".join(different[:SHOWN]) + more
         raise UserError(f"{folder.where} holds another run: {which}. Choose another folder.")
     if not resume:
-        raise UserError(f"{folder.where} holds this run already. Leave --no-resume (resume=False) away.")
+        raise UserError(
+            f"{folder.where} holds this run already. Leave --no-resume (resume=False) away to go on with it, or choose"
+            " another folder."
+        )
 
 
 def differences(there: object, here: object, path: str = "") -> Iterator[str]:
@@ -172,8 +177,9 @@ def finish(folder: Folder, units: int | None = None) -> dict:
             raise UserError(f"{name} begins at example {commit.first}; {first} should follow.")
         first += commit.examples
         merged = joined(merged, commit.moments)
-    units = list(committed.values())
-    whole = summary(units, merged) | {"run_sha256": digest_of(folder, RUN), "index_sha256": write_index(folder, units)}
+    done = list(committed.values())
+    index = write_index(folder, done)
+    whole = summary(done, merged) | {"run_sha256": digest_of(folder, RUN), "index_sha256": index}
     whole |= {"plan_sha256": digest_of(folder, PLAN)}
     folder.write(COMPLETE, sealed(whole))
     return whole

@@ -112,6 +112,13 @@ def test_units_of_an_unknown_run_are_left_alone(folder):
         store.claim(folder, stores.fingerprint(), resume=True)
 
 
+def test_a_run_that_is_removed_while_it_is_claimed_is_one_line(folder, monkeypatch):
+    create = folder.create
+    monkeypatch.setattr(folder, "create", lambda *given: (create(*given), folder.remove("run.json")))
+    with says("run.json is missing. Bring it back"):
+        store.claim(folder, stores.fingerprint(), resume=True)
+
+
 def test_the_whole_is_what_its_units_are(tmp_path):
     columns = stores.write(tmp_path)
     whole = json.loads((tmp_path / "complete.json").read_bytes())
