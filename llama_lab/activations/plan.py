@@ -114,7 +114,7 @@ def share_of(numbers: range, shard: Shard | None) -> range:
     """The numbers that are a shard's. Raises UserError for a shard that cannot be."""
     if shard is None:
         return numbers
-    asked = whole(shard)
+    asked = whole(shard) if isinstance(shard, tuple | list) else ()
     if len(asked) != 2 or not 0 <= asked[0] < asked[1]:
         raise UserError(f"shard is {shown(shard)}; it must be (index, count): index from 0 on, below count.")
     return numbers[asked[0] :: asked[1]]
@@ -146,7 +146,10 @@ def count_of(folder: Folder) -> int:
         return len(plan)
     if whole := store.read_whole(folder):
         return whole.units
-    raise UserError(f"How many units {folder.where} will have is not known yet: its source is read in order.")
+    raise UserError(
+        f"How many units {folder.where} will have is not known yet: its source is read in order, and has not been read"
+        " to its end yet."
+    )
 
 
 def finish(out: str | os.PathLike) -> bool:

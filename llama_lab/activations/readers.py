@@ -114,7 +114,10 @@ def neighbours(path: Path) -> str:
     beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in READERS] if path.parent.is_dir() else []
     if close := difflib.get_close_matches(path.name, [*beside, "manual"], cutoff=0.55):
         return f" Did you mean {' or '.join(repr(c) for c in close)}?"
-    return f" A source is 'manual', a file ({', '.join(READERS)}), a folder or glob of these, '-', or 'hf:OWNER/NAME'."
+    return (
+        f" A source is 'manual', a file ({', '.join(READERS)}), a folder or glob of these, '-', or"
+        " 'hf:OWNER/NAME:CONFIG:SPLIT'."
+    )
 
 
 def example(value, field: str, where: str) -> Example:
@@ -166,7 +169,9 @@ class Reading:
         for raw in iter(partial(self.file.readline, LONGEST_LINE + 1), b""):
             number = self.place.line + 1
             if len(raw) > LONGEST_LINE:
-                raise UserError(f"{self.name}, line {number} is longer than {LONGEST_LINE:,} bytes. Cut it.")
+                raise UserError(
+                    f"{self.name}, line {number} is longer than {LONGEST_LINE:,} bytes. Cut it into several."
+                )
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:

@@ -372,6 +372,7 @@ WRONG = [
     *({name: value} for name in ("depth", "writers", "unit", "shard") for value in (-1, 2**62, 1.0, "1", True)),
     *({name: None} for name in ("depth", "writers", "unit", "resume")),
     *(dict(shard=shard) for shard in ((0, 0), (2, 2), (-1, 2), (0, 1, 2), (0.0, 1), ("0", "1"), (0, None), [])),
+    *(dict(shard=shard) for shard in ({0: 1, 3: 2}, {0, 3}, np.array([0, 3]))),
     *(dict(unit=0), dict(resume="yes")),
 ]
 

@@ -140,7 +140,7 @@ def test_what_is_read_in_order_has_no_plan(tmp_path):
     out = tmp_path / "out"
     assert begin(out, (x for x in ["a", "b"])) is None
     assert [p.name for p in out.iterdir()] == ["run.json"]
-    with says("is not known yet: its source is read in order"):
+    with says("is not known yet: its source is read in order, and has not been read to its end yet"):
         pending(out)
     stores.write(out, stores.ROWS, claim=False)
     assert pending(out) == []

@@ -220,7 +220,7 @@ def test_standard_input_is_json_lines(monkeypatch):
         (b"[" * 100000, ["line 2 is not JSON"]),
         (json.dumps({"text": {"a": "long " * 1000}}).encode(), ["line 2, field 'text' is neither", "..."]),
         (b"1" * 5000, ["line 2 is not JSON"]),
-        (b'"' + b"x" * readers.LONGEST_LINE + b'"', ["a.jsonl, line 2 is longer than 16,777,216 bytes"]),
+        (b'"' + b"x" * readers.LONGEST_LINE + b'"', ["line 2 is longer than 16,777,216 bytes. Cut it into several"]),
     ],
 )
 def test_a_line_that_is_no_example_is_named(tmp_path, content, words):
