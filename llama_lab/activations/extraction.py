@@ -194,7 +194,10 @@ class Writers:
         if self.pool is None:
             return self.write(work)
         self.room.acquire()
-        self.running = [f for f in self.running if not f.done() or f.result()]  # raises the error of one
+        ended = [future for future in self.running if future.done()]
+        for future in ended:
+            future.result()  # raises its error
+        self.running = [future for future in self.running if future not in ended]
         future = self.pool.submit(self.write, work)
         future.add_done_callback(lambda _: self.room.release())
         self.running.append(future)

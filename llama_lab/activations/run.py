@@ -157,7 +157,7 @@ class Run:
     ):
         self.extractor, self.folder, self.source, self.size = extractor, folder, source, size
         self.plan, self.progress, self.lock = plan, progress, threading.RLock()
-        self.count = len(plan) if plan else 0
+        self.count = 0 if plan is None else len(plan)
         self.left: Iterable[int] = ()
         self.passed: dict[str, str] = {}  # a number as JSON knows it → sha256 of its examples
         self.shard: Shard | None = None
@@ -208,8 +208,11 @@ class Run:
 
     def chunks(self, look: bool) -> Iterator[Chunk | None]:
         """The examples of the units that are left, None while none is handed out. look: pass over those that another
-        process has committed since. Raises UserError where what is passed over is not what it was."""
-        for number in self.left if self.plan else ():
+        process has committed since."""
+        if self.plan is None:
+            yield from self.in_order()
+            return
+        for number in self.left:
             if number is None:
                 yield None
                 continue
@@ -218,7 +221,10 @@ class Run:
                 self.tell(number)
             else:
                 yield self.source.chunk(part)
-        for chunk in () if self.plan else chunks(self.source, self.size):  # in order: all of the source is read
+
+    def in_order(self) -> Iterator[Chunk]:
+        """The same where all of the source is read. Raises UserError where what is passed over is not what it was."""
+        for chunk in chunks(self.source, self.size):
             self.count += 1
             if (sha256 := self.passed.get(str(chunk.number))) is not None:
                 if sha256 != chunk.sha256:
