@@ -7,8 +7,8 @@ few times to warm up. The hybrid leaves both ends out of the graph: TorchScript 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -74,9 +74,10 @@ class Home:
 class Graphs:
     """The graphs of a subject, called as its loop. scripted: the hybrid, TorchScript at both ends.
 
-    graph(batch, slots, …) → (replay, its work), the least recently used one dropped beyond `bound` and captured again
-    when it is asked for. A graph remembers addresses only: the work beside it holds on to what lies there, so that a
-    home lives as long as a graph that works on it.
+    The least recently used graph is dropped beyond `bound` and captured again when it is asked for. A graph remembers
+    addresses only: the work beside it holds on to what lies there, so that a home lives as long as a graph that works
+    on it. Nothing that is kept refers to the subject itself, whose memory is free at once when it goes. captured: how
+    often that was done.
     """
 
     home: type
@@ -85,15 +86,23 @@ class Graphs:
         self, module: torch.nn.Module, record: Record | None = None, scripted: bool = False, bound: int = GRAPHS
     ):
         self.module, self.record, self.scripted = torch_static.fixed(module), record or recorder(), scripted
-        self.graph = lru_cache(bound)(self.captured)
+        self.bound, self.captured = bound, 0
+        self.graphs: OrderedDict = OrderedDict()  # by (batch, slots, …): (replay, its work)
         self.homes: WeakValueDictionary = WeakValueDictionary()  # by (batch, slots)
 
     def home_of(self, *key):
         return self.homes.get(key) or self.homes.setdefault(key, self.home(self.module, *key))
 
-    def captured(self, *key) -> tuple[Callable[[], None], Callable[[], None]]:
-        work = self.work(*key)
-        return self.record(work), work
+    def graph(self, *key) -> Callable[[], None]:
+        """The replay of a graph, captured now where there is none."""
+        if key not in self.graphs:
+            work = self.work(*key)
+            self.graphs[key] = self.record(work), work
+            self.captured += 1
+            if len(self.graphs) > self.bound:
+                self.graphs.popitem(last=False)
+        self.graphs.move_to_end(key)
+        return self.graphs[key][0]
 
     def fill(self, at: Buffers, ids: Sequence[int], batch: int) -> None:
         """A text and its length into buffers, padded by TorchScript on the device or on the host."""
@@ -119,16 +128,16 @@ class Cached(Graphs):
     home = Home
 
     def work(self, batch: int, slots: int, length: int) -> Callable[[], None]:
-        home = self.home_of(batch, slots)
+        module, scripted, home = self.module, self.scripted, self.home_of(batch, slots)
         at = home.prompts[length] if length else home.step
 
         def work() -> None:
             if length:
                 home.cache.restart()
-                logits = torch_static.prefill_logits(self.module, home.cache, at.text, at.count - 1)
+                logits = torch_static.prefill_logits(module, home.cache, at.text, at.count - 1)
             else:
-                logits = torch_static.step_logits(self.module, home.cache, at.token)
-            if self.scripted:
+                logits = torch_static.step_logits(module, home.cache, at.token)
+            if scripted:
                 at.logits.copy_(logits)
             else:
                 at.token.copy_(torch_static.greedy(logits))
@@ -140,10 +149,10 @@ class Cached(Graphs):
         key, length = (work.batch, work.slots), generate.bucket(len(ids))
         home = self.home_of(*key)
         home.cache.restart()  # a capture takes a few steps first: from the first slot, not beyond the last
-        further = self.graph(*key, 0)[0] if work.new_tokens > 1 else None
+        further = self.graph(*key, 0) if work.new_tokens > 1 else None
         if length not in home.prompts:
             home.prompts[length] = Buffers(self.module, work.batch, length, home.step.token)
-        first, at = self.graph(*key, length)[0], home.prompts[length]
+        first, at = self.graph(*key, length), home.prompts[length]
         self.fill(at, ids, work.batch)
         choose = chooser(work, torch_script.scripted(sample))
         first()
@@ -159,13 +168,13 @@ class Whole(Graphs):
     home = Buffers
 
     def work(self, batch: int, slots: int) -> Callable[[], None]:
-        at = self.home_of(batch, slots)
+        module, scripted, at = self.module, self.scripted, self.home_of(batch, slots)
 
         def work() -> None:
-            if self.scripted:
-                at.logits.copy_(torch_static.whole_logits(self.module, at.text, at.count))
+            if scripted:
+                at.logits.copy_(torch_static.whole_logits(module, at.text, at.count))
             else:
-                at.token.copy_(torch_static.whole_step(self.module, at.text, at.count))
+                at.token.copy_(torch_static.whole_step(module, at.text, at.count))
 
         return work
 
@@ -173,7 +182,7 @@ class Whole(Graphs):
     def __call__(self, ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
         at = self.home_of(work.batch, work.slots)
         at.count.fill_(1)  # a capture appends a few tokens first
-        replay, _ = self.graph(work.batch, work.slots)
+        replay = self.graph(work.batch, work.slots)
         self.fill(at, ids, work.batch)
         choose = chooser(work, torch_script.scripted(sample))
         for _ in range(work.new_tokens):

@@ -6,6 +6,7 @@ knows addresses only, so that it does not keep alive what lies there. That the w
 its operations.
 """
 
+import gc
 import weakref
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -55,9 +56,9 @@ def test_one_graph_a_bucket_and_one_a_cache(module):
     way, lengths = Cached(module, stand_in), range(1, 33)
     for n in lengths:
         tokens(way, some_ids(n), Workload((), new_tokens=3, length=32))
-    assert way.graph.cache_info().misses == len({generate.bucket(n) for n in lengths}) + 1
+    assert way.captured == len({generate.bucket(n) for n in lengths}) + 1
     tokens(way, some_ids(9), Workload((), new_tokens=1, length=32, batch=2))
-    assert way.graph.cache_info().misses == len({generate.bucket(n) for n in lengths}) + 2  # one token needs no step
+    assert way.captured == len({generate.bucket(n) for n in lengths}) + 2  # one token needs no step
 
 
 @pytest.mark.parametrize(("kind", "scripted"), WAYS)
@@ -68,8 +69,21 @@ def test_the_oldest_graph_goes_with_its_buffers_and_is_captured_again(module, ki
         ids, work = some_ids(n), Workload((), new_tokens=4, length=n)
         assert np.array_equal(tokens(way, ids, work), tokens(eager, ids, work))
         assert len(way.homes) <= (1 if kind is Cached else 2)
-        captured.append(way.graph.cache_info().misses)
+        captured.append(way.captured)
     assert captured == [(2 if kind is Cached else 1) * n for n in (1, 2, 3, 4, 4)]
+
+
+@pytest.mark.parametrize(("kind", "scripted"), WAYS)
+def test_its_memory_is_free_as_soon_as_it_goes(module, kind, scripted):
+    way = kind(module, stand_in, scripted)
+    tokens(way, some_ids(5), Workload((), new_tokens=3, length=5))
+    kept = [weakref.ref(way), *map(weakref.ref, way.homes.values())]
+    gc.disable()  # nothing waits for the collector of cycles
+    try:
+        del way
+        assert [known() for known in kept] == [None, None]
+    finally:
+        gc.enable()
 
 
 class Operations(TorchDispatchMode):
