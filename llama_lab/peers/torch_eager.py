@@ -12,8 +12,8 @@ from transformers.generation import BaseStreamer, StoppingCriteria, StoppingCrit
 
 from llama_jax.plumbing import threads
 from llama_lab.bench.workload import Workload
-from llama_lab.peers import torch_model, torch_script, torch_static
-from llama_lab.peers.torch_script import chooser, sample
+from llama_lab.peers import torch_model, torch_static
+from llama_lab.peers.torch_script import chooser, pad_or_truncate, sample, scripted
 
 
 def fetch(token: torch.Tensor) -> np.ndarray:
@@ -108,42 +108,62 @@ def growing(module, quantised: bool = False):
     return run
 
 
-def whole(module, scripted: bool = False):
-    """A loop without a KV cache: the whole text again for every token. scripted: the text padded to S slots, as
-    published."""
-    module = torch_static.fixed(module) if scripted else module
+def whole(module):
+    """A loop without a KV cache: the whole text again for every token."""
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        pad = torch_script.scripted(torch_script.pad_or_truncate) if scripted else None
-        choose, text = (
-            chooser(work, torch_script.scripted(sample) if scripted else sample),
-            prompt(module, ids, work.batch),
-        )
+        choose, text = chooser(work), prompt(module, ids, work.batch)
         for _ in range(work.new_tokens):
-            if pad:
-                token = choose(torch_static.whole_logits(module, *pad(text, work.slots)))
-            else:
-                token = choose(module(text, use_cache=False, logits_to_keep=1).logits)
+            token = choose(module(text, use_cache=False, logits_to_keep=1).logits)
             yield fetch(token)
             text = torch.cat([text, token], dim=1)
 
     return run
 
 
-def static(module, scripted: bool = False):
-    """A loop; keys and values written in place. scripted: the prompt padded to the workload's length."""
+def static(module):
+    """A loop; keys and values written in place."""
     module = torch_static.fixed(module)
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        pad = torch_script.scripted(torch_script.pad_or_truncate) if scripted else None
-        choose = chooser(work, torch_script.scripted(sample) if scripted else sample)
-        cache, text, last = torch_static.Slots(module, work.batch, work.slots), prompt(module, ids, work.batch), None
-        if pad:
-            text, count = pad(text, work.length)
-            last = count - 1
-        token = choose(torch_static.prefill_logits(module, cache, text, last))
+        choose, cache = chooser(work), torch_static.Slots(module, work.batch, work.slots)
+        token = choose(torch_static.prefill_logits(module, cache, prompt(module, ids, work.batch)))
+        yield fetch(token)
+        for _ in range(work.new_tokens - 1):
+            token = choose(torch_static.step_logits(module, cache, token))
+            yield fetch(token)
+
+    return run
+
+
+def scripted_whole(module):
+    """As published: the whole text padded to S slots and run again for every token."""
+    module = torch_static.fixed(module)
+
+    @torch.inference_mode()
+    def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        pad, choose = scripted(pad_or_truncate), chooser(work, scripted(sample))
+        text = prompt(module, ids, work.batch)
+        for _ in range(work.new_tokens):
+            token = choose(torch_static.whole_logits(module, *pad(text, work.slots)))
+            yield fetch(token)
+            text = torch.cat([text, token], dim=1)
+
+    return run
+
+
+def scripted_static(module):
+    """As `static`, the prompt padded to the workload's length."""
+    module = torch_static.fixed(module)
+
+    @torch.inference_mode()
+    def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
+        pad, choose = scripted(pad_or_truncate), chooser(work, scripted(sample))
+        cache = torch_static.Slots(module, work.batch, work.slots)
+        text, count = pad(prompt(module, ids, work.batch), work.length)
+        token = choose(torch_static.prefill_logits(module, cache, text, count - 1))
         yield fetch(token)
         for _ in range(work.new_tokens - 1):
             token = choose(torch_static.step_logits(module, cache, token))

@@ -68,9 +68,9 @@ def test_temperature_zero_is_greedy_and_takes_the_last_position():
     assert torch.equal(SAMPLE(several, 0.0, 5, 0.5, 0.1), several[:, -1].float().argmax(-1, keepdim=True))
 
 
-@pytest.mark.parametrize("way", [torch_eager.static, torch_eager.whole])
+@pytest.mark.parametrize("way", [torch_eager.scripted_static, torch_eager.scripted_whole])
 def test_a_sampler_draws_other_texts_from_other_seeds(llama, way):
-    run = way(torch_model.module(llama.config, llama.params), scripted=True)
+    run = way(torch_model.module(llama.config, llama.params))
 
     def drawn(seed):
         return tokens(run, (5, 9, 33), Workload((), 8, 5, batch=2, seed=seed, sampler=Sampler(temperature=5.0)))
