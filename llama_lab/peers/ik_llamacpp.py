@@ -24,7 +24,7 @@ import numpy as np
 from llama_jax import checkpoint, generate
 from llama_lab import peers
 from llama_lab.bench.workload import Subject
-from llama_lab.peers import UnavailableError, llamacpp
+from llama_lab.peers import UnavailableError, llamacpp, requantised
 
 BACKEND = "ik_llama.cpp"
 PACKAGE, MODULE = "ik-llama-cpp-python", "ik_llama_cpp"
@@ -84,7 +84,7 @@ def instructions() -> str:
 class Model(llamacpp.Model):
     """llama.cpp's, and how many tokens its products may be given at once."""
 
-    reader = BACKEND
+    reader, remedy = BACKEND, requantised.REMEDY
 
     def __init__(self, ik, path: Path, free: Callable):
         super().__init__(ik, path, free)

@@ -140,14 +140,14 @@ class Model:
     """A file as a loaded model, its pages mapped and not copied where they can be: freed when nobody refers to it any
     more. Raises UnavailableError where it cannot be read."""
 
-    reader = "llama.cpp"
+    reader, remedy = "llama.cpp", "Convert the model anew with llama.cpp's own tools."
 
     def __init__(self, llama, path: Path, free: Callable):
         self.llama, settings = llama, llama.llama_model_default_params()
         settings.n_gpu_layers = 0
         self.pointer = llama.llama_model_load_from_file(str(path).encode(), settings)
         if not self.pointer:
-            raise peers.UnavailableError(f"{self.reader} cannot read {path}: {complaint()}", requantised.REMEDY)
+            raise peers.UnavailableError(f"{self.reader} cannot read {path}: {complaint()}", self.remedy)
         self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.pointer))
         weakref.finalize(self, free, self.pointer)
 
