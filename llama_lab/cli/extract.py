@@ -158,9 +158,9 @@ class Extract:
 
         if (self.processes or 1) > 1 and self.engine == "processes" and not place:
             return partial(supervisor.run_local, self.context.obj, self.processes, self.out, shard)
-        read = partial(open_source, self.source, self.field, self.limit)
+        spec, read = self.spec, partial(open_source, self.source, self.field, self.limit)
         examples = read()
-        self.spec.resolve(checkpoint.load_config(self.model))  # a mistake is told before the weights are read
+        spec.resolve(checkpoint.load_config(self.model))  # a mistake is told before the weights are read
         if self.engine == "ray":
             make = replace(self, context=None).extractor  # it is sent to other processes
             job = ray_engine.Job(make, read, self.out, self.unit, self.depth, self.writers)

@@ -106,14 +106,15 @@ class Bench:
         return result, not result["shortfalls"]
 
 
-def measured(settings, out: Sequence[Path]) -> tuple[dict, list, dict]:
-    """As `bench.run.run`, with progress; the tables that `--out` names are written."""
+def measured(settings, out: Sequence[Path], lines: bool = True) -> tuple[dict, list, dict]:
+    """As `bench.run.run`, with progress; the tables that `--out` names are written. lines: progress in lines where
+    nobody sees a bar."""
     from llama_lab.bench import progress, run
     from llama_lab.reporting import export
 
     shown = bars_shown()
     with progress.bar(shown) as drawn:
-        result, trials, meta = run.run(settings, drawn if shown else progress.lines(tell))
+        result, trials, meta = run.run(settings, progress.lines(tell) if lines and not shown else drawn)
     for path in out:
         tell(f"wrote {export.write(path, trials, meta, result)}")
     return result, trials, meta
@@ -198,4 +199,4 @@ class Advise:
         ours = (*LADDER, *(() if kernels.missing() else ("loop+gemv", "step+fused", "loop+fused")))
         sizes = {name: getattr(self, name) for name in ("model", "prompt_tokens", "new_tokens", "seed")}
         settings = run.Settings(placements=split(self.placements) or ours, **sizes, **REPEATED)
-        return [("now", *measured(settings, self.out or ())[1:])]
+        return [("now", *measured(settings, self.out or (), lines=False)[1:])]

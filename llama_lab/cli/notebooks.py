@@ -37,7 +37,7 @@ class Run:
             if "=" not in pair:
                 raise UserError(f"-p {pair}: write -p NAME VALUE.")
         given = dict(pair.split("=", 1) for pair in self.parameter or ())
-        source = SOURCES[self.measure]
+        source = "measure" if self.measure else "recorded"
         results = notebooks.run(self.notebooks or (), given, source, self.profile, self.out, tell)
         for r in results:
             tell(r.line)

@@ -6,6 +6,7 @@ import pytest
 
 from llama_jax.placement import parse
 from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import environment, record
 from tests.cli.test_mistakes import SMALL
 
@@ -52,6 +53,15 @@ def test_a_table_of_ones_own(advised, tmp_path):
     best, _ = advised("--data", record.write(tmp_path / "mine.csv", two, environment=environment.capture()))
     assert {r["name"] for r in best["ranking"]} <= {"step", "chunk8"}
     assert best["evidence"]["where"].startswith("mine (")
+
+
+def test_measuring_is_silent_where_nobody_sees_a_bar(call, monkeypatch):
+    def measure(settings, progress):
+        progress("step", 1, 2)
+        raise UserError("That is enough.")
+
+    monkeypatch.setattr("llama_lab.bench.run.run", measure)
+    assert call("advise", "--measure") == (2, "", "error: That is enough.\n")
 
 
 @pytest.mark.slow

@@ -41,6 +41,7 @@ MISTAKES = [  # (command line, words of the complaint); what stands in braces is
     ("extract --sites ln_final --out x --dtype q8_0", "read in float32 or bfloat16"),
     ("extract --out x", "--sites is missing"),
     ("{extract} --sites resid_pots:1", "Did you mean 'resid_post'"),
+    ("{extract} --sites resid_pots:1 --source ./none.jsonl", "Did you mean 'resid_post'"),
     ("{extract} --sites resid_post:9", "layers 0 to 1"),
     ("{extract} --sites resid_post", "needs layers"),
     ("{extract} --sites q:1 --positions first", "--positions is 'first'"),
