@@ -67,9 +67,8 @@ class Playground:
             widgets.HTML().add_class(f"playground-{name}") for name in ("status", "message", "hint")
         )
         self.table = widgets.HTML()
-        switches = " ".join(
-            "+" + name for name in MODIFIERS
-        )  # a list to choose from shows only what fits what is there
+        switches = " ".join(f"+{name}" for name in MODIFIERS)
+        # a list to choose from shows only what fits the text that is there
         hint.value = html.escape(f"Placements: {', '.join(LADDER)}. Any of them takes {switches}.")
         rows = [
             widgets.HBox([self.fields[name] for name in names], layout=widgets.Layout(flex_flow="row wrap"))
