@@ -194,15 +194,15 @@ def test_memory_is_counted_before_any_is_taken(tiny, monkeypatch):
     assert taken["step+kvint8"] == cache * (1 + 4 / 8) / 2 + rest
     assert taken["step+nocache"] == 4 * (4 * 2**40 + 97)
     engine = generate.Engine(deep, params, parse("step"), None)
-    monkeypatch.setattr(memory, "free", lambda: taken["step"])
+    monkeypatch.setattr(memory, "free", lambda device: taken["step"])
     generate.checked_request(engine, [[1]], 4, slots=2**20)
-    monkeypatch.setattr(memory, "free", lambda: taken["step"] - 1)
+    monkeypatch.setattr(memory, "free", lambda device: taken["step"] - 1)
     with pytest.raises(UserError, match=r"1 prompts of 16 padded tokens with 1048576 cache slots need .* GB are free"):
         generate.checked_request(engine, [[1]], 4, slots=2**20)
 
 
 def test_ten_million_prompts_are_refused_before_they_are_read(tiny, monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 8 << 30)
+    monkeypatch.setattr(memory, "free", lambda device: 8 << 30)
     with pytest.raises(UserError, match="10000000 prompts of 16 padded tokens"):
         generate.checked_request(generate.bind(*tiny, parse("step")), [[None]] * 10**7, 4)
 

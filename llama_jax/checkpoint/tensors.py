@@ -118,7 +118,7 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
     if dtype == "gguf" and (why := quantised.complaint(source, leaves)):
         raise UserError(f"{why}; use q8_0, which quantises it here (weights='q8_0', +q8_0 or dtype='q8_0').")
     remedy = "load it as bfloat16 or q8_0, or choose a smaller model"
-    memory.check(size(source, dtype), f"{source.where}: the weights", remedy)
+    memory.check(size(source, dtype), f"{source.where}: the weights", remedy, device)
     weight = partial(quantised.read, form=dtype) if dtype in FORMS else partial(read, dtype=dtype)
 
     def placed(rows: Rows):

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llama_jax.plumbing.errors import UserError
+
+if TYPE_CHECKING:
+    import jax
 
 SMALL = 64 << 20  # bytes that nobody needs to ask for
 GROUP = Path("/sys/fs/cgroup")  # where a container's limit stands
 
 
-def check(needed: float, what: str, remedy: str) -> None:
-    """Raises UserError where so many bytes are not free; `what` needs them."""
-    if needed > SMALL and needed > (left := free()):
+def check(needed: float, what: str, remedy: str, device: jax.Device | None = None) -> None:
+    """Raises UserError where so many bytes are not free on a device, as `free` counts them; `what` needs them."""
+    if needed > SMALL and needed > (left := free(device)):
         raise UserError(f"{what} need {needed / 1e9:.1f} GB and {left / 1e9:.1f} GB are free; {remedy}.")
 
 
-def free() -> float:
+def free(device: jax.Device | None = None) -> float:
     """Bytes that this process can still take: of the device's memory where it counts its own, else of the machine's,
-    its container's and its own limit, whichever is least. Infinity where nobody says."""
+    its container's and its own limit, whichever is least. Infinity where nobody says. device: the first by default."""
     import jax
 
-    if counted := jax.local_devices()[0].memory_stats():
+    if counted := (device or jax.local_devices()[0]).memory_stats():
         return counted.get("bytes_limit", math.inf) - counted.get("bytes_in_use", 0)
     return min(of_the_machine(), of_the_container(), of_the_process())
 

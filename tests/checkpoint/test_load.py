@@ -73,9 +73,18 @@ def test_every_preset_opens():
 
 
 def test_too_little_memory_is_said_before_anything_is_read(monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 10**9)
+    monkeypatch.setattr(memory, "free", lambda device: 10**9)
     with pytest.raises(UserError, match=r"need 27\.0 GB and 1\.0 GB are free"):
         checkpoint.load("random:llama-2-7b")
+
+
+def test_the_memory_of_the_device_that_takes_the_weights_counts(monkeypatch):
+    asked = []
+    monkeypatch.setattr(memory, "free", lambda device: asked.append(device) or 10**9)
+    device = object()
+    with pytest.raises(UserError, match=r"1\.0 GB are free"):
+        checkpoint.load("random:llama-2-7b", device=device)
+    assert asked == [device]
 
 
 def test_a_preset_with_changed_sizes():

@@ -13,14 +13,14 @@ GB = 10**9
 
 
 def test_a_need_that_is_not_free_is_one_line(monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: 2 * GB)
+    monkeypatch.setattr(memory, "free", lambda device: 2 * GB)
     memory.check(2 * GB, "Things", "have fewer")
     with pytest.raises(UserError, match=r"^Things need 3\.0 GB and 2\.0 GB are free; have fewer\.$"):
         memory.check(3 * GB, "Things", "have fewer")
 
 
 def test_small_needs_ask_nobody(monkeypatch):
-    monkeypatch.setattr(memory, "free", lambda: pytest.fail("asked"))
+    monkeypatch.setattr(memory, "free", lambda device: pytest.fail("asked"))
     memory.check(memory.SMALL, "Things", "have fewer")
 
 
@@ -33,13 +33,26 @@ def test_the_least_of_all_limits_counts(monkeypatch):
             assert memory.free() == GB
 
 
-def test_a_device_that_counts_its_own_memory_is_asked(monkeypatch):
-    class Device:
-        def memory_stats(self):
-            return dict(bytes_limit=5 * GB, bytes_in_use=2 * GB)
+class Device:
+    """A device that counts its own memory, or, given nothing, leaves that to its host."""
 
-    monkeypatch.setattr(jax, "local_devices", lambda: [Device()])
-    assert memory.free() == 3 * GB
+    def __init__(self, **counted):
+        self.counted = counted
+
+    def memory_stats(self):
+        return self.counted or None
+
+
+def test_a_device_that_counts_its_own_memory_is_asked(monkeypatch):
+    full, empty = (Device(bytes_limit=5 * GB, bytes_in_use=used * GB) for used in (4, 2))
+    monkeypatch.setattr(jax, "local_devices", lambda: [full, empty])
+    monkeypatch.setattr(memory, "of_the_machine", lambda: 2 * GB)
+    assert [memory.free(device) for device in (None, empty, full)] == [GB, 3 * GB, GB]
+    assert memory.free(Device()) <= 2 * GB
+    memory.check(3 * GB, "Things", "have fewer", empty)
+    for device in (None, full):
+        with pytest.raises(UserError, match=r"1\.0 GB are free"):
+            memory.check(3 * GB, "Things", "have fewer", device)
 
 
 def test_the_limit_of_a_container(tmp_path):
