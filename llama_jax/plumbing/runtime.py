@@ -49,6 +49,7 @@ def check(issue: str, known: str, **options):
     """Register a function of (jax, jax.numpy) as a check under its own name. JAX is imported when it runs."""
 
     def keep(run):
+        @functools.wraps(run)  # whose source a reader may want to see
         def run_with_jax():
             import jax
 

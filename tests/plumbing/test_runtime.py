@@ -1,5 +1,6 @@
 """The JAX underneath: right however the package is started, and a wrong one is found out."""
 
+import inspect
 import json
 import sys
 from dataclasses import replace
@@ -23,6 +24,10 @@ def test_this_jax_is_right():
     outcomes = runtime.examine()
     assert {"product and sum in float32", "gather of a constant"} <= set(outcomes)
     assert runtime.complaint(outcomes) == ""
+
+
+def test_the_source_of_a_check_is_that_of_its_function():
+    assert "def gather_of_a_constant(jax, jnp)" in inspect.getsource(runtime.named("gather of a constant").run)
 
 
 def test_the_checks_of_gpus_are_right_on_a_processor():
