@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import log_softmax
 
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
@@ -85,6 +84,8 @@ def against(reference: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
     kl: KL(reference || other) of the softmax distributions in nats, float64. agree: whether the best token is the same.
     Raises UserError for different shapes and for logits that are no numbers.
     """
+    from scipy.special import log_softmax  # here: it is memory that no process should hold whose own is measured
+
     reference, other = np.asarray(reference), np.asarray(other)
     if reference.shape != other.shape or reference.ndim != 2:
         shapes = f"Logits of shape {other.shape} cannot be compared with {reference.shape}"
@@ -157,8 +158,9 @@ class Texts(Experiment):
         for text, ids in self.texts(loaded).items():
             common = dict(seed=self.seed, phase="read", model=loaded.name, weights_hash=loaded.weights_hash)
             common |= dict(text_sha256=hashlib.sha256(np.asarray(ids, "<i4").tobytes()).hexdigest())
-            for first in range(0, self.quality_tokens, self.window):
-                piece = ids[first : min(first + self.window, self.quality_tokens)]
+            read = ids[: self.quality_tokens]  # a text may be shorter
+            for first in range(0, len(read), self.window):
+                piece = read[first : first + self.window]
                 reference, following = truth(piece), ids[first + 1 : first + 1 + len(piece)]
                 for name, logits_of in readers.items():
                     lab.announce()

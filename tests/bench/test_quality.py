@@ -10,6 +10,7 @@ from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.quality import Window
 from tests.bench import labs
+from tests.conftest import python
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
@@ -198,6 +199,17 @@ def test_really_read():
     assert 0 <= table["torch"]["kl"] < 1e-10
     assert min(table["kv-int8"]["kl"], table["bfloat16"]["kl"]) > table["torch"]["kl"]
     assert [note["missing"]["name"] for note in notes if "missing" in note] == ["llamacpp"]
+
+
+def test_a_text_that_is_shorter_is_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(quality.passages, "english", lambda *_: list(range(30)))
+    rows, _ = labs.run(asked("float32").reading, TINY, names=["float32"])
+    assert [(row["first"], len(row["agree"])) for row in rows] == [(0, 20), (20, 10)]
+
+
+def test_a_process_whose_memory_is_measured_holds_none_of_what_compares_distributions():
+    code = "import sys\nfrom llama_lab.bench import footprints\nfrom llama_lab.experiments.fewer_bits import reading\n"
+    assert python(f"{code}print('scipy.special' in sys.modules)")[0] == "False"
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from scipy.special import log_softmax
 
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
@@ -59,6 +58,8 @@ def texts(loaded: Checkpoint, tokens: int, seed: int = 0) -> dict[str, list[int]
 
 def likelihood(logits: np.ndarray, following: Sequence[int]) -> np.ndarray:
     """-ln p [T] of the true next tokens under logits [T V]."""
+    from scipy.special import log_softmax  # here, as in `quality.against`
+
     return -log_softmax(logits.astype(np.float64), axis=-1)[np.arange(len(following)), list(following)]
 
 
