@@ -158,12 +158,17 @@ class Runner:
         return self.journal.missing
 
     def present(self, names: Sequence[str]) -> list[str]:
-        """Those that can run here; of the others the journal says why they cannot."""
-        known = {gap["name"] for gap in self.missing}
-        for gap in available.gaps([name for name in names if name not in known], self.model):
-            self.journal.note(missing=gap)
-            known.add(gap["name"])
-        return [name for name in names if name not in known]
+        """Those that can run here; of the others the journal says why they cannot.
+
+        What an earlier run found missing before it began is asked again: what was missing may be there since. What a
+        measuring process could not build stays left out.
+        """
+        failed = {note["missing"]["name"] for note in self.journal.notes if "missing" in note and "process" in note}
+        asked = [name for name in names if name not in failed]
+        gaps = available.gaps(asked, self.model)
+        self.journal.note_missing(asked, gaps)
+        absent = failed | {gap["name"] for gap in gaps}
+        return [name for name in names if name not in absent]
 
     def has(self, run: str, block: int) -> bool:
         """Whether the journal has a row of this block of a run."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from llama_jax.plumbing import boundary
@@ -76,6 +77,19 @@ class Journal:
         self.notes.append(about)
         if self.path:
             self._write(json.dumps({"note": about}))
+
+    def note_missing(self, names: Collection[str], gaps: Sequence[dict]) -> None:
+        """Of these names the gaps are missing, {name, reason, remedy} each, and the others are not, whatever an earlier
+        run noted. What a measuring process says of them stays."""
+
+        def is_past(note: dict) -> bool:
+            gap = note.get("missing")
+            return bool(gap) and "process" not in note and gap["name"] in names and gap not in gaps
+
+        self.notes = [note for note in self.notes if not is_past(note)]
+        for gap in gaps:
+            if gap not in self.missing:
+                self.note(missing=gap)
 
     def receive(self, kind: str, value: dict, process: int) -> None:
         """Keep what a measuring process says: its trials, and its notes under its number."""

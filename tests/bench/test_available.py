@@ -36,6 +36,24 @@ def test_a_gap_is_named_once_in_a_journal(monkeypatch):
     assert len(runner.missing) == len(runner.journal.notes) == 2
 
 
+def test_a_resumed_run_asks_again_for_what_was_not_there_before_it_began(monkeypatch, tmp_path):
+    monkeypatch.setattr(kernels, "missing", lambda: "None here; leave them out.")
+    names, path = ["loop", "loop+gemv", "step+fused"], tmp_path / "j.jsonl"
+    assert Runner(OneToken(TINY, 0), Journal(path)).present(names) == ["loop"]
+    monkeypatch.setattr(kernels, "missing", lambda: "They are too old; update them.")
+    runner = Runner(OneToken(TINY, 0), Journal(path))
+    assert runner.present(names) == ["loop"]
+    assert [gap["reason"] for gap in runner.missing] == ["They are too old."] * 2
+    monkeypatch.setattr(kernels, "missing", lambda: None)
+    runner = Runner(OneToken(TINY, 0), Journal(path))
+    runner.journal.note(missing=dict(name="ollama", reason="No server.", remedy="Start it."))  # of another question
+    gap = dict(name="step+fused", reason="It does not compile.", remedy="Leave it out.")
+    runner.journal.receive("note", dict(missing=gap), process=3)
+    assert runner.present(names) == ["loop", "loop+gemv"]  # a process could not build the last
+    assert {gap["name"] for gap in runner.missing} == {"ollama", "step+fused"}
+    assert gap in runner.missing
+
+
 def test_a_baseline_runs_everywhere():
     available.check_baseline("loop")
     with pytest.raises(UserError, match="step.gemv is the baseline, which must run everywhere"):

@@ -179,10 +179,10 @@ def present(runner: Runner, names: Sequence[str]) -> list[str]:
     from llama_lab.peers import llama_server
 
     here = runner.present([name for name in names if name != LLAMACPP])
-    if LLAMACPP in names and LLAMACPP not in {gap["name"] for gap in runner.missing}:
-        if gap := llama_server.missing(runner.model):
-            runner.journal.note(missing=dict(name=LLAMACPP, reason=gap[0], remedy=gap[1]))
-        else:
+    if LLAMACPP in names:
+        gap = llama_server.missing(runner.model)
+        runner.journal.note_missing([LLAMACPP], [dict(name=LLAMACPP, reason=gap[0], remedy=gap[1])] if gap else [])
+        if not gap:
             here.append(LLAMACPP)
     return here
 
