@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Self
+from typing import IO, Literal, Self, get_args, get_origin
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from llama_lab.bench.summary import grouped
 from llama_lab.bench.workload import Subject, Workload
 
 SUPERSEDED = "its block was cut off and measured again"
+PLACE = ("run", "block", "order", "phase", "process")  # fields that say which trial it is
 PATIENCE = 2  # a subject is left out once this many processes died in it
 
 
@@ -95,6 +96,8 @@ class Plan:
             raise UserError(f"{blocks} blocks in {processes} processes asked for; there must be at least one of each.")
         if processes > blocks:
             raise UserError(f"{processes} processes for {blocks} blocks; each process needs a block of its own.")
+        if len(set(names)) != len(names):
+            raise UserError(f"A placement is named twice: {', '.join(names)}.")
         peers.check(self.peers)
         if twice := {*names} & {*self.peers}:
             raise UserError(f"{twice.pop()!r} names both a placement and a peer; give the placement another name.")
@@ -167,9 +170,10 @@ class Bench:
         return run_child(None if silent else self.journal, self.lock, asked, heard, **how), announced
 
     def fail(self, subject: str, reason: str, **identity) -> None:
-        """Record a trial that never came to its end."""
+        """Record a trial that never came to its end. identity: its block, order, phase and process at least."""
         plan, work = self.plan, self.plan.workload
-        blank = {name: field.annotation() for name, field in Trial.model_fields.items() if field.is_required()}
+        required = [name for name, field in Trial.model_fields.items() if field.is_required() and name not in PLACE]
+        blank = {name: blank_of(Trial.model_fields[name].annotation) for name in required}
         known = dict(
             run=plan.run, seed=work.seed, reason=DIED + reason, subject=subject, backend=available.backend_of(subject),
             placement=subject.removesuffix(AGAIN).removesuffix(SAMPLED), model=plan.model, batch=work.batch,
@@ -235,6 +239,15 @@ class Bench:
         here = [t for t in self.trials if t.phase == "warm" and t.block == block and not t.died]
         expected = self.expected(self.alive)
         return any(expected <= {*names} for names in grouped(here, "process", "subject").values())
+
+
+def blank_of(kind: object) -> object:
+    """What a field of this type holds where nothing was seen: None where that may be, else the first of a list of
+    values or the type's empty one."""
+    inner = get_args(kind)
+    if type(None) in inner:
+        return None
+    return inner[0] if get_origin(kind) is Literal else kind()
 
 
 def void(trials: Sequence[Trial], reason: str, is_void: Callable[[Trial], bool]) -> list[Trial]:

@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from dataclasses import replace
+from typing import Literal, Optional
 
 import pytest
 
@@ -257,6 +258,7 @@ def test_a_block_counts_where_most_of_it_was_measured():
         (dict(baseline="loop"), "'loop' is not among"),
         (dict(peers=("flax",)), "No such peer: 'flax'"),
         (dict(placements=(parse("step"), Placement("flax-nnx")), peers=("flax-nnx",)), "both a placement and a peer"),
+        (dict(placements=(parse("step"), Placement("step", jit=("head",)))), "named twice: step, step"),
         (dict(threads=999), "999 threads"),
     ],
 )
@@ -264,6 +266,22 @@ def test_mistakes_in_a_plan_are_named(changes, words):
     replace(plan("m"), processes=2).check()
     with pytest.raises(UserError, match=words):
         phases.run(replace(plan("m"), **changes))
+
+
+def test_a_failure_says_which_trial_it_is_and_nothing_that_was_not_seen():
+    bench, where = phases.Bench(plan("m"), Journal(), None, None), dict(block=1, order=2, phase="warm", process=3)
+    bench.fail("step", "killed", **where)
+    (lost,) = bench.trials
+    assert lost.model_dump(include=where.keys()) == where
+    assert (lost.valid, lost.token_times_ns, lost.weights_hash, lost.compiled) == (False, [], "", 0)
+    for name in where:
+        with pytest.raises(ValueError, match=name):
+            bench.fail("step", "killed", **{k: v for k, v in where.items() if k != name})
+
+
+def test_every_type_of_field_has_a_blank():
+    kinds = (str, int, bool, list[int], int | None, Optional[float], Literal["a", "b"])  # noqa: UP045
+    assert [phases.blank_of(kind) for kind in kinds] == ["", 0, False, [], None, None, "a"]
 
 
 def test_a_plan_survives_json(folder):
