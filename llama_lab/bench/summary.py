@@ -215,8 +215,9 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
     given.
     """
     present = subjects(sorted(trials, key=lambda t: (t.phase == "warm", t.block, t.order)))
-    twin, own = ([name for name in present if name.endswith(AGAIN) == again] for again in (True, False))
-    wanted = [each for name in names or own for each in ([name, *twin] if name == baseline else [name])]
+    names = [name for name in names or present if not name.endswith(AGAIN)]
+    twin = [name for name in present if name.endswith(AGAIN)]
+    wanted = [each for name in names for each in ([name, *twin] if name == baseline else [name])]
     return [entry(trials, name, baseline, seed) for name in wanted]
 
 

@@ -41,5 +41,7 @@ def claim(rows: Sequence[GpuTrial], seed: int = 0) -> Claim:
 
 def gpu(rows: Sequence[GpuTrial], seed: int = 0) -> str:
     """The claim, and on each model the fastest subject beside the others."""
+    if not rows:
+        return claim(rows).text()
     comparisons = [c.words for of_model in compared(rows, seed).values() for c in of_model]
-    return claim(rows, seed).text(*(f"measured on {data.measured_on(rows)}" for _ in rows[:1]), *comparisons)
+    return claim(rows, seed).text(f"measured on {data.measured_on(rows)}", *comparisons)

@@ -114,8 +114,8 @@ class Session:
         return self.clock() - self.began
 
     def expected(self, name: str, layers: int) -> float:
-        """Seconds that a thing will take: as the last time it did, else as guessed by the longest beginning of its
-        name. It grows with the layers."""
+        """Seconds that a thing will take: as the last time that it was done, else as `GUESSES` says of the longest
+        prefix of its name. It grows with the layers."""
         like = max((beginning for beginning in GUESSES if name.startswith(beginning)), key=len)
         return layers * self.took.get(name, GUESSES[like])
 
@@ -192,7 +192,8 @@ class Bench:
         self.session.leave_out(f"{self.shape.name}: {what}", reason)
 
     def judged(self, row: dict, subject: Subject, work: Workload, tokens: np.ndarray, baseline: Subject) -> dict:
-        """The record with the verdict on its tokens; a compilation's reason stays, and so does a failure's."""
+        """The record with the verdict on its tokens, and where a right text is another one than the baseline's. A
+        compilation's reason stays, and so does a failure's."""
         if not len(tokens):
             return row
         ids, text = work.prompts[row["prompt"]], tokens[:, 0]
@@ -200,7 +201,8 @@ class Bench:
             self.expected[ids, work.new_tokens] = np.concatenate(list(baseline.run(list(ids), work)))[:, 0]
         verdict, gap = self.judge.verdict(ids, text)
         agreed = int((text == self.expected[ids, work.new_tokens]).cumprod().sum())
-        reason = "; ".join(filter(None, (row["reason"], verdict.reason)))
+        parts = f"parts from {baseline.name} at token {agreed}" if verdict.passed and agreed < len(text) else ""
+        reason = "; ".join(filter(None, (row["reason"], verdict.reason, parts)))
         return row | dict(valid=row["valid"] and verdict.passed, reason=reason, agreed=agreed, gap=gap)
 
     def build(self, name: str) -> Subject:

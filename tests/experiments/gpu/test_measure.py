@@ -3,6 +3,7 @@ the records."""
 
 import json
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -306,6 +307,21 @@ def test_a_judge_sees_a_token_that_nobody_would_have_chosen_and_jax_judges_witho
         assert (verdict.passed, verdict.reason[:15]) == (False, "wrong: token 4 ")
     gaps = [judge.verdict(work.prompts[0], wrong)[1] for judge in judges]
     assert gaps[0] == pytest.approx(gaps[1], abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "agreed"),
+    [((5, 6, 7), "compiled", 3), ((5, 6, 8), "compiled; parts from step at token 2", 2), ((4, 6, 7), "", 0)],
+)
+def test_a_right_text_that_is_not_the_baselines_says_where_it_parts(text, reason, agreed):
+    passed = text[0] == 5
+    judge = SimpleNamespace(verdict=lambda ids, tokens: (gate.Verdict(passed, "" if passed else "wrong: token 0"), 0.1))
+    baseline = SimpleNamespace(name="step", run=lambda ids, work: iter(np.array([[[5]], [[6]], [[7]]])))
+    bench = measure.Bench(session(Clock())[0], SUITE.shapes[0], None, None, judge)
+    row, work = dict(prompt=0, valid=True, reason="compiled"), SUITE.workload(TINY, 4, 3)
+    row = bench.judged(row, None, work, np.array(text)[:, None], baseline)
+    assert (row["valid"], row["agreed"]) == (passed, agreed)
+    assert row["reason"] == (reason or "compiled; wrong: token 0")
 
 
 @pytest.mark.parametrize("places", [(0,), (2,), (0, 2)])
