@@ -138,7 +138,8 @@ def gpus() -> list[dict] | str:
 
 
 def limits(root: str = "/") -> dict:
-    """What the container allows, by cgroup v2 or v1: {cpus, memory_bytes}; None where it sets no limit."""
+    """What the container allows, by cgroup v2 or v1: {cpus, memory_bytes}, each a number, None where it sets no limit,
+    or "unknown" where its files do not say. root: the folder in which /proc and /sys are."""
     tightest: dict[str, float | str | None] = {}
     for name, controller, limit in (("cpus", "cpu", cpu_limit), ("memory_bytes", "memory", memory_limit)):
         try:

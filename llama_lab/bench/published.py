@@ -9,7 +9,8 @@ FILE = paths.ROOT / "data" / "published.csv"
 
 
 def table():
-    """What was published, a pandas.DataFrame: claim, quantity, value, unit, system, and how it was measured."""
+    """What was published, a pandas.DataFrame: claim, quantity, value, unit, system, and what was wrong with its
+    measuring."""
     import pandas as pd
 
     return pd.read_csv(FILE)
