@@ -6,6 +6,7 @@ import shlex
 import subprocess
 import sys
 
+import jsonschema
 import pytest
 import typer
 import yaml
@@ -17,6 +18,39 @@ from tests.activations.runs import COMMAND, content
 
 FOLDER = paths.ROOT / "docs" / "clusters"
 SCRIPTS = sorted(FOLDER.glob("*.sh"))
+
+
+def fields(required, **optional):
+    """An object with these fields and no others."""
+    return dict(type="object", properties=required | optional, required=list(required), additionalProperties=False)
+
+
+def array(items):
+    return dict(type="array", items=items, minItems=1)
+
+
+TEXT, COUNT = dict(type="string"), dict(type="integer", minimum=1)
+SIZES = dict(type="object", additionalProperties=dict(type="string", pattern=r"^\d+(\.\d+)?(m|[KMGT]i?)?$"))
+CONTAINER = fields(
+    dict(name=TEXT, image=TEXT, command=array(TEXT), args=array(TEXT), env=array(fields(dict(name=TEXT, value=TEXT)))),
+    resources=fields(dict(requests=SIZES), limits=SIZES),
+    volumeMounts=array(fields(dict(name=TEXT, mountPath=TEXT))),
+)
+POD = fields(
+    dict(restartPolicy=dict(enum=["Never", "OnFailure"]), containers=array(CONTAINER)),
+    volumes=array(fields(dict(name=TEXT, persistentVolumeClaim=fields(dict(claimName=TEXT))))),
+)
+JOB = fields(
+    dict(completionMode=dict(const="Indexed"), completions=COUNT, template=fields(dict(spec=POD))),
+    parallelism=COUNT,
+    backoffLimitPerIndex=COUNT,
+)
+CLAIM = fields(dict(accessModes=array(dict(enum=["ReadWriteMany"])), resources=fields(dict(requests=SIZES))))
+# the part of Kubernetes' own schemas (batch/v1 and v1, strictly) that such a file may use
+MANIFESTS = {
+    kind: fields(dict(apiVersion=dict(const=version), kind=TEXT, metadata=fields(dict(name=TEXT)), spec=spec))
+    for kind, version, spec in (("Job", "batch/v1", JOB), ("PersistentVolumeClaim", "v1", CLAIM))
+}
 
 
 def parsed(words):
@@ -49,10 +83,20 @@ def test_the_directives_come_before_the_first_command_and_are_slurms():
     assert last > 0
 
 
+@pytest.mark.parametrize("manifest", manifests(), ids=lambda manifest: manifest["kind"])
+def test_a_manifest_is_what_kubernetes_takes(manifest):
+    jsonschema.validate(manifest, MANIFESTS[manifest["kind"]])
+
+
+@pytest.mark.parametrize("change", [{"completions": "eight"}, {"parallel": 8}], ids=str)
+def test_a_mistake_in_a_manifest_is_found(change):
+    job = manifests()[1]
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(job | {"spec": job["spec"] | change}, MANIFESTS["Job"])
+
+
 def test_each_pod_of_the_job_is_a_shard_of_its_own():
     claim, job = manifests()
-    assert (claim["apiVersion"], claim["kind"]) == ("v1", "PersistentVolumeClaim")
-    assert (job["apiVersion"], job["kind"]) == ("batch/v1", "Job")
     spec, pod = job["spec"], job["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     assert (spec["completionMode"], pod["restartPolicy"]) == ("Indexed", "Never")  # as backoffLimitPerIndex asks for
@@ -63,7 +107,6 @@ def test_each_pod_of_the_job_is_a_shard_of_its_own():
     (mount,), (volume,) = container["volumeMounts"], pod["volumes"]
     assert mount["name"] == volume["name"]
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
-    assert "ReadWriteMany" in claim["spec"]["accessModes"]
     assert container["command"] == ["llama-jax", "extract"]
     options = parsed(container["args"])
     assert options["shard"] == "auto"

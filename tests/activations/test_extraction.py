@@ -6,6 +6,7 @@ import json
 import random
 import signal
 import threading
+import time
 from dataclasses import replace
 from queue import SimpleQueue
 from types import SimpleNamespace
@@ -404,7 +405,7 @@ def test_a_program_compiled_in_the_run_is_counted(extractor, tmp_path, monkeypat
 # Real processes -------------------------------------------------------------------------------------------------------
 
 CHILD = """
-import os, signal, sys
+import os, signal, sys, time
 from llama_jax import checkpoint
 from llama_lab.activations import ActivationSpec, Extractor, extract
 from tests.activations.test_extraction import MODEL, SHAPE, SITES, UNIT, Stream
@@ -422,8 +423,10 @@ def deadly(function):
 
 extractor = Extractor(checkpoint.load(MODEL), ActivationSpec(SITES), SHAPE)
 os.fsync, os.replace = deadly(os.fsync), deadly(os.replace)
+print("ready", flush=True)
+start = time.perf_counter()
 extract(extractor, Stream(), sys.argv[1], unit=UNIT)
-print(calls, flush=True)
+print(calls, time.perf_counter() - start, flush=True)
 """
 
 
@@ -435,7 +438,7 @@ def child(out, at=0):
 def test_killed_at_each_stage_of_writing_it_goes_on_byte_for_byte(unbroken, extractor, tmp_path):
     """fsync and rename of the first files (run.json, a shard, its commit) and of the last (complete.json, the
     index)."""
-    calls = int(child(tmp_path / "whole").communicate()[0])
+    calls = int(child(tmp_path / "whole").communicate()[0].split()[1])
     for at in (1, 2, 3, 5, 7, 8, 9, calls - 3, calls - 2):
         out = tmp_path / str(at)
         process = child(out, at)
@@ -446,6 +449,23 @@ def test_killed_at_each_stage_of_writing_it_goes_on_byte_for_byte(unbroken, extr
         assert late or content(out) != unbroken
         assert extract(extractor, Stream(), out, unit=UNIT).complete
         assert content(out) == unbroken, f"killed at call {at} of {calls}"
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_it_goes_on_byte_for_byte(unbroken, tmp_path):
+    seconds = float(child(tmp_path / "whole").communicate()[0].split()[2])
+    draw, out, killed = random.Random(0), tmp_path / "out", 0
+    for _ in range(6):
+        process = child(out)
+        assert process.stdout.readline().strip() == "ready"
+        time.sleep(draw.uniform(0, seconds / 2))
+        process.kill()
+        process.communicate()
+        killed += process.returncode == -signal.SIGKILL
+    last = runs.finished(child(out))
+    assert last.returncode == 0, last.err
+    assert killed >= 3  # the later ones may have found nothing left to do
+    assert content(out) == unbroken
 
 
 MEMORY = """

@@ -291,3 +291,9 @@ def test_what_cannot_be_extracted_is_one_line_before_anything_is_compiled(checkp
         with Guard() as guard, says(words):
             Extractor(**dict(checkpoint=checkpoint, spec=ActivationSpec("resid_post:0"), batch=SHAPE) | given)
         assert not guard.fired
+
+
+def test_packing_does_not_change_the_program(checkpoint):
+    """Where all positions are kept: tests here and of parity turn it off on an extractor that they have."""
+    texts = {Extractor(checkpoint, ActivationSpec("k:0"), SHAPE, pack).executable.as_text() for pack in (True, False)}
+    assert len(texts) == 1
