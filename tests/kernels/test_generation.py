@@ -55,6 +55,23 @@ def test_settings_as_arguments_of_the_program_give_the_same_tokens(engines, samp
     assert tokens(engines["step+fused+traced"], sampler=sampler) == tokens(engines["step+fused"], sampler=sampler)
 
 
+@pytest.mark.parametrize("name", FUSED)
+def test_a_stop_token_ends_the_answer(engines, name):
+    whole = tokens(engines[name])
+    stop = next(t for i, t in enumerate(whole.token_ids) if i > 10 and t not in whole.token_ids[:i])
+    stopped = tokens(engines[name], stop=(stop,))
+    assert stopped.finish_reason == "stop"
+    assert stopped.token_ids == whole.token_ids[: whole.token_ids.index(stop) + 1]
+
+
+@pytest.mark.parametrize("name", FUSED)
+def test_a_cache_is_used_to_its_last_slot(engines, name):
+    """As many slots as the request needs and no more: the same tokens as in a larger cache."""
+    needed = 40 + 16 - 1
+    exact, roomy = (tokens(engines[name], 16, PROMPT * 8, length=40, slots=slots) for slots in (needed, needed + 64))
+    assert exact == roomy
+
+
 def test_a_prompt_in_pieces_leaves_the_cache_of_its_tokens_one_by_one(engines, monkeypatch):
     prompt = [int(t) for t in np.random.default_rng(0).integers(0, 97, 700)]
     engine = engines["step+fused"]
