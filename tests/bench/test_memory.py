@@ -1,5 +1,6 @@
 """Memory: predictions against real arrays, XLA's own figures, and a leak that is really there."""
 
+import gc
 from dataclasses import replace
 
 import jax
@@ -54,6 +55,14 @@ def test_a_program_is_as_large_as_what_goes_in_and_out(loaded):
     donated, *_ = step_program(loaded, "step+donate")
     assert donated.alias_bytes >= kv
     assert donated.need_bytes <= plain.need_bytes - kv + (donated.temp_bytes - plain.temp_bytes)
+
+
+def test_a_dead_subject_leaves_no_program(loaded):
+    _, engine, own = step_program(loaded, "step")
+    alive = [p.name for p in memory.programs()].count("step")
+    del engine, own
+    gc.collect()
+    assert [p.name for p in memory.programs()].count("step") == alive - 1
 
 
 def program(name, argument=0, temp=0, alias=0):

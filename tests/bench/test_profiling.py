@@ -11,7 +11,7 @@ import pytest
 
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import profiling, protocol, tracing
+from llama_lab.bench import memory, profiling, protocol, tracing
 from llama_lab.bench.workload import Subject, Workload
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -98,6 +98,12 @@ def test_a_failing_subject_ends_its_trace_and_a_wrong_folder_begins_none(tmp_pat
         profiling.profile(strange(fail), tmp_path / "file", WORK)
     with tracing.traced(str(tmp_path)):
         pass
+
+
+def test_sizes_that_a_backend_does_not_tell_are_unknown(monkeypatch):
+    monkeypatch.setattr(memory, "analyse", lambda executable: None)
+    program = jax.jit(lambda x: x + 1).lower(jnp.ones(3)).compile().runtime_executable()
+    assert {profiling.describe(program)[f"{kind}_bytes"] for kind in profiling.SIZES} == {"unknown"}
 
 
 def test_bytes_of_a_shape():

@@ -104,7 +104,7 @@ def test_every_block_holds_every_subject_once_and_the_baseline_twice(loaded, mad
 
 
 def test_a_fault_voids_its_own_trials_and_no_other(altered, measured):
-    shapes, runs = iter(range(1000, 2000)), itertools.count(1)
+    shapes, runs, kept = iter(range(1000, 2000)), itertools.count(1), []
 
     def compile_sometimes(block):
         if next(runs) % 4 == 0:
@@ -114,20 +114,26 @@ def test_a_fault_voids_its_own_trials_and_no_other(altered, measured):
     def fail(block):
         raise RuntimeError("out of\nluck")
 
-    faults = dict(liar=lambda block: (block + 1) % 97, leaky=compile_sometimes, broken=fail)
-    trials = measured(*(altered(name, fault) for name, fault in faults.items()), blocks=5)
+    def hoard(block):
+        kept.append(jnp.asarray(block))
+        return block
+
+    faults = dict(liar=lambda block: (block + 1) % 97, leaky=compile_sometimes, broken=fail, hoarder=hoard)
+    trials = measured(*(altered(name, fault) for name, fault in faults.items()), blocks=6)
     of = summary.grouped(trials, "subject")
-    assert all(t.valid for t in of["step"] + of["step" + AGAIN])
+    assert all(t.valid for t in of["step"] + of["step" + AGAIN] + of["hoarder"])
     assert all("wrong: token 0" in t.reason and not t.valid for t in of["liar"])
     void = [t for t in of["leaky"] if not t.valid]
-    assert 0 < len(void) < 5
+    assert 0 < len(void) < 6
     assert all("compiled in the timed region" in t.reason and t.lowered for t in void)
     assert {t.reason for t in of["broken"]} == {"failed: RuntimeError: out of luck"}
     assert not any(t.valid or t.token_times_ns for t in of["broken"])
     rows = {row["name"]: row for row in summary.table(trials, "step")}
     assert [rows[name]["tokens_equal"] for name in ("liar", "leaky", "broken")] == [False, True, False]
-    assert (rows["liar"]["valid_trials"], rows["liar"]["voided_trials"], rows["broken"]["ttft_ms"]) == (0, 5, None)
+    assert (rows["liar"]["valid_trials"], rows["liar"]["voided_trials"], rows["broken"]["ttft_ms"]) == (0, 6, None)
     assert np.isnan(rows["liar"]["tokens_per_second"]["median"])
+    assert rows["hoarder"]["leaked_buffers"] >= 2
+    assert rows["step"]["leaked_buffers"] == 0
 
 
 def test_warm_up_ends_when_the_guard_is_silent_three_times(altered):

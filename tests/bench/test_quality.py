@@ -66,6 +66,14 @@ def test_zero_for_equal_never_negative_and_blind_to_a_constant(seed):
     assert (nearly["kl"] >= 0).all()
 
 
+def test_it_is_what_torch_computes():
+    torch = pytest.importorskip("torch")
+    a, b = random_logits(), random_logits(seed=1)
+    logs = [torch.log_softmax(torch.tensor(x, dtype=torch.float64), -1) for x in (a, b)]
+    expected = torch.nn.functional.kl_div(logs[1], logs[0], reduction="none", log_target=True).sum(-1)
+    assert quality.against(a, b)["kl"] == pytest.approx(expected.numpy())
+
+
 def broken():
     logits = random_logits()
     logits[7, 3] = np.nan
@@ -184,6 +192,21 @@ def test_a_peer_that_cannot_run_costs_no_process():
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
     assert all(gap["reason"] and gap["remedy"] for gap in meta["missing"])
     assert all("watch" not in note for note in journal.notes)
+
+
+@pytest.mark.parametrize(("tokens", "size"), [(1024, 256), (1000, 256), (1300, 512), (5, 8)])
+def test_windows_cover_every_position_once(tokens, size, monkeypatch):
+    text, pieces = list(range(tokens + 1)), []
+    monkeypatch.setattr(quality.passages, "english", lambda *_: text)
+    monkeypatch.setattr(
+        quality, "reader", lambda loaded, name: lambda piece: pieces.append(piece) or np.zeros((len(piece), 3))
+    )
+    experiment = asked("float32", quality_tokens=tokens, window=size)
+    rows, _ = labs.run(experiment.reading, TINY, names=experiment.arithmetics)
+    assert pieces[::2] == pieces[1::2]  # the reference reads what the subject reads
+    assert [i for piece in pieces[::2] for i in piece] == text[:tokens]
+    assert {len(piece) for piece in pieces[:-2]} <= {size}
+    assert [row["first"] for row in rows] == list(range(0, tokens, size))
 
 
 def test_really_read():
