@@ -34,6 +34,15 @@ def last_json(out):
     return json.loads(out.strip().splitlines()[-1])
 
 
+def test_a_mistake_in_a_real_process_is_one_line():
+    done = subprocess.run(
+        [sys.executable, "-m", "llama_lab", "generate", "hi", "--placement", "nowhere"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
+
+
 def test_generate_json_by_a_seed(call):
     line = f"generate --token-ids 5,6,7 --model {SMALL} --ignore-eos -n 6 --json".split()
     code, out, _ = call(*line)

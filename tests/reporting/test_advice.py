@@ -134,7 +134,9 @@ def test_thin_evidence_says_why():
     for words, doubt in zip(("3 times", "1 cold start of loop", "one process", "4.0 times"), doubts, strict=True):
         assert words in doubt
     (name, trials, _), other = both()[0], dict(environment=dict(cpu="abacus", cores=1))
-    assert advise([(name, trials, other)], MANY)["thin"] == ["it was measured on another machine (abacus, 1 cores)"]
+    elsewhere = advise([(name, trials, other)], MANY)
+    assert elsewhere["thin"] == ["it was measured on another machine (abacus, 1 cores)"]
+    assert advice.lines(elsewhere, MANY)[-1] == "thin: it was measured on another machine (abacus, 1 cores)"
 
 
 def test_sizes_scale_and_the_nearest_run_is_taken():

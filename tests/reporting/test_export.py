@@ -6,10 +6,12 @@ import os
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import record, summary
+from llama_lab.bench.record import Trial
 from llama_lab.reporting import export
 from tests.bench.test_record import trial
 
@@ -163,6 +165,22 @@ def test_it_is_written_and_comes_back_equal_and_a_full_disk_leaves_it(tmp_path, 
     with pytest.raises(UserError, match="No space left on device"):
         export.write(path, trials()[:3], ABOUT, {**result, "baseline": "loop"})
     assert {p.name: p.read_bytes() for p in path.parent.iterdir()} == before
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl"])
+def test_an_empty_table_comes_back_empty(tmp_path, result, suffix):
+    assert record.read(export.write(tmp_path / f"t{suffix}", [], ABOUT, result))[0] == []
+
+
+def test_other_programs_read_the_tables(tmp_path, result):
+    frames = [
+        pd.read_parquet(export.write(tmp_path / "t.parquet", trials(), ABOUT, result)),
+        pd.read_csv(export.write(tmp_path / "t.csv", trials(), ABOUT, result), keep_default_na=False),
+    ]
+    for frame in frames:
+        assert list(frame.columns) == list(Trial.model_fields)
+        assert frame["subject"].tolist() == [t.subject for t in trials()]
+    assert frames[0]["token_times_ns"][2].tolist() == trials()[2].token_times_ns
 
 
 def test_damaged_lines_are_named_and_skipped_only_on_demand(tmp_path, result):
