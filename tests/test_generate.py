@@ -214,6 +214,13 @@ def test_a_full_cache_is_used_to_its_last_slot(engines):
         generate.answer(engines["step"], [[1, 2, 3]], 9, length=3, slots=10)
 
 
+def test_the_fixed_cache_decodes_200_tokens_without_compiling(engines):
+    generate.answer(engines["step"], [[1, 2]], 200)
+    with Guard() as guard:
+        generate.answer(engines["step"], [[3, 4, 5]], 200)
+    assert not guard.events
+
+
 @pytest.mark.slow
 def test_the_growing_cache_compiles_every_token(tiny):
     jax.clear_caches()

@@ -63,6 +63,15 @@ def test_contradictions_and_what_is_out_of_bounds_say_so(changes, words):
         Placement("mine", **changes)
 
 
+@pytest.mark.parametrize("name", ["", "x" * 201, "step" + "+scan" * 1_000, None])
+@pytest.mark.parametrize("made", [Placement, parse])
+def test_a_name_has_1_to_200_characters(made, name):
+    with pytest.raises(UserError, match="a name of 1 to 200 characters") as caught:
+        made(name)
+    assert len(str(caught.value)) < 300
+    assert Placement("x" * 200).name == "x" * 200
+
+
 def test_one_line_makes_ones_own():
     assert Placement("mine", jit=("attend", "head")).outermost == {"attend", "head"}
     assert Placement("mine", jit="step").jit == ("step",)

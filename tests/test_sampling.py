@@ -96,6 +96,11 @@ def test_filters_keep_what_transformers_keeps(values, k, p, floor):
     assert np.isfinite(np.asarray(sampling.keep_min_p(logits, floor))).any()
 
 
+def test_filtered_logits_are_not_zeros():
+    """The mistake of the original: where all logits are negative, zeros put all mass on the filtered tokens."""
+    assert sampling.keep_top_k(jnp.asarray([[-5.0, -1.0, -3.0]]), 1).tolist() == [[-np.inf, -1.0, -np.inf]]
+
+
 def test_temperature_zero_is_greedy_and_the_lowest_id_wins_a_tie():
     logits = [0.0, 3.0, 3.0, -1.0]
     for sampler in (Sampler(), Sampler(0.0).traced(), Sampler(0.0, top_k=2)):

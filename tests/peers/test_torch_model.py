@@ -102,6 +102,25 @@ def test_in_int8_every_linear_layer_is_rounded_to_eight_bits_and_the_float_modul
     assert 1e-4 < relative_error(rounded, exact) < 0.1
 
 
+def test_an_int8_product_is_that_of_rounded_factors():
+    """One layer by hand: weights of one scale a row, activations of one scale and zero point for all of them."""
+    module = subjects.shared_module(small("qwen2"))
+    made = torch_model.quantised(module)
+    exact, rounded = (each.get_submodule("model.layers.0.self_attn.q_proj") for each in (module, made))
+    x = torch.tensor(np.random.default_rng(0).normal(size=(3, exact.in_features)), dtype=torch.float32)
+    w = exact.weight.detach().numpy()
+    scale = np.abs(w).max(1, keepdims=True) / 127.5
+    weights = np.clip(np.rint(w / scale), -128, 127) * scale
+    step = (x.max() - x.min()).item() / 127  # seven bits: room in 16 for the sum of two products
+    with torch.inference_mode():
+        found, unrounded = rounded(x).numpy(), exact(x).numpy()
+    expected = (np.rint(x.numpy() / step) * step) @ weights.T + exact.bias.detach().numpy()
+    apart = np.abs(found - expected)
+    assert (apart < 1e-5).mean() > 0.8  # the others have a factor halfway between two integers
+    assert apart.max() < 0.2 * np.abs(found - unrounded).max()
+    assert relative_error(found, unrounded) > 1e-3
+
+
 def test_int8_generates_and_its_trials_are_approximate(llama):
     work, subject = Workload((IDS[:5],), new_tokens=7, length=8, batch=2), peers.subject(llama, INT8)
     assert {k: subject.identity[k] for k in ("dtype", "quantisation", "weight_bytes", "cache", "cache_bytes")} == dict(

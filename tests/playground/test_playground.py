@@ -77,6 +77,7 @@ def test_sampling_settings_reach_the_model(board):
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
+        (dict(prompt=""), "The prompt is empty"),
         (dict(prompt="  "), "The prompt is empty"),
         (dict(prompt="why?"), "write the prompt as token ids"),
         (dict(prompt="1 2 97"), "Token id 97 is outside the vocabulary of 97"),
@@ -88,9 +89,14 @@ def test_sampling_settings_reach_the_model(board):
         (dict(placement="eager+aot"), "nothing to compile"),
         (dict(new_tokens=0), "new tokens is 0; it must be a whole number, 1 or more"),
         (dict(new_tokens=2**63), "at most 2147483647"),
+        (dict(temperature=-1.0), "temperature is -1.0; it must be a number from 0"),
         (dict(temperature=float("nan")), "temperature is nan"),
+        (dict(temperature=float("inf")), "temperature is inf"),
         (dict(top_p=0.0), "top_p is 0.0"),
+        (dict(top_p=float("nan")), "top_p is nan"),
         (dict(top_k=-1), "top_k is -1"),
+        (dict(top_k=2**62), "top_k is 4611686018427387904"),
+        (dict(seed=-1), "seed is -1"),
         (dict(seed=2**32), "seed is 4294967296"),
     ],
 )

@@ -12,6 +12,7 @@ from llama_jax.plumbing import paths, xla_flags
 from llama_lab.experiments.xla_cpu import cases
 
 TEXT = (paths.ROOT / "docs" / "xla-cpu.md").read_text(encoding="utf-8")
+PAGE = 4096
 SECTIONS = re.findall(r"^## \d+\. (.+?)\n(.*?)(?=^## )", TEXT, re.M | re.S)
 
 
@@ -48,3 +49,11 @@ def test_each_script_stands_for_itself(title, section):
 
 def version():
     return re.search(r"Versions: jax and jaxlib ([\d.]+)\.", TEXT)[1]
+
+
+def test_the_numbers_in_the_text_are_those_of_the_shapes():
+    text = " ".join(TEXT.split())
+    shapes = f"D {cases.D}, feed-forward {cases.F:,}, vocabulary {cases.V:,}, {cases.K} key heads of {cases.H}"
+    assert shapes in text
+    assert f"{round(4 * cases.V * cases.D / PAGE / 1000)} thousand faults" in text
+    assert f"{cases.LONG:,} on (the same {4 * cases.LONG // 1024} KiB)" in text
