@@ -221,7 +221,12 @@ DAMAGES = [  # what is done to a store, and what is said of which file; where th
     ),
     (
         lambda out: edit(out, COMMIT, first=5),
-        {SHARD: "the commit has 3 from 5 on", COMMIT: "begins at example 5; 6 should follow", WHOLE: ""},
+        {
+            SHARD: "the commit has 3 from 5 on",
+            COMMIT: "begins at example 5; 6 should follow",
+            "units/000/000003.json": "begins at example 9; 8 should follow",
+            WHOLE: "",
+        },
     ),
     (lambda out: edit(out, "run.json", model={"name": "other"}), {"run.json": "changed since the run finished"}),
     (put("run.json", b"{}"), {"run.json": "has no spec"}),
