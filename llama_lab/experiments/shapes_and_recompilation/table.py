@@ -61,8 +61,10 @@ def streams(rows: Sequence[Served], experiment: str, subject: str, phase: str) -
 
 
 def account(rows: Sequence[Served], experiment: str, subject: str) -> Account:
-    """Everything about one subject of an experiment."""
+    """Everything about one subject of an experiment. Raises KeyError when it has no cold row."""
     cold, warm = (streams(rows, experiment, subject, phase) for phase in ("cold", "warm"))
+    if not cold:
+        raise KeyError(f"{experiment}: {subject}")
     first = next(iter(cold.values()))
 
     def programs(since: int) -> int:
@@ -146,11 +148,13 @@ def parts(subjects: Sequence[Account]) -> dict[str, dict[str, float]]:
     more (a growing cache pads nothing, it copies). compiling: trace, lower and backend. rest: what else a first call
     costs.
     """
-    useful, entries = next(a for a in subjects if a.subject == workload.EXACT), {}
+    useful = next(a for a in subjects if a.subject == workload.EXACT)
+    entries = {}
     for a in subjects:
         if whole := sorted((t, i) for i, t in enumerate(a.total) if np.isfinite(t) and np.isfinite(a.warm[i])):
             total, i = whole[(len(whole) - 1) // 2]
-            warm, same = a.warm[i], dict(zip(useful.blocks, useful.warm, strict=True)).get(a.blocks[i], NAN)
+            warm = a.warm[i]
+            same = dict(zip(useful.blocks, useful.warm, strict=True)).get(a.blocks[i], NAN)
             work = min(warm, same if np.isfinite(same) else middle(useful.warm))
             compiling = min(a.lost[i], max(0.0, total - warm))
             rest = max(0.0, total - warm - compiling)
@@ -163,7 +167,8 @@ def parts(subjects: Sequence[Account]) -> dict[str, dict[str, float]]:
 def repays_words(a: Account, b: Account, seed: int = 0) -> str:
     """How many times a's stream must come again until compiling more than b has paid for itself by warm requests that
     are faster: in a sentence, as far as the warm streams decide it."""
-    more, saved = middle(a.total) - middle(a.warm) - (middle(b.total) - middle(b.warm)), middle(b.warm) - middle(a.warm)
+    more = middle(a.total) - middle(a.warm) - (middle(b.total) - middle(b.warm))
+    saved = middle(b.warm) - middle(a.warm)
     warm = ratio(a, b, seed, of="warm")
     if not np.isfinite([middle(a.total), middle(b.total), warm.value]).all():
         return "has no time to compare"

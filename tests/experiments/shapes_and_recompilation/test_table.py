@@ -90,6 +90,8 @@ def test_an_account_counts_programs_and_seconds_of_the_cold_stream_only():
     assert a.why == "shape: i32[1,9], before i32[1,5]"
     assert (a.wrong, a.void) == (0, 0)
     assert table.account(everything(), measure.SHAPES, workload.ONE).why == ""
+    with pytest.raises(KeyError, match=f"{measure.SHAPES}: absent"):
+        table.account(everything(), measure.SHAPES, "absent")
 
 
 def test_dummy_rows_are_padding_and_make_no_tokens():
