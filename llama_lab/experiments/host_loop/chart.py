@@ -107,7 +107,8 @@ def host_load(panels: Panels, cores: int) -> Figure:
     forms = ("o", "s", "^", "D")
     for i, answers, line in counted:
         if line["name"] in heights:
-            used, tint = [t.cores for t in summary.warm(answers, line["name"])], colour(line["name"])
+            used = [t.cores for t in summary.warm(answers, line["name"])]
+            tint = colour(line["name"])
             at = heights[line["name"]] + 0.2 - 0.4 * i / max(1, len(panels) - 1)
             busy.plot([min(used), max(used)], [at] * 2, color=tint, linewidth=1.5, alpha=0.6)
             busy.plot(line["cores"], at, forms[i], color=tint, markerfacecolor=tint if i else "white", markersize=7)

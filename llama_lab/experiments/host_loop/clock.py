@@ -117,7 +117,8 @@ def subject(loaded: Checkpoint, engine: Engine, clock: Clock) -> Subject:
     timed, words = clocked(engine, clock), loaded.tokenizer or pipeline.Numbers()
 
     def run(ids, workload: Workload) -> Iterator[np.ndarray]:
-        read, exact = clock.around("text", pipeline.reader(words)), dict(length=workload.length, slots=workload.slots)
+        read = clock.around("text", pipeline.reader(words))
+        exact = dict(length=workload.length, slots=workload.slots)
         for i, block in enumerate(generate.stream(timed, [ids] * workload.batch, workload.new_tokens, **exact)):
             read(block[:, 0])
             yield block

@@ -18,14 +18,11 @@ def claim(points: Sequence[dict]) -> Claim:
     if not points:
         return Claim("No model has valid trials both token by token and as one loop.")
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
-    small, large, words = (
-        shares[0],
-        shares[-1],
-        "Starting programs takes {small:.0%} of starting and waiting for them in",
-    )
-    return stated(
-        words + " a tiny model, {large:.0%} in the largest.", when=small > large, small=small, large=large
-    ) or (Claim(f"{words.format(small=small)} {points[0]['model']}."))
+    small, large = shares[0], shares[-1]
+    words = "Starting programs takes {small:.0%} of starting and waiting for them in"
+    compared = words + " a tiny model, {large:.0%} in the largest."
+    alone = Claim(f"{words.format(small=small)} {points[0]['model']}.")
+    return stated(compared, when=small > large, small=small, large=large) or alone
 
 
 def gain(table: Sequence[dict], model: str) -> str:

@@ -74,10 +74,10 @@ class HostLoop(Experiment):
         """The models take turns in seeded random order; then they are served."""
         loaded = checkpoint.load(self.model)
         work = passages.science(loaded, science.load(self.prompts), self.new_tokens, self.seed)
-        compared = self.asked(work, self.sizes)
-        runner.run([self.point(i, *each) for i, _, each in blocks(compared, self.processes, self.seed)])
-        served = [(*each[:3], ()) for each in self.asked(work, self.sizes[:1])]
-        runner.run([self.point(i, *each) for i in range(self.processes) for each in served])
+        drawn = blocks(self.asked(work, self.sizes), self.processes, self.seed)
+        runner.run([self.compared(i, *model) for i, _, model in drawn])
+        few = self.asked(work, self.sizes[:1])
+        runner.run([self.served(i, *model[:3]) for i in range(self.processes) for model in few])
         return runner.rows, dict(weights_hash=loaded.weights_hash, baseline=BASELINE)
 
     def asked(self, work: Workload, sizes: Sequence[str]) -> list[tuple[str, Workload, int, Sequence[str]]]:
@@ -91,15 +91,21 @@ class HostLoop(Experiment):
             models.append((SIZES[size], replace(work, prompts=ids), TIMES.get(size, 1), names))
         return models
 
-    def point(self, i: int, model: str, work: Workload, times: int, names: Sequence[str]) -> Point:
-        """The i-th process of a model: its strategies compared; without names, its prompts served two ways."""
-        count = times * (self.blocks if names else self.rounds)
-        numbers, workload = list(range(i * count, (i + 1) * count)), dict(model=model, workload=work)
-        if not names:
-            arguments, words = dict(rounds=numbers), f"serving {short(model)}"
-            return Point(f"serve {model}", numbers[-1], served_two_ways, 2, arguments, words, **workload)
-        arguments, words = dict(names=list(names), blocks=numbers), f"host strategies of {short(model)}"
-        return Point(f"strategies {model}", numbers[-1], strategies, len(names) + 1, arguments, words, **workload)
+    def compared(self, i: int, model: str, work: Workload, times: int, names: Sequence[str]) -> Point:
+        """The i-th process of a model that compares its strategies."""
+        count = times * self.blocks
+        numbers = list(range(i * count, (i + 1) * count))
+        arguments = dict(names=list(names), blocks=numbers)
+        words = f"host strategies of {short(model)}"
+        return Point(f"strategies {model}", numbers[-1], strategies, len(names) + 1, arguments, words, model, work)
+
+    def served(self, i: int, model: str, work: Workload, times: int) -> Point:
+        """The i-th process of a model that serves its prompts two ways."""
+        count = times * self.rounds
+        numbers = list(range(i * count, (i + 1) * count))
+        arguments = dict(rounds=numbers)
+        words = f"serving {short(model)}"
+        return Point(f"serve {model}", numbers[-1], served_two_ways, 2, arguments, words, model, work)
 
 
 def known(sizes: Sequence[str], model: str) -> list[str]:

@@ -209,7 +209,7 @@ def test_each_model_is_asked_once_and_more_often_where_it_takes_no_time():
         (1, measure.STRATEGIES), (5, measure.STRATEGIES), (1, measure.SWEPT),
     ]  # fmt: skip
     assert [len(asked.prompts[0]) for _, asked, *_ in models] == [2, 8, 8]
-    second = [experiment.point(1, *models[1]), experiment.point(1, *models[1][:3], ())]
+    second = [experiment.compared(1, *models[1]), experiment.served(1, *models[1][:3])]
     assert [(p.block, p.rows) for p in second] == [(19, 10), (19, 2)]
     assert second[0].arguments["blocks"] == list(range(10, 20))
 
