@@ -169,7 +169,8 @@ def counted_attention_flops(config: ModelConfig, queries: int, keys: int) -> flo
     """The same as XLA counts it in the lowered program of the model's own attention, softmax included."""
     q = jax.ShapeDtypeStruct((1, config.num_attention_heads, queries, config.head_dim), jnp.float32)
     k = jax.ShapeDtypeStruct((config.num_key_value_heads, keys, config.head_dim), jnp.float32)
-    mask, placement = jax.ShapeDtypeStruct((1, queries, keys), bool), Placement("counted", jit=("attend",))
+    mask = jax.ShapeDtypeStruct((1, queries, keys), bool)
+    placement = Placement("counted", jit=("attend",))
     program = transforms.compiled("scaled_dot_product", attention.scaled_dot_product, placement)
     return config.num_hidden_layers * program.lower(q, k, k, mask).cost_analysis()["flops"]
 
@@ -217,10 +218,12 @@ def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
         raise UserError(
             f"The text has {len(ids)} whole tokens; at least {2 * PIECE} are needed to measure a cache's quality."
         )
-    exact, entries = cached_logits(loaded, ids, "f32"), []
+    exact = cached_logits(loaded, ids, "f32")
+    entries = []
     for kind in kvc.DTYPES:
-        logits = cached_logits(loaded, ids, kind)
-        seen, error = against(exact, logits), np.linalg.norm(logits - exact) / np.linalg.norm(exact)
+        logits = exact if kind == "f32" else cached_logits(loaded, ids, kind)
+        seen = against(exact, logits)
+        error = np.linalg.norm(logits - exact) / np.linalg.norm(exact)
         means = dict(kl=float(seen["kl"].mean()), top1=float(seen["agree"].mean()), error=float(error))
         entries.append(dict(kv=kind, tokens=len(logits), **means))
     return entries
