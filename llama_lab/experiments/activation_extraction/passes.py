@@ -185,14 +185,16 @@ class Passes:
 
         Judging is no part of what the guard sees, as the reference compiles.
         """
-        count, guard = self.count(rung.name), guard or rung.guard()
+        count = self.count(rung.name)
+        examples = self.examples[:count]
+        guard = guard or rung.guard()
         gc.collect()
         folder = Path(tempfile.mkdtemp(dir=self.scratch))
         out = folder / "store"
         try:
             with guard:
                 start = time.perf_counter_ns()
-                rung.run(self.examples[:count], out)
+                rung.run(examples, out)
                 wall = time.perf_counter_ns() - start
             judged = self.reference.judge(out, rung.sites, self.ids[:count]) if rung.writes else NOTHING_WRITTEN
             then(out)
