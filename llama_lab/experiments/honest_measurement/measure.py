@@ -86,24 +86,27 @@ class HonestMeasurement(Experiment):
             prefill_flops=roofline.prefill_flops(loaded.config, exact.length),
         )
 
-    def claims(self, exact: Workload, first: Workload, drift: Workload) -> list[Point]:
-        """The processes of the three claims.
+    def claims(self, exact: Workload, first: Workload, again: Workload) -> list[Point]:
+        """The processes of the three claims, with a workload for each: exact, first and again.
 
         compilation: a 15-token answer cold, after a warm-up of 5 tokens, and warm; with and without a cache, each in
         `processes` of its own. tail: first tokens of a new process, its compilation among them, then of `requests` warm
         ones. order: the same subject under two names, timed one after the other, then interleaved.
         """
-        cold, asked = "warm-up against test length", dict(repeats=self.repeats)
         compilation = [
-            Point(f"compilation {subject}", block, short_warm_up, 1 + self.repeats, dict(subject=subject, **asked),
-                  f"{cold}: {subject}", workload=exact)
+            Point(f"compilation {subject}", block, short_warm_up, 1 + self.repeats,
+                  dict(subject=subject, repeats=self.repeats), f"warm-up against test length: {subject}",
+                  workload=exact)
             for block in range(self.processes)
             for subject in (UNCACHED, CACHED)
         ]  # fmt: skip
-        rows, requests = COLD_LOOP + self.requests, dict(requests=self.requests)
-        tail = Point("tail", 0, cold_and_warm_loop, rows, requests, "cold loop and warm loop", workload=first)
-        rows, pairs, what = 4 * self.pairs, dict(pairs=self.pairs), "sequential and interleaved"
-        order = [Point("order", block, two_orders, rows, pairs, what, workload=drift) for block in range(self.rounds)]
+        tail = Point("tail", 0, cold_and_warm_loop, COLD_LOOP + self.requests, dict(requests=self.requests),
+                     "cold loop and warm loop", workload=first)  # fmt: skip
+        order = [
+            Point("order", block, two_orders, 4 * self.pairs, dict(pairs=self.pairs), "sequential and interleaved",
+                  workload=again)
+            for block in range(self.rounds)
+        ]  # fmt: skip
         return [*compilation, tail, *order]
 
 
