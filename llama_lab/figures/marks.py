@@ -31,7 +31,9 @@ def label(model: str) -> str:
 
 def kind(name: str, backend: str) -> str:
     """What multiplies: XLA, compiled kernels, or another runtime."""
-    kernels = parse(name).kernels if backend == standings.JAX else backend
+    if backend != standings.JAX:
+        return backend
+    kernels = parse(name).kernels
     return "XLA" if kernels == "none" else kernels
 
 

@@ -43,9 +43,11 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
         f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})"
     )
     whole = [f for f in subjects if f["backend"] != standings.OLLAMA]
-    least, *_, most = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in [*whole, *whole]) or [None, None]
+    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in whole)
     words = "No process was measured"
-    if least:
-        words = f"One answer needs least memory under {least[1]}, {least[0]:,.0f} MB"
-    headline(figure, words + (f", most under {most[1]}, {most[0]:,.0f} MB" if len(whole) > 1 else ""))
+    if peaks:
+        words = f"One answer needs least memory under {peaks[0][1]}, {peaks[0][0]:,.0f} MB"
+    if len(peaks) > 1:
+        words += f", most under {peaks[-1][1]}, {peaks[-1][0]:,.0f} MB"
+    headline(figure, words)
     return figure
