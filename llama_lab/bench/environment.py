@@ -201,7 +201,9 @@ class Watch:
 
     def __exit__(self, *exception) -> None:
         load, machine_before, own_before, start = self.before
-        wall, own, machine = time.perf_counter() - start, own_cpu_seconds() - own_before, psutil.cpu_times()
+        wall = time.perf_counter() - start
+        own = own_cpu_seconds() - own_before
+        machine = psutil.cpu_times()
         spent = {kind: value - getattr(machine_before, kind) for kind, value in machine._asdict().items()}
         known = any(machine)  # some sandboxes show a machine that never does anything
         room = max(wall, 1e-9) * (psutil.cpu_count() or 1)
@@ -250,7 +252,8 @@ def machine_line(environment: dict) -> str:
     """The line under every figure: where the numbers come from. A GPU is named where JAX ran on one."""
     devices = [device.partition(":") for device in environment.get("devices", [])]
     gpus = dict.fromkeys(name for platform, _, name in devices if platform in GPU_PLATFORMS)
-    cores, gib = environment["cores"], environment["ram_bytes"] / 2**30
+    cores = environment["cores"]
+    gib = environment["ram_bytes"] / 2**30
     software = f"jax {environment['packages']['jax']}, Python {environment['python']}"
     machine = f"{environment['cpu']}, {cores} cores, {gib:.0f} GiB"
     return " · ".join(filter(None, [*gpus, machine, software, runtime.complaint(environment.get("runtime", {}))]))

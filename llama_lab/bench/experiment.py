@@ -186,7 +186,8 @@ class Runner:
         if max(made.values(), default=0) >= point.rows:
             return
         identity = dict(run=point.run, block=point.block, process=self.journal.next_process())
-        work, owner = point.workload and asdict(point.workload), getattr(point.task, "__self__", None)
+        work = point.workload and asdict(point.workload)
+        owner = getattr(point.task, "__self__", None)
         given = dict(identity=identity, model=point.model or self.model, workload=work)
         asked = dict(lab=given, arguments=point.arguments, is_watched=point.watched)
         if owner is None:

@@ -94,7 +94,8 @@ class Region:
             return ""
         names = ", ".join(self.names[:3]) + (" …" if len(self.names) > 3 else "")
         others = ", ".join(sorted({e.thread for e in self.events} - {"MainThread"}))
-        captures, programs = self.count("capture"), self.count("backend")
+        captures = self.count("capture")
+        programs = self.count("backend")
         what = f"{captures} CUDA graphs captured" if captures else f"{COMPILED}: {programs} programs"
         return f"{what} ({names})" + (f" in thread {others}" if others else "")
 

@@ -194,7 +194,8 @@ class Bench:
                 missing = [gap["name"] for gap in self.journal.missing]
                 if (name, block) in done or name not in wanted or name in missing:
                     continue
-                number, prompt = self.journal.next_process(), block % len(plan.workload.prompts)
+                number = self.journal.next_process()
+                prompt = block % len(plan.workload.prompts)
                 identity = dict(run=plan.run, block=block, order=order, phase=phase, process=number)
                 asked = dict(subjects=plan.asked([name]), prompt=prompt)
                 cache = Path(folder, str(order))

@@ -70,7 +70,8 @@ def those_run(trace: bytes, before: list) -> list[tuple]:
     subject's. Where there is none, all of that name, own "unknown".
     """
     modules = [event.get("args", {}).get("hlo_module", "") for event in tracing.events(trace)]
-    ran, old = {module.removeprefix("jit_") for module in modules}, set(map(id, before))
+    ran = {module.removeprefix("jit_") for module in modules}
+    old = set(map(id, before))
     alive = [(executable, memory.name_of(executable)) for executable in memory.executables()]
     fresh = {name for executable, name in alive if id(executable) not in old}
     return [

@@ -267,7 +267,8 @@ def measure(
             # where this never falls silent, the trials will be void
             warm_up(subject, workload, partial(caller.starting, **where))
         for block in numbers:
-            bandwidth, prompt = probe.bandwidth(), block % len(workload.prompts)
+            bandwidth = probe.bandwidth()
+            prompt = block % len(workload.prompts)
             for order, subject in enumerate(shuffled(everyone, workload.seed, block)):
                 where = dict(block=block, order=order)
                 caller.starting(what=f"block {block + 1}: {subject.name}", subject=subject.name, **where)

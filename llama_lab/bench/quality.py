@@ -134,7 +134,8 @@ class Texts(Experiment):
         here = {*PLACEMENTS, *runner.present([name for name in self.names if name not in PLACEMENTS])}
         names = [name for name in self.names if name in here]
         groups = [[name for name in names if name not in ALONE], *([name] for name in names if name in ALONE)]
-        rows, run = -(-self.quality_tokens // self.window) * self.count, self.title.split()[0]
+        rows = -(-self.quality_tokens // self.window) * self.count
+        run = self.title.split()[0]
         return [
             Point(f"{run} {' '.join(group)}", 0, self.reading, rows * len(group), dict(names=group),
                   f"{self.title} {', '.join(group)}")
@@ -223,7 +224,8 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
         strange = f"another model: {share:.0%} of the best tokens agree" if share < LEAST_AGREEMENT else ""
         agree = np.where(known, agree, -1)
     else:
-        (kl, agree), most = against(reference, other).values(), bound(name)
+        kl, agree = against(reference, other).values()
+        most = bound(name)
         far = f"another model: mean KL {kl.mean():.2g} nats, at most {most:g} expected"
         strange = far if kl.mean() > most else ""
     return dict(kl_pnat=pnat(kl), agree=agree.astype(int).tolist(), valid=not strange, reason=strange)

@@ -95,7 +95,8 @@ def as_parquet(rows: list[dict], about: dict, kind: type[Row] = Trial) -> bytes:
     from pyarrow import parquet
 
     table = pyarrow.Table.from_pylist(rows) if rows else pyarrow.table({name: [] for name in kind.model_fields})
-    meta, buffer = {PARQUET_KEY: json.dumps(sealed(about), sort_keys=True).encode()}, io.BytesIO()
+    meta = {PARQUET_KEY: json.dumps(sealed(about), sort_keys=True).encode()}
+    buffer = io.BytesIO()
     parquet.write_table(table.replace_schema_metadata(meta), buffer, write_page_checksum=True)
     return buffer.getvalue()
 

@@ -28,7 +28,8 @@ def labelled(
     Where that cannot be had a label may lie on a line. The figure is laid out first, so that places and sizes are those
     of the page."""
     axes.figure.draw_without_rendering()
-    page, points_a_pixel = axes.get_window_extent(), 72 / axes.figure.dpi
+    page = axes.get_window_extent()
+    points_a_pixel = 72 / axes.figure.dpi
 
     def place(x: float, y: float) -> Spot:
         return tuple((axes.transData.transform((x, y)) - page.min) * points_a_pixel)
@@ -40,11 +41,10 @@ def labelled(
         return box.width * 72 / axes.figure.dpi, box.height * 72 / axes.figure.dpi
 
     ways = [way for xs, ys in lines for way in pairwise(place(x, y) for x, y in zip(xs, ys, strict=True))]
-    drawn, frame = (
-        [box for way in ways for box in along(*way)],
-        (page.width * points_a_pixel, page.height * points_a_pixel),
-    )
-    at, sizes = [place(x, y) for _, x, y, _ in points], [size(text) for text, *_ in points]
+    drawn = [box for way in ways for box in along(*way)]
+    frame = (page.width * points_a_pixel, page.height * points_a_pixel)
+    at = [place(x, y) for _, x, y, _ in points]
+    sizes = [size(text) for text, *_ in points]
     for (text, *xy, colour), (side, up) in zip(points, arranged(at, sizes, drawn, frame), strict=True):
         line = dict(arrowstyle="-", color=colour, linewidth=0.5, relpos=(float(side < 0), 0.5)) if up else None
         look = dict(fontsize=SIZE, va="center", ha="left" if side > 0 else "right", color=colour)
@@ -139,7 +139,8 @@ def at_ends(
     """
     size, heights = style.pop("size", 9), spread_labels({i: end.y for i, end in enumerate(ends)}, apart, **style)
     for i, height in heights.items():
-        end, look = ends[i], dict(va="center", fontsize=size, color=ends[i].color)
+        end = ends[i]
+        look = dict(va="center", fontsize=size, color=ends[i].color)
         if x is None:
             how = dict(textcoords="offset points", annotation_clip=False)
             axes.annotate(end.words, (end.x, height), (offset, 0), **how, **look)

@@ -81,7 +81,8 @@ def shares(axes, rows: Sequence[Run], engines: Sequence[dict], seed: int) -> Non
     axes.set_xlim(tokens[0], tokens[-1])
     axes.set_ylim(0.05, 100)
     readable(axes.xaxis, axes.yaxis)
-    n, most = min(cost.n for cost in costs.values()), max(table.smallest(c.median, rate) for c in costs.values())
+    n = min(cost.n for cost in costs.values())
+    most = max(table.smallest(c.median, rate) for c in costs.values())
     axes.set_xlabel(
         f"tokens of a unit, log scale (from a small model's slope of seconds over units, n = {n} blocks;\n"
         f"band: 95 % interval; tokens at {rate:,.0f} a second; dashed: {100 * table.BELOW:.0f} %)"

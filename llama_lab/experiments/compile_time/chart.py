@@ -127,9 +127,9 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
     unrolled, scanned = ([r for r in data if (r.placement, r.depth) == (layout, deepest)] for layout in LAYOUTS)
     if not unrolled or not scanned:
         return "The decode program was not compiled both ways"
-    left, of = (np.median([r.instructions for r in each]) for each in (scanned, unrolled))
-    words = f"Scanning {deepest} layers leaves {left:,.0f} of {of:,.0f} instructions"
-    share = np.divide(*(np.median([r.rate for r in each if r.rate] or [np.nan]) for each in (scanned, unrolled)))
+    few, many = (np.median([r.instructions for r in side]) for side in (scanned, unrolled))
+    words = f"Scanning {deepest} layers leaves {few:,.0f} of {many:,.0f} instructions"
+    share = np.divide(*(np.median([r.rate for r in side if r.rate] or [np.nan]) for side in (scanned, unrolled)))
     return words + (f" and {share:.0%} of the rate" if np.isfinite(share) else "")
 
 

@@ -66,7 +66,8 @@ def stage_table(rows: Sequence[Compilation]) -> list[dict]:
         stages = (*STAGES, "first_run")
         times = {f"{s} ms": float(np.median([getattr(r, f"{s}_ns") / 1e6 for r in mine])) for s in stages}
         size = {f"{k} MB": (getattr(mine[0], f"{k}_bytes") or NAN) / 1e6 for k in ("executable", "temp")}
-        rate, counts = float(np.median([r.rate for r in mine])), dict(instructions=mine[0].instructions)
+        rate = float(np.median([r.rate for r in mine]))
+        counts = dict(instructions=mine[0].instructions)
         entries.append({"placement": name, **times, **counts, **size, "tokens/s": rate, "processes": len(mine)})
     return entries
 

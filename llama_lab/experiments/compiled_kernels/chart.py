@@ -154,10 +154,8 @@ def costs(entries: Sequence[dict]) -> Figure:
                 if len(points) < 2:
                     continue
                 points.sort(key=lambda e: e["rows"])
-                xs, (low, values, high) = (
-                    [e["rows"] for e in points],
-                    np.transpose([rows.ends(e["ratio"]) for e in points]),
-                )
+                xs = [e["rows"] for e in points]
+                low, values, high = np.transpose([rows.ends(e["ratio"]) for e in points])
                 axes.plot(xs, values, color=tint, marker=marker, linestyle=style, **LINE)
                 axes.vlines(xs, low, high, color=tint, linewidth=1.4)
                 ends.append(End(f"{engine}, context {context}", xs[-1], values[-1], tint))

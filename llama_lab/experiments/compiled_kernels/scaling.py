@@ -73,8 +73,8 @@ class Scaling(Experiment):
         work = passages.filling(loaded, context, self.scale_tokens, self.seed)
         for engine in available.built(lab, loaded, [subject]):
             # no reference computes on weights that were not loaded as floats
-            exact = loaded.dtype in ("float32", "bfloat16")
-            exact &= not gate.approximate(engine.identity.get("quantisation", "none"))
+            as_floats = loaded.dtype in ("float32", "bfloat16")
+            exact = as_floats and not gate.approximate(engine.identity.get("quantisation", "none"))
             judge = protocol.Reference(loaded, work).judge if exact else lambda record, tokens: record
             probe = roofline.Probe()
             # a minute each at 8k tokens; the guard still listens

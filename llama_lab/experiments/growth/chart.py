@@ -31,7 +31,8 @@ def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
     if both:
         by_rows(panels[0][1], axes_points["batch"])
     every = [p for points in axes_points.values() for p in points]
-    counts, processes = sorted({p["n"] for p in every}) or [0], min((p["processes"] for p in every), default=0)
+    counts = sorted({p["n"] for p in every}) or [0]
+    processes = min((p["processes"] for p in every), default=0)
     n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
     words = f"median of n = {n} answers in {processes} process{'es' * (processes != 1)}"
     footnote(figure, f"Mark: {words}; line: all of them.")
@@ -43,12 +44,13 @@ def by_bytes(axes, found: dict[str, Sequence[dict]]) -> None:
     """Every size on one scale: what it reads and how long it takes."""
     marks, lines = [], []
     for axis, points in found.items():
-        tint, x = MEASURED[axis], [p["bytes"] / 1e6 for p in points]
+        tint = MEASURED[axis]
+        x = [p["bytes"] / 1e6 for p in points]
         alike = [p for p in points if " " not in p["value"]]  # a placement of its own lies on no line of others
         others = [p for p in points if p not in alike]
         for some, line, name in ((alike, LINES[axis], NOUNS[axis]), (others, LINES[axis][0], None)):
-            at, medians = [p["bytes"] / 1e6 for p in some], [p["median"] for p in some]
-            axes.plot(at, medians, line, color=tint, linewidth=1.6, label=name)
+            at = [p["bytes"] / 1e6 for p in some]
+            axes.plot(at, [p["median"] for p in some], line, color=tint, linewidth=1.6, label=name)
         axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=tint, alpha=0.5)
         shown = points if axis == "model" else (points[0], points[-1])
         for p in shown:  # of a whole model its name, and below it the placement that is its own

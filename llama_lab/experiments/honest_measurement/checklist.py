@@ -62,7 +62,8 @@ def same_tokens(trials: Sequence[Trial]) -> tuple[bool, str]:
 
 
 def interleaved(trials: Sequence[Trial]) -> tuple[bool, str]:
-    names, blocks = set(summary.subjects(trials)), summary.grouped(trials, summary.in_block, "subject")
+    names = set(summary.subjects(trials))
+    blocks = summary.grouped(trials, summary.in_block, "subject")
     whole = sum(set(block) == names for block in blocks.values())
     return whole == len(blocks) > 0, f"{whole} of {len(blocks)} blocks hold every subject"
 

@@ -46,8 +46,9 @@ def sampling_words(costs: Sequence[Cost], settings: str) -> str:
     """What sampling adds to a token where it adds least and most, and what it leaves of the rate that falls most."""
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known"
-    least, *_, most = sorted([*costs, *costs], key=lambda c: c.added.median)
-    shown = [f"{c.added.median:.2f} ms {interval(c.added)} to a token under {c.name}" for c in (least, most)]
+    ordered = sorted(costs, key=lambda c: c.added.median)
+    ends = ordered[0], ordered[-1]
+    shown = [f"{c.added.median:.2f} ms {interval(c.added)} to a token under {c.name}" for c in ends]
     slowed = min(costs, key=lambda c: c.ratio.value)
     rate = Comparison(slowed.ratio, f"{slowed.name} with sampling", "the same without")
     return f"sampling ({settings}) adds {listed(shown)}; {rate.words}"

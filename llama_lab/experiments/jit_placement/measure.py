@@ -55,9 +55,11 @@ class JitPlacement(Experiment):
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         loaded, sampler = checkpoint.load(self.model), Sampler(self.temperature, self.top_k, self.top_p)
-        path = Path(self.out_dir) / "data" / "prompts.json"
-        written = self.ollama_prompts and ollama_questions.from_ollama(self.ollama_prompts, self.prompts, path)
-        questions = written or science.load(self.prompts)
+        if self.ollama_prompts:
+            path = Path(self.out_dir) / "data" / "prompts.json"
+            questions = ollama_questions.from_ollama(self.ollama_prompts, self.prompts, path)
+        else:
+            questions = science.load(self.prompts)
         workload = passages.science(loaded, questions, self.new_tokens, self.seed)
         plan = run.Plan(
             model=self.model,

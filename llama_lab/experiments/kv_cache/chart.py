@@ -55,9 +55,10 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
     panels[0][0].set_ylabel("ms a token after the first (log scale)")
     handles = panels[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=10)
-    if shared := series["step"].keys() & series["step+nocache"].keys():
+    last = list(panels_of.values())[-1]  # the headline speaks of the last panel's model
+    if shared := last["step"].keys() & last["step+nocache"].keys():
         most = max(shared)
-        cached, without = (float(np.median(series[name][most])) for name in ("step", "step+nocache"))
+        cached, without = (float(np.median(last[name][most])) for name in ("step", "step+nocache"))
         words = f"takes {cached:.3g} ms with a KV cache and {without:,.0f} ms without"
         headline(figure, f"After {most:,} tokens a jitted token {words}")
     else:

@@ -95,7 +95,8 @@ class Contest(Experiment):
         able = [name for name in self.rivals if summary.warm(main, name)]
         runner.run(footprints.points(able, self.starts, work))
         runner.run(self.talks(runner, able, talk, is_text=loaded.tokenizer is not None))
-        absent, rest = {gap["name"] for gap in runner.missing}, [t for t in runner.rows if t.run != MAIN]
+        absent = {gap["name"] for gap in runner.missing}
+        rest = [t for t in runner.rows if t.run != MAIN]
         alone, talked = ([t for t in rest if (t.run in TALKS) is wanted] for wanted in (False, True))
         length = int(np.median([t.prompt_tokens for t in main if t.token_times_ns]))
         return phases.judge_starts(main + alone) + talked, dict(
@@ -113,7 +114,8 @@ class Contest(Experiment):
         by its text."""
         points, last = [], self.chats - 1
         if able:
-            rows, asked = len(able) * self.turns, dict(names=list(able))
+            rows = len(able) * self.turns
+            asked = dict(names=list(able))
             points.append(Point(CHAT, last, self.conversations, rows, asked, "conversations", workload=talk))
         if served := runner.present(self.served) if is_text else []:
             asked = dict(names=served, chats=self.chats, turns=self.turns, new_tokens=self.turn_tokens, seed=self.seed)

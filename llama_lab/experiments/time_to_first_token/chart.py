@@ -33,7 +33,8 @@ def ttft_by_length(
     limits: length → ms, `table.limits`. reading: label → ms to read other weight formats once.
     """
     figure, (left, right) = new(11, 5.8, columns=2, gridspec_kw={"width_ratios": [1.2, 1]})
-    shown, backends = table.highlighted(trials), {t.subject: t.backend for t in trials}
+    shown = table.highlighted(trials)
+    backends = {t.subject: t.backend for t in trials}
     grey = [name for name in table.placements(trials) + table.rivals(trials) if name not in shown]
     looks = {name: (OTHER, "", LINES.get(backends[name], "-")) for name in grey}
     looks |= {

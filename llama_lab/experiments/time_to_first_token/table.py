@@ -46,7 +46,7 @@ def first_ms(trial: Start) -> float:
 
 
 def milliseconds(trials: Sequence[Start], subject: str, n: int) -> list[float]:
-    """Of a subject's valid warm trials at one length, those of the tail included."""
+    """First tokens in ms of a subject's valid warm trials at one length, those of the tail included."""
     return [first_ms(t) for t in summary.warm(at_length(trials, n), subject)]
 
 

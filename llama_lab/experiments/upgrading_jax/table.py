@@ -129,7 +129,8 @@ def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
     names = releases(meta) if meta else []
     if len(names) < 2:
         return Claim("No two releases of JAX are recorded, so nothing can be said of upgrading yet.")
-    right, rates = sound(trials, meta), {name: rate(trials, name, PLACEMENT).median for name in names}
+    right = sound(trials, meta)
+    rates = {name: rate(trials, name, PLACEMENT).median for name in names}
     fast, slow, bad = max(right or names, key=rates.get), min(names, key=rates.get), len(names) - len(right)
     subjects = (f"{PLACEMENT} under {name}" for name in (fast, slow))
     gain = Comparison(ratio(trials, PLACEMENT, fast, slow), *subjects)

@@ -150,7 +150,8 @@ def slots(entries: Sequence[dict]) -> Figure:
     figure, (first, gap) = new(10, 4.8, columns=2)
     known = [e for e in entries if e["first"].n]
     for name, mine in summary.grouped(known, itemgetter("server")).items():
-        (shade, marker), at = look(name, mine[0]["backend"]), [e["slots"] for e in mine]
+        shade, marker = look(name, mine[0]["backend"])
+        at = [e["slots"] for e in mine]
         for e in mine:
             first.scatter([e["slots"]] * len(e["points"]), e["points"], s=10, alpha=0.3, linewidths=0, color=shade)
         style = dict(color=shade, marker=marker)

@@ -156,7 +156,8 @@ class Serving(Experiment):
             warm(running)
             for rate in here.rates:
                 lab.progress(f"{here.server} at {rate:g} requests/s", len(loads), len(here.rates))
-                before, answers = running.compiled(), answers_of(running, asked[rate])
+                before = running.compiled()
+                answers = answers_of(running, asked[rate])
                 loads.append((rate, answers, None if before is None else running.compiled() - before))
                 if any(answer.status == REFUSED for answer in answers):
                     break

@@ -100,7 +100,8 @@ def main() -> None:
 
     asked = json.loads(sys.argv[1])
     try:
-        bound, loaded = process.bind("127.0.0.1", 0), checkpoint.load(asked["model"])
+        bound = process.bind("127.0.0.1", 0)
+        loaded = checkpoint.load(asked["model"])
         shapes = SHAPES[asked["shapes"]]
         service = Service(loaded, asked["placement"], asked["slots"], CONTEXT, asked["queue"], shapes)
     except UserError as error:

@@ -42,7 +42,9 @@ def load(e: dict) -> dict:
     too small; tail_note says so. tokens_s: tokens of all answers over the time until the last piece; offered: what was
     asked for, over the time until the last was due. padding: share of the tokens run for prompts that are none; None
     for a server that does not say."""
-    rows, first, good = e["every"], e["points"]["first"], [r for r in e["rows"] if r.answered]
+    rows = e["every"]
+    first = e["points"]["first"]
+    good = [r for r in e["rows"] if r.answered]
     gaps = [gap for r in good for gap in np.diff(r.piece_ns) / 1e6]
     ends = max((r.due_ns + r.piece_ns[-1] for r in good), default=0)
     return dict(

@@ -138,16 +138,15 @@ def compare(finding: Finding, identity: dict, order: int = 0, repeats: int = REP
     for subject in [*subjects.values()] * WARM:
         subject.unit()
     subjects[CONTROL] = subjects[FAST]
-    drawn, seen = (
-        random.Random(f"{identity['seed']} {identity['block']} {finding.name}"),
-        {name: [] for name in subjects},
-    )
+    drawn = random.Random(f"{identity['seed']} {identity['block']} {finding.name}")
+    seen: dict[str, list[tuple[int, int]]] = {name: [] for name in subjects}
     for _ in range(repeats):
         for name in drawn.sample(list(subjects), len(subjects)):
             seen[name].append(subjects[name].timed())
     rows = []
     for name, subject in subjects.items():
-        sizes, program = subject.compiled.memory_analysis(), subject.program
+        sizes = subject.compiled.memory_analysis()
+        program = subject.program
         kinds = ("argument", "output", "temp", "alias")
         row = Compared(
             **identity,
@@ -190,7 +189,7 @@ def outcomes(rows: Sequence[Compared], seed: int = 0) -> list[Outcome]:
 
 
 def outcome(finding: Finding, blocks: Sequence[dict[str, Compared]], seed: int) -> Outcome:
-    """A finding's. blocks: program → its row."""
+    """The outcome of a finding. blocks: program → its row."""
     good = [block for block in blocks if block[SLOW].valid]
     slow, fast, again = ([float(np.median(block[n].unit_ns)) for block in good] for n in (SLOW, FAST, CONTROL))
     once = statistics.pair_baseline(fast, again)
