@@ -1,10 +1,14 @@
-"""Which room may know which: the walls of the two packages, read from their imports."""
+"""Which room may know which: the walls of the two packages, read from their imports; and on which Python they stand."""
 
 import ast
 import re
+import tomllib
+from collections.abc import Sequence
 from graphlib import CycleError, TopologicalSorter
+from importlib import metadata
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 import llama_jax
 from llama_jax.plumbing import paths
@@ -234,3 +238,19 @@ def test_tools_follow_every_name_that_the_package_offers_lazily():
     (block,) = [node for node in tree.body if isinstance(node, ast.If)]
     named = {(node.module, alias.name) for node in block.body for alias in node.names}
     assert {(f"llama_jax.{home}", name) for name, home in llama_jax.HOME.items()} <= named
+
+
+def refused_by(version: str, pins: Sequence[str]) -> list[str]:
+    """Of pinned packages that are installed here, those that do not run on a version of Python."""
+    asked = {name: metadata.metadata(name).get("Requires-Python") for name in pins}
+    return [name for name, wanted in asked.items() if wanted and not SpecifierSet(wanted).contains(version)]
+
+
+def test_every_locked_package_runs_on_the_oldest_python_that_is_promised():
+    project = tomllib.loads((paths.ROOT / "pyproject.toml").read_text())["project"]
+    oldest = project["requires-python"].removeprefix(">=") + ".0"
+    lines = (paths.ROOT / "requirements.txt").read_text().splitlines()
+    pins = [line.partition("==")[0] for line in lines if "==" in line]
+    assert len(pins) > 100
+    assert refused_by(oldest, pins) == []
+    assert "jax" in refused_by("3.8.0", pins)
