@@ -70,6 +70,14 @@ def test_unsupported_tokenizers_are_named(changes, words):
         made(spm(**changes))
 
 
+@pytest.mark.parametrize(("pre", "back"), [("qwen2", "\u00e9"), ("llama-bpe", "e\u0301"), ("default", "e\u0301")])
+def test_only_qwen2_composes_characters(pre, back):
+    tokens = sorted(ByteLevel.alphabet())
+    tok = made(spm(model="gpt2", pre=pre, tokens=tokens, token_type=[1] * 256, scores=None, merges=[],
+                   bos_token_id=None, eos_token_id=None))  # fmt: skip
+    assert tok.decode(tok.encode("e\u0301")) == back
+
+
 def test_llama3_splits_and_begins_with_bos():
     tokens = ["<|begin|>", "<|eot_id|>", *sorted(ByteLevel.alphabet()), "12", "123"]
     tok = made(spm(
