@@ -1,5 +1,6 @@
-"""What README and docs say of files, commands and constants is so."""
+"""What README and docs say of files, commands and constants is so; of commands, what notebooks and the code say too."""
 
+import ast
 import csv
 import itertools
 import json
@@ -7,6 +8,7 @@ import re
 import shlex
 from collections import Counter
 from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 import typer
@@ -16,6 +18,7 @@ from llama_jax import placement
 from llama_jax.plumbing import paths
 from llama_lab import cli
 from llama_lab.cli.common import join_pairs
+from llama_lab.reporting import notebooks
 from tests.fuzz import arena
 
 TEXTS = {
@@ -23,6 +26,7 @@ TEXTS = {
     for folder in (".", "docs", "data")
     for path in sorted((paths.ROOT / folder).glob("*.md"))
 }
+NOTEBOOKS = {path.relative_to(paths.ROOT).as_posix(): path for path in notebooks.find()}
 HOUSE = ("llama_jax/", "llama_lab/", "tests/", "notebooks/", "docs/", "data/", "figures/", ".ci/")
 
 
@@ -104,23 +108,114 @@ def test_no_paragraph_stands_twice():
     assert not [words for words, times in counted.items() if times > 1]
 
 
-def test_every_make_target_named_is_there():
-    targets = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(), re.M))
+def cells_of(path):
+    """Texts of a notebook: its Markdown, its code, and what its cells printed when its page was made."""
+    page = paths.ROOT / "docs" / "notebooks" / f"{path.stem}.md"
+    printed = re.findall(r"```text\n(.*?)```", page.read_text(encoding="utf-8"), re.S) if page.exists() else []
+    return [*("".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]), *printed]
+
+
+def strings_of(path):
+    """Texts in a module: docstrings, messages, help. What a message fills in is `…`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def mentioned(text):
+    """The words of each command, or option, that stands between backticks in a text; blocks of shell left out."""
+    for part in re.split(r"\n\s*\n", re.sub(r"```.*?```", "", text, flags=re.S)):
+        for span in re.findall(r"`([^`]+)`", part):
+            words = " ".join(span.split()).split(" ")
+            if words[0].rpartition("/")[2] in ("llama-jax", "make", "python") or re.match(r"--[a-z]", words[0]):
+                yield words
+
+
+@pytest.fixture(scope="module")
+def verbs():
+    return typer.main.get_command(cli.program())
+
+
+def options_of(command):
+    return {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+
+
+TARGETS = set(re.findall(r"^([a-z-]+):", (paths.ROOT / "Makefile").read_text(), re.M))
+FOREIGN = ("--xla_",)  # options of others that stand alone in a text
+
+
+def mistaken(words, app):
+    """What is wrong with a command that a sentence names, perhaps without all that it needs; "" where nothing is."""
+    first, *rest = words
+    if first == "make":
+        named = [word for word in rest[:1] if re.fullmatch(r"[a-z-]+", word) and word not in TARGETS]
+        return f"no target {named[0]}" if named else ""
+    if first.rpartition("/")[2] == "python":
+        module = rest[1] if rest[:1] == ["-m"] and len(rest) > 1 else None
+        if module and find_spec(module) is None:
+            return f"no module {module}"
+        return mistaken(["llama-jax", *rest[2:]], app) if module == "llama_lab" else ""
+    known = options_of(app) | {"--help"}
+    if first.startswith("--"):
+        known |= {name for command in app.commands.values() for name in options_of(command)}
+        rest = words
+    elif rest and not rest[0].startswith("-") and rest[0] != "…":
+        if rest[0] not in app.commands:
+            return f"no verb {rest[0]}"
+        known |= options_of(app.commands[rest.pop(0)])
+    given = [word.partition("=")[0] for word in rest if re.match(r"--?[a-z]", word) and not word.startswith(FOREIGN)]
+    return ", ".join(f"no option {name}" for name in given if name not in known and "…" not in name)
+
+
+@pytest.mark.parametrize("name", TEXTS | NOTEBOOKS)
+def test_every_command_named_in_a_sentence_is_there(name, verbs):
+    texts = cells_of(NOTEBOOKS[name]) if name in NOTEBOOKS else [TEXTS[name]]
+    found = [(" ".join(words), mistaken(words, verbs)) for text in texts for words in mentioned(text)]
+    assert not [(command, wrong) for command, wrong in found if wrong]
+
+
+def test_every_command_that_the_code_tells_somebody_to_run_is_there(verbs):
+    modules = [path for package in ("llama_jax", "llama_lab") for path in (paths.ROOT / package).rglob("*.py")]
+    found = [
+        (path.name, " ".join(words), mistaken(words, verbs))
+        for path in modules
+        for text in strings_of(path)
+        for words in mentioned(text)
+    ]
+    assert len(found) > 100
+    assert not [each for each in found if each[-1]]
+
+
+def test_a_command_that_is_not_there_is_found(verbs):
+    text = """`llama-jax bench\n--trace out` `llama-jax bnech` `make nosuch` `python -m llama_lab.nosuch` `--nosuch 1`
+    `llama-jax bench --profile out` `make setup` `python -m llama_lab bench --nosuch` `llama-jax …` `--out FILE`"""
+    assert [wrong for words in mentioned(text) if (wrong := mistaken(words, verbs))] == [
+        "no option --trace",
+        "no verb bnech",
+        "no target nosuch",
+        "no module llama_lab.nosuch",
+        "no option --nosuch",
+        "no option --nosuch",
+    ]
+
+
+def test_every_make_target_in_a_block_is_there():
     for name, text in TEXTS.items():
         named = {words[1] for words in commands(text) if words[:1] == ["make"] and len(words) > 1}
-        named |= set(re.findall(r"`make ([a-z-]+)", text))
-        assert named <= targets, name
+        assert named <= TARGETS, name
 
 
-@pytest.mark.parametrize("name", TEXTS)
-def test_every_command_line_is_understood(name):
+@pytest.mark.parametrize("name", TEXTS | NOTEBOOKS)
+def test_every_command_line_is_understood(name, verbs):
     """Parsed as the command would, and not run."""
-    app = typer.main.get_command(cli.program())
-    for words in commands(TEXTS[name]):
+    texts = cells_of(NOTEBOOKS[name]) if name in NOTEBOOKS else [TEXTS[name]]
+    for words in itertools.chain(*map(commands, texts)):
         programs = [word.rpartition("/")[2] for word in words]
         if "llama-jax" in programs:
             verb, *rest = join_pairs(words[programs.index("llama-jax") + 1 :])
-            app.commands[verb].make_context(verb, rest)
+            verbs.commands[verb].make_context(verb, rest)
 
 
 def test_every_placement_named_in_a_command_exists():
