@@ -154,6 +154,12 @@ def gradient_of_products_under_vmap(jax, jnp):
     return jax.jit(jax.grad(lambda x, many: jnp.mean(jax.vmap(lambda y: one(x, y))(many))))(x, many), -w
 
 
+@check("jax #27796", "GPUs with --xla_gpu_deterministic_ops, 0.5.3", platform="gpu")
+def update_at_each_position(jax, jnp):
+    x = np.array([1, 2, 0, 0], np.int32)
+    return jnp.zeros_like(x).at[jnp.arange(4)].set(x), x
+
+
 @check("jax #40633", "some GPUs, 0.11.0 and 0.11.1", platform="gpu")
 def operators_without_jit(jax, jnp):
     return jnp.stack([jnp.sqrt(jnp.float32(512)), *(jnp.ones(4) + 1)]), np.float32([np.sqrt(512), 2, 2, 2, 2])

@@ -49,12 +49,15 @@ class Bench:
     profile: Path | None = option(None, "Write a trace and a program summary of each placement here; measures nothing.")
     suite: str | None = option(None, "A fixed programme instead, in its own process: gpu.")
     any_device: bool = flag("Rehearse the suite on tiny shapes, GPU or not.")
+    deterministic: bool = flag(
+        "Measure the suite under --xla_gpu_deterministic_ops: the same bits in every run, slower."
+    )
     self_test: bool = flag("Check the guard and the statistics instead of measuring.")
     json: bool = options.as_json()
     context: typer.Context
 
     def run(self) -> dict | tuple[dict, bool] | None:
-        if self.suite is not None or self.any_device:
+        if self.suite is not None or self.any_device or self.deterministic:
             return self.run_suite()
         if self.self_test:
             return self.check_harness()
@@ -78,17 +81,18 @@ class Bench:
     def run_suite(self) -> None:
         """Raises UserError for an unknown suite, for options that a suite has not, and for records without a folder."""
         if self.suite is None:
-            raise UserError("--any-device belongs to a suite; give --suite gpu.")
+            name = "--any-device" if self.any_device else "--deterministic"
+            raise UserError(f"{name} belongs to a suite; give --suite gpu.")
         if self.suite not in SUITES:
             raise UserError(f"No such suite: {self.suite!r}.{near(self.suite, SUITES)}")
-        if other := options.given(self.context, besides=("suite", "any_device", "out")):
+        if other := options.given(self.context, besides=("suite", "any_device", "deterministic", "out")):
             raise UserError(f"--suite {self.suite} measures a fixed programme; leave {other[0]} away.")
         folders = self.out or []
         if len(folders) != 1 or folders[0].suffix or folders[0].is_file():
             raise UserError(f"--suite {self.suite} needs one folder for its records, such as --out out/{self.suite}.")
         from llama_lab.experiments.gpu import measure
 
-        print(measure.run(folders[0], self.any_device, tell))
+        print(measure.run(folders[0], self.any_device, tell, deterministic=self.deterministic))
 
     def check_harness(self) -> tuple[dict, bool]:
         """`--self-test`; not well where something falls short."""

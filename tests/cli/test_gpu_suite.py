@@ -12,7 +12,7 @@ import pytest
 
 from llama_jax.plumbing import paths
 from llama_lab import figures
-from llama_lab.experiments.gpu import data
+from llama_lab.experiments.gpu import data, device
 from llama_lab.reporting import notebooks, report
 
 # What a GPU machine is not promised to have. What requirements-gpu.txt names is there.
@@ -50,12 +50,15 @@ def bare(folder, *arguments, **options):
 @pytest.mark.slow
 def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
     """Measured bare, converted and drawn here; then notebook 12 with these data and, in another folder, without any."""
-    child = bare(tmp_path / "run", "--any-device")
+    child = bare(tmp_path / "run", "--any-device", "--deterministic")
     said, _ = child.communicate(timeout=300)
     assert child.returncode == 0, said[-2000:]
     assert "all of PyTorch" not in said, said
     lines = [json.loads(line) for line in (tmp_path / "run" / "12-gpu.jsonl").read_text().splitlines()]
-    assert lines[0]["meta"]["environment"]["blas"] == "unknown"  # threadpoolctl was absent indeed
+    about = lines[0]["meta"]
+    assert about["environment"]["blas"] == "unknown"  # threadpoolctl was absent indeed
+    assert device.is_deterministic(about["environment"]["settings"]["XLA_FLAGS"])
+    assert about["suite"]["deterministic"]
     done = subprocess.run(
         [sys.executable, "-m", "llama_lab.experiments.gpu.data", str(tmp_path / "run"), str(tmp_path)],
         capture_output=True,
@@ -68,6 +71,7 @@ def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
     assert result.ok, result.error
     assert len(result.artifacts) == 6
     assert "which is no GPU" in result.finding
+    assert device.DETERMINISTIC in data.label(*data.obtain("recorded", tmp_path))
     assert all("REHEARSAL" not in entry["alt"] for entry in figures.read_manifest(tmp_path)["figures"].values())
     assert report.write(tmp_path).read_text().count("<figure ") == 3
 

@@ -95,6 +95,7 @@ MISTAKES = [  # (command line, words of the complaint); what stands in braces is
     ("bench --suite gpu --out x --top-k 4", "leave --top-k away"),
     ("bench --suite gpu --out x --self-test", "leave --self-test away"),
     ("bench --any-device", "give --suite gpu"),
+    ("bench --deterministic", "--deterministic belongs to a suite; give --suite gpu"),
     ("bench --suite", "requires an argument"),
     ("compare ./none.csv ./none.csv", "No recorded data at"),
     ("compare {not_gguf} {not_gguf}", "is no table"),

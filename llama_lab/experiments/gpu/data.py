@@ -16,7 +16,7 @@ import numpy as np
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, frames, record, recorded, statistics, summary
-from llama_lab.experiments.gpu.device import NO_GPU
+from llama_lab.experiments.gpu.device import DETERMINISTIC, NO_GPU, is_deterministic
 from llama_lab.experiments.gpu.suite import BASELINE, NAME, GpuTrial
 
 ALL = "all"  # models
@@ -95,7 +95,8 @@ def subjects(rows: Sequence[GpuTrial]) -> list[str]:
 
 def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
     """A line a subject of one model that has valid trials, fastest first, of `summary.tally`: {subject, rate: Summary
-    of tokens/s, ratio: to the baseline, void, …}, and {values, model, mbu, limit, agreed, tokens, trials}."""
+    of tokens/s, ratio: to the baseline, void, …}, and {values, model, mbu, limit, agreed, tokens, trials, texts: most
+    that one prompt was answered with}."""
     warm, order = requests_of(rows, model, DECODE), [(name,) for name in subjects(rows)]
     frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASELINE, seed=seed, clusters=None, order=order)
     lines = [
@@ -107,6 +108,7 @@ def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
             mbu=float(np.median([row.mbu for row in e["rows"]])),
             limit=float(np.median([row.limit for row in e["rows"]])),
             agreed=min(row.agreed for row in e["rows"]),
+            texts=max(map(len, map(set, summary.grouped(e["rows"], "prompt", "tokens_sha256").values()))),
             tokens=e["first"].new_tokens,
         )
         for e in frame.to_dict("records")
@@ -173,6 +175,7 @@ COLUMNS = frames.Columns(
         "n": "rate.n",
         "void": "void",
         "start s": "start",
+        "texts a prompt": "texts",  # more than one: the same request was computed differently
         "parts from step at": lambda r: r["agreed"] if r["agreed"] < r["tokens"] else None,
     },
     digits=3,
@@ -190,9 +193,11 @@ def label(rows: Sequence[GpuTrial], meta: dict | None) -> str:
     """What a figure must say of these data: where they were measured, random weights, and PyTorch's version."""
     if meta is None:
         return NOT_RECORDED
-    torch = meta["environment"]["packages"].get("torch")
+    environment = meta["environment"]
+    torch = environment["packages"].get("torch")
+    flags = environment.get("settings", {}).get("XLA_FLAGS", "")
     return f"measured on {measured_on(rows)}; random weights, bfloat16, batch 1, one process" + (
-        f" · torch {torch}" if torch else ""
+        f" · torch {torch}" * bool(torch) + f" · XLA under {DETERMINISTIC}, PyTorch as it is" * is_deterministic(flags)
     )
 
 

@@ -20,14 +20,31 @@ IN_FLIGHT = 8  # reads started before the clock is looked at again, so that star
 READS = 5  # of each reader, of which the best counts
 WHOLE = ("prefill", "extend", "step", "decode")  # programs that hold the whole model
 NO_GPU = "There is no GPU here"
+# The same bits in every run, for the price of autotuning and of faster scatters; on a CPU it changes nothing
+DETERMINISTIC = "--xla_gpu_deterministic_ops"
 
 Before = tuple[frozenset[int], int | None]  # JAX's executables, bytes that PyTorch's allocator held (None without CUDA)
 
 
-def prepare() -> None:
-    """Before JAX touches the device: leave memory for PyTorch, and no network."""
+def prepare(deterministic: bool = False) -> None:
+    """Before JAX touches the device: leave memory for PyTorch, and no network; `DETERMINISTIC` where that is asked for.
+    What is set is inherited by children, and recorded in the environment.
+
+    Raises UserError where XLA_FLAGS say the opposite.
+    """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    flags = os.environ.get("XLA_FLAGS", "")
+    if deterministic and not is_deterministic(flags):
+        if f"{DETERMINISTIC}=" in flags:
+            raise UserError(f"--deterministic, and XLA_FLAGS={flags} says the opposite; leave one of them away.")
+        os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}=true".strip()
+
+
+def is_deterministic(flags: str) -> bool:
+    """Whether these XLA_FLAGS ask for it; of several the last counts."""
+    given = [flag.partition("=")[2] for flag in flags.split() if flag.partition("=")[0] == DETERMINISTIC]
+    return bool(given) and given[-1].lower() in ("", "true", "1")
 
 
 def describe(any_device: bool) -> dict:

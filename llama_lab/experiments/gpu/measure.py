@@ -35,16 +35,21 @@ STARTS, DECODE = 0.65, 0.8  # shares of a model's time after which no subject is
 
 
 def run(
-    folder: Path, any_device: bool = False, tell: Callable[[str], None] = print, suite: Suite | None = None
+    folder: Path,
+    any_device: bool = False,
+    tell: Callable[[str], None] = print,
+    suite: Suite | None = None,
+    deterministic: bool = False,
 ) -> Path:
-    """Measure and write FOLDER/12-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is. A run
-    that is there already is kept as 12-gpu.jsonl.old.
+    """Measure and write FOLDER/12-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is.
+    deterministic: under XLA's flag for that. A run that is there already is kept as 12-gpu.jsonl.old.
 
-    Raises UserError where there is no GPU, the folder cannot be written, or another measurement runs.
+    Raises UserError where there is no GPU, the folder cannot be written, another measurement runs, or XLA_FLAGS
+    contradict `deterministic`.
     """
-    gpudevice.prepare()
+    gpudevice.prepare(deterministic)
     device = gpudevice.describe(any_device)
-    suite = suite or (REHEARSAL if any_device else FULL)
+    suite = replace(suite or (REHEARSAL if any_device else FULL), deterministic=deterministic)
     path, doing, end = Path(folder) / f"{NAME}.jsonl", "the start", time.monotonic() + suite.hard_s
     with protocol.alone() as lock:
         journal = new_journal(path, suite, device)
@@ -84,8 +89,8 @@ def new_journal(path: Path, suite: Suite, device: dict) -> Journal:
 
 
 def child(say: Callable, suite: dict, device: dict) -> dict:
-    gpudevice.prepare()
     session = Session(Suite.from_json(suite), device, say)
+    gpudevice.prepare(session.suite.deterministic)
     for shape in session.suite.shapes:
         measure(session, shape)
     return {}

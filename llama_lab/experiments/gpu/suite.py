@@ -64,6 +64,7 @@ class Suite:
     seed: int = 0
     probe_bytes: int = device.PROBE_BYTES
     rehearsal: bool = False
+    deterministic: bool = False  # XLA's programs make the same bits in every run (`device.DETERMINISTIC`)
 
     @classmethod
     def from_json(cls, values: dict) -> Suite:

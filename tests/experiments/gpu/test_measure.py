@@ -2,6 +2,7 @@
 the records."""
 
 import json
+import os
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 
@@ -196,6 +197,42 @@ def test_time_is_spent_from_when_a_session_was_made_and_costs_are_guessed_until_
     run.took["torch"] = 0.2
     assert run.expected("torch", 30) == pytest.approx(6)
     assert run.expected("torch-cudagraph", 10) == 3  # another subject's cost is not its own
+
+
+@pytest.mark.parametrize(
+    ("flags", "asked", "expected"),
+    [
+        ("", False, None),
+        ("", True, "--xla_gpu_deterministic_ops=true"),
+        ("--a=1", True, "--a=1 --xla_gpu_deterministic_ops=true"),
+        ("--xla_gpu_deterministic_ops", True, "--xla_gpu_deterministic_ops"),
+        ("--xla_gpu_deterministic_ops=false --xla_gpu_deterministic_ops=1", True, None),
+        ("--xla_gpu_deterministic_ops=false", False, None),
+    ],
+)
+def test_the_flag_of_determinism_is_added_once(monkeypatch, flags, asked, expected):
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    device.prepare(asked)
+    assert os.environ["XLA_FLAGS"] == (expected or flags)
+    assert device.is_deterministic(os.environ["XLA_FLAGS"]) == asked
+
+
+def test_a_flag_that_says_the_opposite_is_one_line(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
+    with pytest.raises(UserError, match="says the opposite"):
+        device.prepare(deterministic=True)
+
+
+def test_a_prompt_that_got_two_texts_is_told(table):
+    """Rows as they are recorded, one of which has another text than the block before it had."""
+    _, rows, meta = table
+    assert {line["texts"] for line in data.rates(rows, "random:tiny")} == {1}
+    last = next(r for r in reversed(rows) if (r.run, r.phase, r.subject) == ("decode", "warm", "torch"))
+    mixed = [r.model_copy(update=dict(prompt=0, tokens_sha256="other" * (r is last))) for r in rows]
+    assert {line["subject"]: line["texts"] for line in data.rates(mixed, "random:tiny")}["torch"] == 2
+    flagged = meta | dict(environment=meta["environment"] | dict(settings=dict(XLA_FLAGS=device.DETERMINISTIC)))
+    assert "deterministic_ops" in data.label(rows, flagged)
+    assert "deterministic_ops" not in data.label(rows, meta)
 
 
 def test_time_that_is_up_leaves_out_and_says_so():
