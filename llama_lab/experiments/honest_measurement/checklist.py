@@ -1,26 +1,29 @@
-"""The rules of good benchmarking, checked against the trials: each rule, whether it was kept, the evidence."""
+"""The rules of good benchmarking, checked against the trials and what their meta says of the machine: each rule,
+whether it was kept, the evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from llama_lab.bench import memory, summary
+from llama_jax.plumbing import runtime
+from llama_lab.bench import AGAIN, environment, memory, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import interval
 
 FEWEST = 5  # trials a subject
 EQUAL = ("model", "weights_hash", "batch", "prompt_tokens", "new_tokens", "cache_slots")
+ROOM = 0.9  # share of the machine's memory that one subject may take before the machine swaps
+NEEDED = ("cpu", "cores", "ram_bytes", "devices", "os", "python", "packages", "settings", "runtime", "git")
 
 
-def examine(trials: Sequence[Trial]) -> list[dict]:
-    """[{rule, kept, evidence}] for the timed trials of one comparison, cold and cached starts left out."""
+def examine(trials: Sequence[Trial], meta: dict) -> list[dict]:
+    """[{rule, kept, evidence}] of one comparison. Rules of `RULES` are about its timed trials, cold and cached starts
+    left out; those of `AROUND` about all trials and their meta."""
     timed = [t for t in trials if t.phase not in ("cold", "cached")]
-    return [
-        dict(rule=rule, kept=kept, evidence=evidence)
-        for rule, check in RULES.items()
-        for kept, evidence in [check(timed)]
-    ]
+    found = {rule: check(timed) for rule, check in RULES.items()}
+    found |= {rule: check(trials, meta) for rule, check in AROUND.items()}
+    return [dict(rule=rule, kept=kept, evidence=evidence) for rule, (kept, evidence) in found.items()]
 
 
 def warmed_up(trials: Sequence[Trial]) -> tuple[bool, str]:
@@ -76,6 +79,48 @@ def control(trials: Sequence[Trial]) -> tuple[bool, str]:
     return ratio.low <= 1 <= ratio.high, words
 
 
+def memory_alone(trials: Sequence[Trial], meta: dict) -> tuple[bool, str]:
+    """A peak is a subject's own only where its process ran nothing else: rows of other processes have none."""
+    names = [name for name in summary.subjects(trials) if not name.endswith(AGAIN)]
+    peaks = {name: max((t.peak_rss_bytes or 0 for t in trials if t.subject == name), default=0) for name in names}
+    if missing := [name for name in names if not peaks[name]]:
+        return False, f"not measured: no process ran {' or '.join(missing)} alone"
+    around = meta["environment"]
+    allowed = (around.get("ram_bytes"), (around.get("limits") or {}).get("memory_bytes"))
+    room = min((size for size in allowed if isinstance(size, int)), default=None)
+    if room is None:
+        return False, "not checked: how much memory the machine has is unknown"
+    largest = max(peaks, key=peaks.get, default="")
+    words = f"{largest} takes most: {peaks[largest] / 1e9:.2f} GB in a process of its own, of {room / 1e9:.1f} GB"
+    return peaks[largest] <= ROOM * room, words
+
+
+def environment_recorded(trials: Sequence[Trial], meta: dict) -> tuple[bool, str]:
+    """What a number needs beside it is known, the same in all processes, and of code that can be had again."""
+    around, git = meta["environment"], meta["environment"].get("git") or {}
+    known = {key: around.get(key) for key in NEEDED} | {f"git {key}": git.get(key) for key in ("commit", "dirty")}
+    settings = {repr((note.get("affinity"), note.get("settings"))) for note in meta.get("processes", ())}
+    unknown = [key for key, value in known.items() if value in (None, "unknown", [], {}) and key != "settings"]
+    wrong = (
+        unknown and f"unknown: {', '.join(unknown)}",
+        git.get("dirty") is True and "the code that ran differs from its commit",
+        len(settings) > 1 and "processes differ in cores or settings",
+        runtime.complaint(around.get("runtime") or {}),
+    )
+    if problems := "; ".join(filter(None, wrong)):
+        return False, problems
+    return True, f"{environment.machine_line(around)} · commit {git['commit'][:7]} · {len(NEEDED)} facts, all known"
+
+
+def quiet(trials: Sequence[Trial], meta: dict) -> tuple[bool, str]:
+    watch = meta["environment"].get("watch") or {}
+    shares = [watch.get(key) for key in ("others_cpu", "steal")]
+    if not all(isinstance(share, int | float) for share in shares):
+        return False, "not checked: the system does not say what others did"
+    words = "others used {:.1%} of the CPU, the hypervisor took {:.1%}".format(*shares)
+    return not (busy := environment.busy(meta["environment"])), busy or words
+
+
 RULES: dict[str, Callable[[Sequence[Trial]], tuple[bool, str]]] = {
     "warmed up at least as long as the test": warmed_up,
     "equal configuration": equal_configuration,
@@ -84,4 +129,9 @@ RULES: dict[str, Callable[[Sequence[Trial]], tuple[bool, str]]] = {
     "the same tokens": same_tokens,
     "interleaved": interleaved,
     "an A/A control that finds no difference": control,
+}
+AROUND: dict[str, Callable[[Sequence[Trial], dict], tuple[bool, str]]] = {
+    "memory of each subject in a process of its own": memory_alone,
+    "the environment recorded": environment_recorded,
+    "a machine that did nothing else": quiet,
 }
