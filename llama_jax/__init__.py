@@ -35,7 +35,9 @@ if TYPE_CHECKING:  # what is imported when it is first asked for
         render,
         rope,
         sampling,
+        text,
         tokenizer,
+        tools,
         transforms,
     )
     from llama_jax.checkpoint import Checkpoint, load
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # what is imported when it is first asked for
     from llama_jax.placement import LADDER, Placement, parse
     from llama_jax.plumbing.errors import UserError
     from llama_jax.sampling import Sampler
+    from llama_jax.text import generate_text
     from llama_jax.tokenizer import Tokenizer
 
 MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
@@ -54,6 +57,7 @@ OFFERED = {  # module: what the package itself offers of it
     "placement": ("LADDER", "Placement", "parse"),
     "plumbing.errors": ("UserError",),
     "sampling": ("Sampler",),
+    "text": ("generate_text",),
     "tokenizer": ("Tokenizer",),
 }
 HOME = {name: module for module, names in OFFERED.items() for name in names}

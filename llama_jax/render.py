@@ -1,10 +1,12 @@
-"""A live view of an answer: text as it comes, TTFT and tokens/s. For people; never inside a timed region."""
+"""A live view of an answer: text as it comes, TTFT and tokens/s. For people; never inside a timed region, where drawing
+and decoding would be in the time."""
 
 from __future__ import annotations
 
+import contextlib
 import html
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,48 +14,144 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import LARGEST, shown
 from llama_jax.tokenizer import Tokenizer
+
+LONGEST = 80  # characters of a prompt that stands above its answer
 
 
 @dataclass(frozen=True)
 class View:
-    """One moment of an answer. Seconds since the request."""
+    """One moment of an answer. Seconds since the request. pieces: how many came where they are text, without ids."""
 
     text: str
     token_ids: tuple[int, ...]
     ttft: float
     seconds: float
+    pieces: int = 0
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens came; of an answer in text, one a piece."""
+        return len(self.token_ids) or self.pieces
 
     @property
     def tokens_per_second(self) -> float | None:
         """(n - 1) / (time since the first token); None for a first token alone."""
-        return (len(self.token_ids) - 1) / (self.seconds - self.ttft) if self.seconds > self.ttft else None
+        return (self.tokens - 1) / (self.seconds - self.ttft) if self.seconds > self.ttft else None
 
     @property
     def status(self) -> str:
         rate = "" if self.tokens_per_second is None else f" · {self.tokens_per_second:.1f} tok/s"
-        return f"{len(self.token_ids)} tokens · TTFT {self.ttft * 1e3:.0f} ms{rate}"
+        return f"{self.tokens} tokens · TTFT {self.ttft * 1e3:.0f} ms{rate}"
 
 
-def watch(blocks: Iterable[np.ndarray], tokenizer: Tokenizer, start: float | None = None) -> Iterator[View]:
-    """The growing answer of a one-row stream, a view for each block that arrives.
+class TokenView:
+    """An answer that grows, and is drawn whenever it does.
 
-    start: `time.perf_counter()` at the request, when that was before this call.
+    tokenizer: needed for ids alone. draw: is called with each `View`. start: `time.perf_counter()` at the request, when
+    that was before this call.
     """
-    start, ttft, ids = start or time.perf_counter(), None, []
-    for block in blocks:
-        now = time.perf_counter() - start
-        ttft = now if ttft is None else ttft
-        ids += [int(i) for i in block[:, 0]]
-        yield View(tokenizer.decode(ids), tuple(ids), ttft, now)
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None = None,
+        draw: Callable[[View], None] = lambda view: None,
+        start: float | None = None,
+    ):
+        self.tokenizer, self.draw = tokenizer, draw
+        self.start = time.perf_counter() if start is None else start
+        self.view: View | None = None
+
+    def add_token(self, token: str | object) -> View:
+        """The answer with one more token: its text or its id. A block of ids (`ids_of`) is as many tokens at once.
+
+        Raises UserError for what is neither, for ids without a tokenizer, and for both kinds in one answer.
+        """
+        now = time.perf_counter() - self.start
+        so_far = self.view or View("", (), now, now)
+        if isinstance(token, str):
+            if so_far.token_ids:
+                raise UserError(f"{shown(token)} is text, and the tokens before it were ids; give one or the other.")
+            self.view = View(so_far.text + token, (), so_far.ttft, now, so_far.pieces + 1)
+        else:
+            ids = ids_of(token)
+            if so_far.pieces:
+                raise UserError(f"{shown(token)} is no text, and the tokens before it were; give one or the other.")
+            if self.tokenizer is None:
+                raise UserError("A view of token ids needs tokenizer=, such as that of the checkpoint.")
+            ids = (*so_far.token_ids, *ids)
+            self.view = View(self.tokenizer.decode(ids), ids, so_far.ttft, now)
+        self.draw(self.view)
+        return self.view
+
+    @property
+    def tps(self) -> float:
+        """Tokens after the first over the time since the first; 0.0 as long as there is no second one."""
+        return (self.view and self.view.tokens_per_second) or 0.0
+
+
+def ids_of(token: object) -> list[int]:
+    """The ids that a token of a generator holds: a whole number, or an array of them of one sequence, [n], [n 1] or
+    [1 n]. Waits until they are computed. Raises UserError for anything else."""
+    with contextlib.suppress(ValueError, TypeError):  # a list of lists of different lengths, and what is no list
+        ids = np.asarray(token)
+        one_sequence = ids.dtype.kind in "iu" and ids.size == max(ids.shape, default=1)
+        if one_sequence and ids.size and 0 <= ids.min() <= ids.max() <= LARGEST:
+            return ids.ravel().tolist()
+    raise UserError(f"{shown(token)} is no token; it must be text, a token id, or an array of ids of one sequence.")
+
+
+def watch(
+    tokens: Iterable[str | object], tokenizer: Tokenizer | None = None, start: float | None = None
+) -> Iterator[View]:
+    """The growing answer, a view for each token or block of tokens that arrives.
+
+    tokens: text, ids or blocks of ids [n 1], as `TokenView.add_token` takes them; such as a one-row `generate.stream`.
+    """
+    growing = TokenView(tokenizer, start=start)
+    for token in tokens:
+        yield growing.add_token(token)
+
+
+@contextlib.contextmanager
+def token_view(
+    prompt: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    console: Console | None = None,
+    start: float | None = None,
+) -> Iterator[TokenView]:
+    """A view for whoever makes the tokens: `add_token(text)` shows one more, `tps` is their rate.
+
+        with ll.render.token_view(prompt=question) as view:
+            for token in generator(question):
+                view.add_token(token)
+        view.tps
+
+    It is drawn in Jupyter as HTML, else in the terminal, the prompt above it; a pipe or a file gets the text alone, as
+    it is, once it is whole. tokenizer: for tokens that are ids. For people: what is drawn takes time, so that `tps` is
+    no measurement.
+    """
+    above = f"> {prompt if len(prompt) <= LONGEST else prompt[:LONGEST] + ' …'}" if prompt else ""
+    with _screen(above, console) as draw:
+        yield TokenView(tokenizer, draw, start)
 
 
 def show(
-    blocks: Iterable[np.ndarray], tokenizer: Tokenizer, console: Console | None = None, start: float | None = None
+    tokens: Iterable[str | object],
+    tokenizer: Tokenizer | None = None,
+    console: Console | None = None,
+    start: float | None = None,
+    prompt: str | None = None,
 ) -> View:
-    """Show an answer as it is made, in Jupyter as HTML, else in the terminal; returns the last view."""
-    views = watch(blocks, tokenizer, start)
-    return _jupyter(views) if console is None and in_jupyter() else _terminal(views, console)
+    """Show an answer as it is made, as `token_view`; returns the last view. Raises UserError where no token comes."""
+    with token_view(prompt, tokenizer, console, start) as view:
+        for token in tokens:
+            view.add_token(token)
+    if view.view is None:
+        raise UserError("No token came, so there is nothing to show.")
+    return view.view
 
 
 def in_jupyter() -> bool:
@@ -65,31 +163,56 @@ def in_jupyter() -> bool:
     return getattr(get_ipython(), "kernel", None) is not None
 
 
-def as_html(view: View) -> str:
+def as_html(view: View, above: str = "") -> str:
     """The view as an HTML fragment; the model's text is escaped."""
-    parts = ("white-space:pre-wrap;font-family:inherit", view.text), ("opacity:.6;font-size:85%", view.status)
-    return "".join(f'<div style="{style}">{html.escape(text)}</div>' for style, text in parts)
+    dim = "opacity:.6;font-size:85%"
+    parts = (dim, above), ("white-space:pre-wrap;font-family:inherit", view.text), (dim, view.status)
+    return "".join(f'<div style="{style}">{html.escape(text)}</div>' for style, text in parts if text)
 
 
-def _jupyter(views: Iterator[View]) -> View:
+def _screen(above: str, console: Console | None) -> contextlib.AbstractContextManager[Callable[[View], None]]:
+    """What draws a view, where this process shows things."""
+    if console is None and in_jupyter():
+        return _jupyter(above)
+    console = console or Console()
+    return _terminal(above, console) if console.is_terminal else _file(console)
+
+
+@contextlib.contextmanager
+def _jupyter(above: str) -> Iterator[Callable[[View], None]]:
     from IPython.display import HTML, display
 
-    handle, view = None, None
-    for view in views:
+    handle = None
+
+    def draw(view: View) -> None:
+        nonlocal handle
+        fragment = HTML(as_html(view, above))
         if handle is None:
-            handle = display(HTML(as_html(view)), display_id=True)
+            handle = display(fragment, display_id=True)
         else:
-            handle.update(HTML(as_html(view)))
-    return view
+            handle.update(fragment)
+
+    yield draw
 
 
-def _terminal(views: Iterator[View], console: Console | None) -> View:
-    console, view = console or Console(), None
-    if not console.is_terminal:  # a pipe or a file gets the text as it is, not wrapped, and nothing else
-        *_, view = views
-        console.file.write(f"{view.text}\n")
-        return view
+@contextlib.contextmanager
+def _terminal(above: str, console: Console) -> Iterator[Callable[[View], None]]:
+    head = [Text(above, style="dim")] if above else []
     with Live(console=console, refresh_per_second=20, vertical_overflow="visible") as live:
-        for view in views:
-            live.update(Group(Text(view.text), Text(view.status, style="dim")))
-    return view
+        yield lambda view: live.update(Group(*head, Text(view.text), Text(view.status, style="dim")))
+
+
+@contextlib.contextmanager
+def _file(console: Console) -> Iterator[Callable[[View], None]]:
+    """A pipe or a file gets the text as it is, not wrapped, and nothing else; what there is of it after an error."""
+    last = None
+
+    def draw(view: View) -> None:
+        nonlocal last
+        last = view
+
+    try:
+        yield draw
+    finally:
+        if last:
+            console.file.write(f"{last.text}\n")

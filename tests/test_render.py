@@ -1,10 +1,13 @@
 import io
 import time
 
+import jax.numpy as jnp
 import numpy as np
+import pytest
 from rich.console import Console
 
 from llama_jax import render
+from llama_jax.plumbing.errors import UserError
 
 
 def blocks(ids):
@@ -41,3 +44,108 @@ def test_the_terminal_shows_text_and_rate(packaged):
 
 def test_html_is_escaped():
     assert "<script>" not in render.as_html(render.View("<script>alert(1)</script>", (1,), 0.1, 0.1))
+
+
+def terminal():
+    return Console(file=io.StringIO(), width=80, force_terminal=True)
+
+
+def pipe():
+    return Console(file=io.StringIO(), width=80)
+
+
+def words():
+    for word in ("Blue", " light", " scatters", " most."):
+        time.sleep(0.002)
+        yield word
+
+
+@pytest.mark.parametrize("console", [terminal, pipe])
+def test_a_plain_generator_of_text_is_shown_and_counted(console):
+    screen, began = console(), time.perf_counter()
+    with render.token_view(prompt="Why is the sky blue?", console=screen) as view:
+        assert view.tps == 0.0
+        for n, word in enumerate(words()):
+            view.add_token(word)
+            assert (view.tps > 0) == (n > 0)
+    shown, out = view.view, screen.file.getvalue()
+    assert (shown.text, shown.tokens, shown.token_ids) == ("Blue light scatters most.", 4, ())
+    assert view.tps == 3 / (shown.seconds - shown.ttft)
+    assert 0.002 <= shown.ttft < shown.seconds < time.perf_counter() - began
+    if screen.is_terminal:
+        assert "> Why is the sky blue?" in out
+        assert "4 tokens" in out
+    else:
+        assert out == "Blue light scatters most.\n"
+
+
+@pytest.mark.parametrize(
+    "as_token",
+    [int, np.int32, lambda i: np.array([i]), lambda i: jnp.full((1, 1), i), lambda i: [i]],
+    ids=["int", "numpy", "[1]", "[1 1]", "list"],
+)
+def test_ids_need_a_tokenizer_and_have_many_shapes(packaged, as_token):
+    ids = packaged.tokenizer.encode("naïve 🙂 text")
+    view = render.show((as_token(i) for i in ids), packaged.tokenizer, pipe())
+    assert (view.text, view.token_ids) == ("naïve 🙂 text", tuple(ids))
+    with pytest.raises(UserError, match="tokenizer="):
+        render.show((as_token(i) for i in ids), console=pipe())
+
+
+def test_a_block_is_as_many_tokens_at_once(packaged):
+    ids = packaged.tokenizer.encode("one two three four")
+    for block in (np.array(ids)[:, None], np.array(ids)[None], ids):
+        view = render.show([block], packaged.tokenizer, pipe())
+        assert (view.tokens, view.tokens_per_second) == (len(ids), None)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words"),
+    [
+        ([], "No token came"),
+        ([None], "None is no token"),
+        ([True], "True is no token"),
+        ([1.5], "1.5 is no token"),
+        ([-1], "-1 is no token"),
+        ([2**70], "is no token"),
+        ([np.ones((2, 2), int)], "is no token"),
+        ([np.ones(0, int)], "is no token"),
+        ([[[1], [2, 3]]], "is no token"),
+        ([b"a"], "is no token"),
+        (["a", 1], "1 is no text"),
+        ([1, "a"], "'a' is text"),
+    ],
+)
+def test_what_is_no_token_is_one_line(packaged, tokens, words):
+    with pytest.raises(UserError, match=words):
+        render.show(tokens, packaged.tokenizer, pipe())
+
+
+@pytest.mark.parametrize("console", [terminal, pipe])
+def test_what_there_is_stays_when_the_generator_fails(console):
+    screen = console()
+    with pytest.raises(ZeroDivisionError):
+        render.show(("so far" if i == 0 else 1 // 0 for i in range(2)), console=screen)
+    assert "so far" in screen.file.getvalue()
+
+
+def test_jupyter_gets_one_output_that_is_updated(monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, fragment):
+            shown[-1] = fragment.data
+
+    def display(fragment, display_id):
+        shown.append(fragment.data)
+        return Handle()
+
+    monkeypatch.setattr(render, "in_jupyter", lambda: True)
+    monkeypatch.setattr("IPython.display.display", display)
+    with render.token_view(prompt="<b>" + "long " * 40) as view:
+        for word in ("<i>", "end"):
+            view.add_token(word)
+    (html,) = shown
+    assert "&lt;i&gt;end" in html
+    assert "&gt; &lt;b&gt;long" in html
+    assert len(html) < 600

@@ -18,24 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import jax
-from jax import monitoring
 
+from llama_jax.plumbing import compilations
 from llama_lab.bench import COMPILED
 
-try:
-    from jax.monitoring import unregister_event_duration_listener, unregister_event_listener
-except ImportError:  # before 0.8
-    from jax._src.monitoring import (
-        _unregister_event_duration_listener_by_callback as unregister_event_duration_listener,
-    )
-    from jax._src.monitoring import _unregister_event_listener_by_callback as unregister_event_listener
-
-DURATIONS = {
-    "/jax/core/compile/jaxpr_trace_duration": "trace",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-    "/jax/core/compile/backend_compile_duration": "backend",
-}
-COUNTS = {"/jax/compilation_cache/cache_hits": "hit", "/jax/compilation_cache/cache_misses": "miss"}
 NO_RETRACE = (
     "no retrace: an argument differs in where it lives or how it is laid out (committed or not, device, sharding)"
 )
@@ -71,7 +57,7 @@ class Region:
     @property
     def compilations(self) -> int:
         """Programs compiled (backend events that no persistent-cache hit explains) and CUDA graphs captured."""
-        return self.count("backend") - self.count("hit") + self.count("capture")
+        return compilations.compiled([e.kind for e in self.events]) + self.count("capture")
 
     @property
     def backend_seconds(self) -> float:
@@ -117,23 +103,11 @@ class Guard(Region):
         self.stack = contextlib.ExitStack()
         if self.explanations:
             self.stack.enter_context(self.explanations.collected())
-        monitoring.register_event_duration_secs_listener(self._on_duration)
-        self.stack.callback(unregister_event_duration_listener, self._on_duration)
-        monitoring.register_event_listener(self._on_event)
-        self.stack.callback(unregister_event_listener, self._on_event)
+        self.stack.enter_context(compilations.heard(self.add))
         return self
 
     def __exit__(self, *exception) -> None:
         self.stack.close()
-
-    def _on_duration(self, event: str, seconds: float, **details) -> None:
-        if kind := DURATIONS.get(event):
-            name = str(details.get("fun_name", ""))  # plain when traced, jit(name) when lowered and compiled
-            self.add(kind, name[4:-1] if name.startswith("jit(") else name, seconds)
-
-    def _on_event(self, event: str, **details) -> None:
-        if kind := COUNTS.get(event):
-            self.add(kind)
 
     @property
     def cause(self) -> str:

@@ -1,0 +1,99 @@
+"""One prompt, text in and text out, in one call. Many at once are `pipeline.serve`, token by token is `render.show`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+from llama_jax import chat as conversations
+from llama_jax import checkpoint, generate
+from llama_jax.checkpoint import Checkpoint
+from llama_jax.generate import GREEDY, Engine
+from llama_jax.pipeline import Numbers
+from llama_jax.placement import Placement, parse
+from llama_jax.plumbing import compilations
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import shown
+from llama_jax.render import View
+from llama_jax.sampling import Sampler
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What an answer took. Seconds since the request, which begins with a loaded model.
+
+    tokens_per_second: those after the first over the time since the first; None for one token alone. compilations:
+    programs that XLA compiled during the call, loading included. chat: whether the prompt went through the model's chat
+    template. One answer is no measurement: the times of a first call hold its compilations.
+    """
+
+    tokens: int
+    seconds: float
+    ttft: float
+    tokens_per_second: float | None
+    compilations: int
+    chat: bool
+
+
+@dataclass(frozen=True)
+class Held:
+    """The model that was last asked, and its engines: what is compiled stays so. asked: as the caller named it."""
+
+    asked: str | Checkpoint
+    checkpoint: Checkpoint
+    engines: dict[Placement, Engine] = field(default_factory=dict)
+
+
+_held: Held | None = None
+
+
+def held(model: str | Checkpoint) -> Held:
+    """The model, loaded where it is not the one that was asked last: one is held at a time. Raises UserError."""
+    global _held
+    if _held is None or not (_held.asked is model or (isinstance(model, str) and _held.asked == model)):
+        if not isinstance(model, str | Checkpoint):
+            raise UserError(f"model is {shown(model)}; it must be a name or a loaded checkpoint.")
+        _held = None  # before the next one is loaded: two may not fit
+        _held = Held(model, checkpoint.load(model) if isinstance(model, str) else model)
+    return _held
+
+
+def generate_text(
+    prompt: str,
+    new_tokens: int = 128,
+    *,
+    model: str | Checkpoint = checkpoint.DEFAULT,
+    placement: str | Placement = "step",
+    sampler: Sampler = GREEDY,
+    seed: int = 0,
+    chat: bool | None = None,
+) -> tuple[str, Stats]:
+    """(the answer to a prompt, what it took). The answer has `new_tokens` tokens, or ends with the model's own end.
+
+    model: a name as `load` takes it, or what `load` gave; it is kept for the next call, as is what is compiled under
+    each placement. A second call with a prompt of like length compiles nothing. seed: of the draws. chat: whether the
+    prompt is a question, put through the model's chat template, or a text to go on with; by default a question where
+    the model has such a template. A model without a tokenizer reads and writes token ids as numbers.
+
+    Raises UserError for an empty prompt, chat without a template, and as `load`, `build` and `stream` do.
+    """
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise UserError(f"The prompt is {shown(prompt)}; it must be text, and not empty.")
+    placed, kinds = parse(placement), []
+    with compilations.heard(lambda kind, *_: kinds.append(kind)):
+        known = held(model)
+        tokenizer = known.checkpoint.tokenizer or Numbers()
+        if placed not in known.engines:
+            known.engines[placed] = generate.build(known.checkpoint, placed)
+        start = time.perf_counter()
+        asks = tokenizer.chat_template is not None if chat is None else chat
+        if asks and tokenizer.chat_template is None:
+            raise UserError("This model has no chat template; give a plain prompt (chat=False).")
+        ids = conversations.encode(tokenizer, conversations.ask(prompt)) if asks else tokenizer.encode(prompt)
+        made, arrivals = [], []
+        for block in generate.stream(known.engines[placed], [ids], new_tokens, sampler, seed, tokenizer.stop):
+            arrivals.append(time.perf_counter() - start)
+            made += block[:, 0].tolist()
+    view = View(tokenizer.decode(made), tuple(made), arrivals[0], arrivals[-1])
+    rate, compiled = view.tokens_per_second, compilations.compiled(kinds)
+    return view.text, Stats(view.tokens, view.seconds, view.ttft, rate, compiled, asks)
