@@ -1,22 +1,66 @@
-"""What others published, and how they measured it."""
+"""What others published, where it stands, and what was wrong with its measuring."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from llama_jax.plumbing import paths
 
 COLD_LOOP = 5  # iterations, as published
 FILE = paths.ROOT / "data" / "published.csv"
+STANDINGS = {  # as they stand beside a value → in words
+    "document": "stands in the document",
+    "repository": "stands in the stored results of the document's repository",
+    "computed": "computed here from rows of the one or the other",
+}
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published figure. source: repository, file and section. standing: of `STANDINGS`. wrong: with its
+    measuring."""
+
+    claim: str
+    quantity: str
+    value: float
+    unit: str
+    system: str
+    source: str
+    standing: str
+    wrong: str
 
 
 def table():
-    """What was published, a pandas.DataFrame: claim, quantity, value, unit, system, and what was wrong with its
-    measuring."""
+    """What was published, a pandas.DataFrame with the fields of `Published`, one line each."""
     import pandas as pd
 
-    return pd.read_csv(FILE)
+    return pd.read_csv(FILE, keep_default_na=False)
+
+
+def of(claim: str, quantity: str) -> Published:
+    """One published figure. Raises KeyError where there is none."""
+    known = table()
+    found = known[(known["claim"] == claim) & (known["quantity"] == quantity)].to_dict("records")
+    if not found:
+        raise KeyError((claim, quantity))
+    return Published(**found[0])
 
 
 def figure_of(claim: str, quantity: str) -> float:
-    """One published figure. Raises KeyError when there is none."""
-    known = table().set_index(["claim", "quantity"])["value"]
-    return float(known.loc[(claim, quantity)])
+    """One published figure's value. Raises KeyError where there is none."""
+    return of(claim, quantity).value
+
+
+def standing(claim: str, *quantities: str) -> str:
+    """Where these figures of a claim stand, as it is written beside them: `document`, or `document, computed`. Raises
+    KeyError where there is none."""
+    return ", ".join(dict.fromkeys(of(claim, quantity).standing for quantity in quantities))
+
+
+def factor(claim: str, quantity: str) -> str:
+    """A promised factor: `2x`, or `5x to 10x` where its least and most were published. Raises KeyError where there is
+    none."""
+    try:
+        return f"{figure_of(claim, quantity):g}x"
+    except KeyError:
+        return " to ".join(f"{figure_of(claim, f'{quantity}, {end}'):g}x" for end in ("least", "most"))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_lab.bench.published import standing
 from llama_lab.bench.wording import interval
 from llama_lab.experiments.honest_measurement import finding
 from llama_lab.figures import notes, rows
@@ -25,13 +26,14 @@ def speed_ups(entries: Sequence[dict], limit: float) -> Figure:
     """
     figure, axes = new(10, 3.8)
     heights = rows.heights(axes, [e["label"] for e in entries])
+    where = standing("kv-cache", "speed-up, short warm-up", "speed-up, long warm-up")
     for e in entries:
         height = heights[e["label"]]
         for name, shade, marker, up in (("uncached", WITHOUT, "s", -0.12), ("cached", WITH, "o", 0.12)):
             rows.points(axes, e[name], height + up, shade, spread=0, s=34, marker=marker, alpha=0.7, zorder=3)
         middles = [np.median(e["uncached"]), np.median(e["cached"])]
         axes.plot(middles, [height] * 2, color="#999999", linewidth=1.2, zorder=1)
-        known = f"published {e['published']:.2f}x\n" if e["published"] else "never published\n"
+        known = f"published {e['published']:.2f}x ({where})\n" if e["published"] else "never published\n"
         words = known + "here " + interval_words(e["ratio"])
         rows.beside(axes, height, words, 9.5, x=1.02, color="black" if e["guard"] else BAD)
         guard = "this protocol: counts" if e["guard"] else "as published: compilations inside"
@@ -63,7 +65,7 @@ def first_tokens(first: dict, limit_ms: float) -> Figure:
         left.text(x, value, f"{value:.2f}", ha="center", va="bottom", fontsize=10)
     left.set_ylabel("time to first token, ms")
     left.grid(axis="x", visible=False)
-    left.set_title("as published", pad=18)
+    left.set_title(f"as published ({standing('ttft', 'mean, JIT-only', 'P99, JIT-only')})", pad=18)
     top, bottom = rows.heights(right, ["5, the first cold", f"{len(warm)} warm requests"]).values()
     spread = np.random.default_rng(0)
     for times, shade, height in ((cold, BAD, top), (warm, WITH, bottom)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from llama_lab.bench.claim import Claim, Comparison, stated
+from llama_lab.bench.published import standing
 
 
 def claim(speed_ups: Sequence[dict]) -> Claim:
@@ -26,8 +27,9 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
     """What is left of three published ways of timing once the protocol is applied."""
     apart = {way: sum(r[way].excludes_one for r in rounds) for way in ("sequential", "interleaved")}
     published = [f"{e['published']:.2f}x ({e['label']})" for e in speed_ups if e["published"]]
+    where = standing("kv-cache", "speed-up, short warm-up", "speed-up, long warm-up")
     return claim(speed_ups).text(
-        f"of another model on another machine {' and '.join(published)} were published",
+        f"of another model on another machine {' and '.join(published)} were published ({where})",
         Comparison(speed_ups[0]["ratio"], "a cache", f"none ({speed_ups[0]['label']})", "speed").words,
         f"the mean first-token time of {len(first['cold'])} requests, the first of them cold, is"
         f" {first['cold_mean'] / first['naive_p99']:.1f} times the 99th percentile of {len(first['warm'])} warm ones",

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from llama_lab.bench import statistics, summary
+from llama_lab.bench.published import standing
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed
@@ -70,7 +71,8 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
 def published_case(case: dict) -> Figure:
     """The published 15-token case beside ours, all four combinations warm. case: `measure.published_case`."""
     published, over = case["published"], "the first over this:\n"
-    slow, fast = "published: no cache, cold", "published: cache + jit, warm"
+    where = standing("kv-cache", "tokens/s, no cache", "tokens/s, cache and jit", "speed-up, long warm-up")
+    slow, fast = f"published ({where}): no cache, cold", f"published ({where}): cache + jit, warm"
     figure, axes = new(9.5, 4.2)
     heights = rows.heights(axes, [slow, fast, *COMBINATIONS.values()])
     for label, rate in ((slow, published["slow"]), (fast, published["fast"])):

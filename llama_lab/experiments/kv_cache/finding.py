@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from llama_lab.bench.claim import Claim, Comparison, stated
+from llama_lab.bench.published import standing
 from llama_lab.bench.statistics import Ratio
 
 
@@ -28,9 +29,10 @@ def kv_cache(case: dict, contexts: Mapping[int, Ratio], quality: Sequence[dict])
         Comparison(case[key], "a 15-token answer on GPT-2's shapes with cache and jit", other, "speed")
         for key, other in (("both", "neither"), ("cache_alone", "jit without cache"))
     )
+    where = standing("kv-cache", "speed-up, long warm-up")
     small = next((e for e in quality if e["kv"] == "int8"), None)
     return claim(contexts).text(
-        f"{both.words}, where {case['published']['ratio']:.2f}x was published",
+        f"{both.words}, where {case['published']['ratio']:.2f}x was published ({where})",
         alone.words,
         f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens"
         if small

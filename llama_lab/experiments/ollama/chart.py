@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
+from llama_lab.bench.published import standing
 from llama_lab.bench.statistics import UNDECIDED, Ratio
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
@@ -43,7 +44,7 @@ def tokens_per_second(
     left.set_xticks(range(len(published)), list(published))
     left.set(ylabel="tokens/s")
     left.grid(axis="x", visible=False)
-    left.set_title("as published (M1 Max)", pad=20)
+    left.set_title(f"published ({standing('throughput', *published)}, M1 Max)", pad=20)
     histogram(right, entries)
     ratio_words = f"{entries[0]['name']} over {entries[1]['name']}: {interval_words(ratio)}" if ratio else ""
     alone = " and ".join(e["name"] for e in entries) or "Nothing counts"

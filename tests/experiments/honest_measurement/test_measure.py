@@ -48,13 +48,6 @@ def order_claim():
     return made
 
 
-def test_the_published_figures_are_there():
-    assert published.figure_of("kv-cache", "speed-up, long warm-up") == 16.32
-    assert set(published.table().columns) == {"claim", "quantity", "value", "unit", "system", "wrong"}
-    with pytest.raises(KeyError):
-        published.figure_of("ttft", "nothing")
-
-
 def test_speed_ups_by_what_was_warm():
     short, cold, warm = measure.speed_ups(cache_claim())
     assert [round(f["ratio"].value, 6) for f in (short, cold, warm)] == [2.0, 30.0, 3.0]

@@ -90,6 +90,8 @@ def test_cold_rows_reach_the_median_and_say_how_much_longer_it_is():
 def test_mixed_means_stand_beside_the_published_ones():
     figure = mixed(everything())
     assert "mean 1.28x of P99" in words(figure)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels[:2] == ["published: JIT-only (document)", "published: plain (repository)"]
     assert "mean 5.1x of the largest" in words(figure)
     assert "no subject has a cold and 4 warm requests" in words(mixed(everything(blocks=1)))
 
