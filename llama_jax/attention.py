@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Bool, Float
+from llama_jax.axes import Array, Bool, Float, Int
+from llama_jax.config import ModelConfig
 from llama_jax.linear import linear
+from llama_jax.plumbing.errors import UserError
 from llama_jax.taps import untapped
 
 
@@ -31,6 +33,21 @@ class CallPositions:
     cos: jax.Array | None  # [B 1 T h/2]; None without rotary embedding
     sin: jax.Array | None  # [B 1 T h/2]
     mask: jax.Array  # bool [B T S]: which cached positions each token may see
+
+
+def attention_mask(config: ModelConfig, position_mask: Int[Array, "B W"]) -> Bool[Array, "B W"]:
+    """Which positions hold a token: 1 where one does, 0 where there is padding. Those after the W that are given do.
+
+    This is a row a sequence. `layer.forward` adds the causal part, which depends on where a call's tokens stand in the
+    cache. Padding may stand anywhere; positions are counted without it.
+    Raises UserError for a mask of another shape or kind, or longer than the model's context.
+    """
+    shape, dtype = jnp.shape(position_mask), jnp.result_type(position_mask)
+    if len(shape) != 2 or not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)):
+        raise UserError(f"The position mask is {dtype}{list(shape)}; it must be 1 or 0 for each token id, int32 [B T].")
+    if shape[1] > config.max_position_embeddings:
+        raise UserError(f"The position mask has {shape[1]} positions, the model {config.max_position_embeddings}.")
+    return jnp.asarray(position_mask, bool)
 
 
 def attend(

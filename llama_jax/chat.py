@@ -10,7 +10,8 @@ import sys
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal, TypedDict
 
 from pydantic import ConfigDict, Field
 
@@ -19,7 +20,12 @@ from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 from llama_jax.tokenizer import Tokenizer, check_length, check_text
 
-Message = dict[str, str]  # {"role": "system" | "user" | "assistant", "content": text}
+
+class Message(TypedDict):
+    """What one side of a conversation says: Message(role="user", content="Hi")."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
 
 
 class GivenMessage(boundary.Declared):
@@ -40,6 +46,22 @@ def render(tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = Tru
     takes too much time or memory.
     """
     return rendered(tokenizer, checked(messages), answer)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A conversation that is still to be rendered, which the tokenizer does that it is given to."""
+
+    messages: tuple[Message, ...]
+
+    def ids(self, tokenizer: Tokenizer) -> list[int]:
+        """Its token ids by this tokenizer's own chat template; the assistant's turn is open."""
+        return encode(tokenizer, self.messages)
+
+
+def render_prompt(messages: Sequence[Message]) -> Prompt:
+    """The conversation as a prompt for `BatchTokenizer.encode`. Raises UserError for messages that are none."""
+    return Prompt(tuple(checked(messages)))
 
 
 def encode(tokenizer: Tokenizer, messages: Sequence[Message], allow_special_tokens: bool = False) -> list[int]:

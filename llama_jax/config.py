@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
 
 import jax
 
@@ -29,16 +30,27 @@ def tuples(values: dict) -> dict:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
+@dataclass(frozen=True)
+class Home:
+    """Where the weights of a configuration are: the name that `checkpoint.load` knows them by, and a function of a
+    dtype that reads them."""
+
+    name: str
+    load: Callable
+
+
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class ModelConfig:
     """Shape of one transformer. Static under `jax.jit`: a new value is a new program.
 
-    The last six fields distinguish the families (`FAMILIES`). model_type: the family of the checkpoints, which
-    decides the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or "learned" ones in a
-    table.
-    hidden_act: "silu", gated (SwiGLU), or "gelu_new", GELU by its tanh formula, not gated. qkv_bias: biases of query,
-    key and value. bias: biases of all other products.
+    The six fields from `model_type` on distinguish the families (`FAMILIES`). model_type: the family of the
+    checkpoints, which decides the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or
+    "learned" ones in a table. hidden_act: "silu", gated (SwiGLU), or "gelu_new", GELU by its tanh formula, not gated.
+    qkv_bias: biases of query, key and value. bias: biases of all other products.
+
+    home: where its weights are; None where it was not read from a checkpoint. It is no part of the shape: two models
+    of one shape share their programs.
     """
 
     hidden_size: int
@@ -59,10 +71,15 @@ class ModelConfig:
     hidden_act: str = "silu"
     qkv_bias: bool = False
     bias: bool = False
+    home: Home | None = field(default=None, repr=False, compare=False)
+
+    def shape(self) -> dict:
+        """The fields as JSON values, without `home`."""
+        return {name: value for name, value in asdict(replace(self, home=None)).items() if name != "home"}
 
     @classmethod
     def from_json(cls, values: dict) -> ModelConfig:
-        """A configuration as `dataclasses.asdict` and JSON have left it."""
+        """The configuration of a `shape`."""
         scaling = values.get("rope_scaling")
         return cls(**values | {"rope_scaling": scaling and RopeScaling(**tuples(scaling))})
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax
+import jax.numpy as jnp
 
 from llama_jax.axes import Array, Float, Int
+from llama_jax.config import ModelConfig
 from llama_jax.linear import narrow
+from llama_jax.plumbing.errors import UserError
 
 
 @jax.tree_util.register_dataclass
@@ -28,3 +31,24 @@ def embed(params: Embedding, ids: Int[Array, "B T"], positions: Int[Array, "B T"
             table, ids = jax.lax.optimization_barrier((table, ids))
         x = table[ids]
         return x if params.positions is None else x + params.positions[positions]
+
+
+def forward(
+    config: ModelConfig, embeddings: Embedding, ids: Int[Array, "B T"], positions: Int[Array, "B T"] | None = None
+) -> Float[Array, "B T D"]:
+    """The first part of a step that a person composes. positions: of the ids, for a model that learned them.
+
+    Raises UserError for ids of another shape or kind, and where such a model is given no positions.
+    """
+    check_ids(ids)
+    if config.positions == "learned" and positions is None:
+        raise UserError(f"A {config.model_type} model adds learned positions; give embeddings.forward its positions=.")
+    return embed(embeddings, ids, positions)
+
+
+def check_ids(ids: Int[Array, "B T"], what: str = "The token ids") -> None:
+    """Raises UserError for what is no array of whole numbers [B T]."""
+    shape, dtype = getattr(ids, "shape", None), getattr(ids, "dtype", None)
+    if shape is None or len(shape) != 2 or not jnp.issubdtype(dtype, jnp.integer):
+        given = f"{dtype}{list(shape)}" if shape is not None else f"a {type(ids).__name__}"
+        raise UserError(f"{what} are {given}; they must be whole numbers [B T], as tokenizer.encode gives them.")

@@ -93,7 +93,7 @@ def bytes_needed(engine: Engine, every: bool, rows: int, length: int, slots: int
     uncached = placement.cache == "none"  # every call then runs all positions
     width = length if every else slots if uncached else max(min(length, PIECE), 1 + placement.drafts)
     kept_as = kvc.FUSED if placement.kernels == "fused" else placement.kv
-    dtype = kvc.DTYPES.get(kept_as, engine.params.embedding.weight.dtype)
+    dtype = kvc.DTYPES.get(kept_as, engine.params.embeddings.weight.dtype)
     position = 0 if uncached else config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
     rows_of_logits = length if every else 1 + placement.drafts
     scores, logits = config.num_attention_heads * width * slots, config.vocab_size * rows_of_logits

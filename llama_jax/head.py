@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Float
+from llama_jax.axes import Array, Float, Int
+from llama_jax.config import ModelConfig
 from llama_jax.linear import matmul
-from llama_jax.norm import Norm
+from llama_jax.norm import Norm, normaliser
+from llama_jax.plumbing.errors import UserError
 
 
 @jax.tree_util.register_dataclass
@@ -26,3 +28,22 @@ def head(
     """Logits in float32. `vocabulary` is the head's own matrix or, when tied, the embedding table."""
     with jax.named_scope("head"):
         return matmul(norm(params.norm, x), vocabulary, out_dtype=jnp.float32)
+
+
+def forward(
+    config: ModelConfig, params: Head, x: Float[Array, "B T D"], position_mask: Int[Array, "B W"]
+) -> Float[Array, "B V"]:
+    """The last part of a step that a person composes: logits of each row's last token, float32.
+
+    position_mask: of the T tokens in x, from its first column on; W may be more. One token is always the last.
+    Raises UserError for a mask of fewer rows or columns, and for a head without a matrix of its own.
+    """
+    rows, t = x.shape[:2]
+    if params.weight is None:
+        raise UserError("This head shares the embedding's matrix; model.create(config) puts it into .head.")
+    if jnp.ndim(position_mask) != 2 or position_mask.shape[0] != rows or (t > 1 and position_mask.shape[1] < t):
+        raise UserError(f"The position mask is {list(jnp.shape(position_mask))}, and x has {rows} rows of {t} tokens.")
+    if t > 1:
+        last = t - 1 - jnp.argmax(jnp.flip(jnp.asarray(position_mask[:, :t], bool), axis=1), axis=1)
+        x = jnp.take_along_axis(x, last[:, None, None], axis=1)
+    return head(params, params.weight, x, norm=normaliser(config))[:, 0]

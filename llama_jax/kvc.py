@@ -19,6 +19,7 @@ are empty, and masks and positions are derived from it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import jax
@@ -26,6 +27,7 @@ import jax.numpy as jnp
 
 from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.config import ModelConfig
+from llama_jax.plumbing.errors import UserError
 
 POLICIES = ("fixed", "growing", "none")
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "int8": jnp.int8}
@@ -34,20 +36,54 @@ FUSED = "f16"  # the dtype of the fused kernel's cache, whatever the model's
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class LayerCache:
+    """One layer's part of a cache, with its length: what `layer.forward` takes and gives."""
+
+    entry: tuple[jax.Array, ...]  # (keys, values), or int8 with their scales
+    length: jax.Array  # int32 scalar: slots in use
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class KVCache:
-    """What is kept of the tokens so far. N = B K: batch rows and key heads."""
+    """What is kept of the tokens so far. N = B K: batch rows and key heads.
+
+    `list(cache)` is one `LayerCache` a layer, and `KVCache(layers)` the whole again.
+    """
 
     # a layer: (keys, values) [N S h], int8 with (…, key scales, value scales) [N S 1]; a scan: [L N …]
     entries: tuple | None
-    ids: jax.Array | None  # [B S], policy "none" only
-    length: jax.Array  # int32 scalar: slots in use
-    pad: jax.Array  # int32 [B]: empty leading slots of each row
+    ids: jax.Array | None = None  # [B S], policy "none" only
+    length: jax.Array | None = None  # int32 scalar: slots in use
+    pad: jax.Array | None = None  # int32 [B]: empty leading slots of each row; None where a position mask says it
+
+    def __post_init__(self):
+        layers = self.entries
+        if isinstance(layers, list | tuple) and layers and all(isinstance(part, LayerCache) for part in layers):
+            object.__setattr__(self, "entries", tuple(part.entry for part in layers))
+            object.__setattr__(self, "length", layers[0].length)
+
+    def __len__(self) -> int:
+        return len(self.entries or ())
+
+    def __iter__(self) -> Iterator[LayerCache]:
+        if not isinstance(self.entries, tuple) or not isinstance(self.entries[0], tuple):
+            raise UserError("This cache is not kept layer by layer; use kvc.create(config), a fixed one, not stacked.")
+        return (LayerCache(entry, self.length) for entry in self.entries)
 
 
 def create(
-    config: ModelConfig, policy: str, pad: Int[Array, " B"], slots: int, dtype, stacked: bool = False
+    config: ModelConfig,
+    policy: str = "fixed",
+    pad: Int[Array, " B"] | None = None,
+    slots: int = 512,
+    dtype=jnp.float32,
+    stacked: bool = False,
+    *,
+    rows: int = 1,
 ) -> KVCache:
-    """An empty cache for B rows and `slots` positions (growing: zero positions)."""
+    """An empty cache for B rows and `slots` positions (growing: zero positions). rows: B, where no `pad` says it."""
+    pad = jnp.zeros(rows, jnp.int32) if pad is None else pad
     shape = (pad.shape[0] * config.num_key_value_heads, 0 if policy == "growing" else slots)
     parts = [(config.head_dim, dtype)] * 2 + [(1, jnp.float32)] * (2 if dtype == jnp.int8 else 0)
 

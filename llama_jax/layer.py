@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from llama_jax import attention, kvc, rope
 from llama_jax.attention import Attention, CallPositions
-from llama_jax.axes import Array, Float
-from llama_jax.ffn import FFN
-from llama_jax.norm import Norm
+from llama_jax.axes import Array, Bool, Float
+from llama_jax.config import ModelConfig
+from llama_jax.ffn import FFN, FFNS
+from llama_jax.kvc import LayerCache
+from llama_jax.norm import Norm, normaliser
+from llama_jax.plumbing.errors import UserError
+from llama_jax.rope import Rope
 from llama_jax.taps import untapped
 
 
@@ -40,3 +48,74 @@ def layer(
         mixed, entry = attend(params.attention, norm(params.attention_norm, x), where, entry)
         x = tap("resid_mid", x + tap("attn_out", mixed))
         return tap("resid_post", x + tap("mlp_out", ffn(params.ffn, norm(params.ffn_norm, x)))), entry
+
+
+def assembled(
+    config: ModelConfig,
+    norm: Callable,
+    append: Callable,
+    place: Callable = lambda name, function: function,
+    tap: Callable = untapped,
+) -> Callable:
+    """layer(params, x, where, entry) of this model, each function in it passed through place(name, function).
+
+    append: one of `kvc.APPEND`.
+    """
+    rotate = place("rope", rope.rotate) if config.positions == "rope" else rope.unrotated
+    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=append, tap=tap)
+    ffn = place("ffn", FFNS[config.hidden_act])
+    return place("layer", partial(layer, norm=norm, attend=place("attend", attend), ffn=ffn, tap=tap))
+
+
+def forward(
+    config: ModelConfig,
+    params: Layer,
+    rotation: Rope,
+    mask: Bool[Array, "B W"],
+    x: Float[Array, "B T D"],
+    layer_cache: LayerCache,
+) -> tuple[Float[Array, "B T D"], LayerCache]:
+    """One layer of a step that a person composes: (x, the layer's cache with T more positions).
+
+    rotation: `model.create(config).rope`. mask: from `attention.attention_mask`.
+    Raises UserError for a mask or a cache that does not fit, and for a full cache. Inside `jax.jit` nobody can see how
+    full a cache is: what is past its last slot is NaN there.
+    """
+    check(config, mask, x, layer_cache)
+    slot, (t, slots) = layer_cache.length, (x.shape[1], layer_cache.entry[0].shape[1])
+    if isinstance(slot, jax.core.Tracer):
+        x = jnp.where(slot + t <= slots, x, jnp.nan)
+    elif slot + t > slots:
+        raise UserError(f"The cache has {slots} slots, {slot} of them in use; create it with slots={slot + t} or more.")
+    where = call_positions(rotation, mask, slot, t, slots)
+    x, entry = assembled(config, normaliser(config), kvc.append_fixed)(params, x, where, layer_cache.entry)
+    return x, LayerCache(entry, slot + t)
+
+
+def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
+    """Raises UserError where the mask, the tokens and the cache are not of one call and one model."""
+    rows, t, width = x.shape
+    if width != config.hidden_size:
+        raise UserError(f"x has vectors of {width} numbers, the model's have {config.hidden_size}.")
+    if mask.shape[0] != rows or 1 < t > mask.shape[1]:
+        raise UserError(f"The attention mask is {list(mask.shape)}, and x has {rows} rows of {t} tokens.")
+    n, slots, size = layer_cache.entry[0].shape
+    if (n, size) != (rows * config.num_key_value_heads, config.head_dim):
+        raise UserError(
+            f"The cache has {n} rows of heads of {size} numbers, this call needs {rows * config.num_key_value_heads} of"
+            f" {config.head_dim}; create it with kvc.create(config, rows={rows})."
+        )
+    if mask.shape[1] > slots:
+        raise UserError(f"The attention mask has {mask.shape[1]} positions, the cache {slots} slots.")
+
+
+def call_positions(rotation: Rope, mask: Bool[Array, "B W"], slot, t: int, slots: int) -> CallPositions:
+    """Where the T tokens of a call stand that begins at `slot`, and what each may see of a cache of `slots`."""
+    real = jnp.pad(mask, ((0, 0), (0, slots - mask.shape[1])), constant_values=True)
+    queries = slot + jnp.arange(t, dtype=jnp.int32)
+    seen = (jnp.arange(slots) <= queries[:, None]) & real[:, None]
+    if rotation.inverse is None:
+        return CallPositions(slot, None, None, seen)
+    counted = jnp.maximum(jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1, 0)
+    positions = jax.lax.dynamic_slice_in_dim(counted, slot, t, axis=1)
+    return CallPositions(slot, *rope.angles(positions, np.asarray(rotation.inverse, np.float32)), seen)

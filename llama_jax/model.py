@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
@@ -12,12 +12,14 @@ import numpy as np
 from llama_jax import kvc, quantise, rope
 from llama_jax.attention import CallPositions
 from llama_jax.axes import Array, Int
+from llama_jax.config import ModelConfig
 from llama_jax.embeddings import Embedding
 from llama_jax.head import Head
 from llama_jax.kvc import KVCache
 from llama_jax.layer import Layer
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import Blocks, Product, is_quantised
+from llama_jax.rope import Rope
 
 
 @jax.tree_util.register_dataclass
@@ -25,10 +27,27 @@ from llama_jax.quantise import Blocks, Product, is_quantised
 class Model:
     """The weights."""
 
-    embedding: Embedding
+    embeddings: Embedding
     # a tuple (unrolled), one Layer whose leaves carry a leading L axis (scan), or `kernels.packed`
     layers: tuple[Layer, ...] | Layer
     head: Head
+    rope: Rope | None = field(default=None, metadata=dict(static=True))  # of a model made by `create`
+
+
+def create(config: ModelConfig, params: Model | None = None, dtype: str = "float32") -> Model:
+    """A model's weights for a step that a person composes of its parts: with `rope`, and with a matrix in the head also
+    where it is the embedding's. params: weights that are loaded already; else they are read from where `config` was.
+
+    Raises UserError where `config` says nothing of weights, as `checkpoint.load` does, and for layers that are stacked.
+    """
+    if params is None:
+        if config.home is None:
+            raise UserError("This configuration names no weights; use checkpoint.load_config(name), or give params.")
+        params = config.home.load(dtype)
+    if not isinstance(params.layers, tuple):
+        raise UserError("These layers are stacked or packed into one; use the weights as checkpoint.load gives them.")
+    weight = params.embeddings.weight if params.head.weight is None else params.head.weight
+    return replace(params, head=replace(params.head, weight=weight), rope=rope.create(config))
 
 
 @dataclass(frozen=True)
@@ -51,10 +70,10 @@ def transform(model: Model, ids: Int[Array, "B T"], cache: KVCache, *, parts: Pa
     mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], parts.policy))
     rotation = (None, None) if parts.inverse is None else rope.angles(positions, parts.inverse)
     where = CallPositions(slot, *rotation, mask)
-    x, entries = parts.layers(model.layers, parts.embed(model.embedding, ids, positions), where, opened.entries)
+    x, entries = parts.layers(model.layers, parts.embed(model.embeddings, ids, positions), where, opened.entries)
     if not every:
         x = jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
-    vocabulary = model.embedding.weight if model.head.weight is None else model.head.weight
+    vocabulary = model.embeddings.weight if model.head.weight is None else model.head.weight
     logits = parts.head(model.head, vocabulary, x)
     return logits if every else logits[:, 0], replace(opened, entries=entries, length=cache.length + t)
 
@@ -102,7 +121,7 @@ def cast(model: Model, dtype) -> Model:
 def on_matrices(function: Callable, model: Model) -> Model:
     """The model with function(weight, is it the vocabulary's) in the place of each matrix that it multiplies by; layers
     not stacked."""
-    embedding = replace(model.embedding, weight=function(model.embedding.weight, True))
+    embeddings = replace(model.embeddings, weight=function(model.embeddings.weight, True))
     head = model.head if model.head.weight is None else replace(model.head, weight=function(model.head.weight, True))
 
     def within(block: Layer) -> Layer:
@@ -113,7 +132,7 @@ def on_matrices(function: Callable, model: Model) -> Model:
             ffn=replace(net, gate_up=function(net.gate_up, False), down=function(net.down, False)),
         )
 
-    return Model(embedding, tuple(map(within, model.layers)), head)
+    return Model(embeddings, tuple(map(within, model.layers)), head)
 
 
 def quantised(model: Model, form: str) -> Model:
@@ -160,4 +179,4 @@ def kinds(model: Model) -> str:
     "q4_1+q8_0"."""
     names = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
     names.update(*getattr(model.layers, "kinds", ()))  # those of a `kernels.packed.Packed`
-    return "+".join(sorted(names)) or model.embedding.weight.dtype.name
+    return "+".join(sorted(names)) or model.embeddings.weight.dtype.name

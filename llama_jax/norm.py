@@ -4,12 +4,15 @@ dtype."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from llama_jax.axes import Array, Float
+from llama_jax.config import ModelConfig
 
 
 @jax.tree_util.register_dataclass
@@ -37,3 +40,8 @@ def layer_norm(params: Norm, x: Float[Array, "... D"], *, eps: float) -> Float[A
 
 
 NORMS = {"rms": rms_norm, "layer": layer_norm}
+
+
+def normaliser(config: ModelConfig) -> Callable:
+    """norm(params, x) → x of this model."""
+    return partial(NORMS[config.norm], eps=config.norm_eps)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from llama_jax import generate
 from llama_jax.generate import Engine
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.threads import ahead
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.tokenizer import Numbers, Tokenizer
 
 BOUND = 8  # items between two stages
 
@@ -28,23 +27,6 @@ class Piece(NamedTuple):
     request: int  # index of its prompt
     text: str
     token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Stands in for the tokenizer of a model that has none: a text is its token ids, written as numbers."""
-
-    stop: tuple[int, ...] = ()
-    chat_template = None
-
-    def encode(self, text: str, special: bool = True, allow_special_tokens: bool = False) -> list[int]:
-        try:
-            return [int(word) for word in text.replace(",", " ").split()]
-        except ValueError:
-            raise UserError("This model has no tokenizer; write the prompt as token ids, such as 1, 2, 3.") from None
-
-    def decode(self, ids: Iterable[int]) -> str:
-        return " ".join(str(int(i)) for i in ids)
 
 
 def reader(tokenizer: Tokenizer | Numbers) -> Callable[[Iterable[int]], str]:

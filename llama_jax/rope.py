@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,20 @@ import numpy as np
 
 from llama_jax.axes import Array, Float, Int
 from llama_jax.config import ModelConfig, RopeScaling
+
+
+@jax.tree_util.register_static
+@dataclass(frozen=True)
+class Rope:
+    """Angular frequencies in radians a position, [h/2], scaling applied; None for a model with learned positions. Part
+    of the program, as the configuration is."""
+
+    inverse: tuple[float, ...] | None
+
+
+def create(config: ModelConfig) -> Rope:
+    """What `layer.forward` rotates by."""
+    return Rope(tuple(frequencies(config).tolist()) if config.positions == "rope" else None)
 
 
 def frequencies(config: ModelConfig) -> np.ndarray:

@@ -211,7 +211,7 @@ def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
     known = {
         "jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}",
         "device": " ".join(filter(None, where)),
-        "model": asdict(config),
+        "model": config.shape(),
         "placement": chosen,
         "dtype of weights": weights,
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),

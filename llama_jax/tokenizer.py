@@ -13,8 +13,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import tokenizers
 
+from llama_jax.axes import Array, Int
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 
@@ -115,6 +119,58 @@ class Tokenizer:
 
 
 NOTHING = re.compile("(?!)")
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Stands in for the tokenizer of a model that has none: a text is its token ids, written as numbers."""
+
+    stop: tuple[int, ...] = ()
+    chat_template = None
+
+    def encode(self, text: str, special: bool = True, allow_special_tokens: bool = False) -> list[int]:
+        try:
+            return [int(word) for word in text.replace(",", " ").split()]
+        except ValueError:
+            raise UserError("This model has no tokenizer; write the prompt as token ids, such as 1, 2, 3.") from None
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return " ".join(str(int(i)) for i in ids)
+
+
+@dataclass(frozen=True)
+class BatchTokenizer:
+    """Prompts to arrays of token ids, and back, for a step that a person composes. text: what it stands on, with lists
+    of ids."""
+
+    text: Tokenizer | Numbers
+
+    @property
+    def stop_tokens(self) -> jax.Array:
+        """Ids that end an answer, int32 [N]."""
+        return jnp.asarray(self.text.stop, jnp.int32)
+
+    def encode(self, prompts) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
+        """(ids, position mask) of one prompt or a list of them, both int32 [B T]. A prompt is a text, or a conversation
+        as `chat.render_prompt` gives it. The mask is 0 where a shorter prompt is padded, on its left, and else 1.
+
+        Raises UserError for what is no prompt or has no tokens, and for a conversation where there is no template.
+        """
+        given = prompts if isinstance(prompts, list | tuple) else [prompts]
+        rows = [prompt.ids(self.text) if hasattr(prompt, "ids") else self.text.encode(prompt) for prompt in given]
+        if not rows or not all(rows):
+            raise UserError("There is no prompt, or one without a token; give a text or several.")
+        width = max(map(len, rows))
+        ids, mask = np.zeros((2, len(rows), width), np.int32)
+        for i, row in enumerate(rows):
+            ids[i, width - len(row) :], mask[i, width - len(row) :] = row, 1
+        return jnp.asarray(ids), jnp.asarray(mask)
+
+    def decode(self, ids: Int[Array, "B T"]) -> tuple[str, ...]:
+        """The text of each row, special tokens left out. Raises UserError for an array that is not [B T]."""
+        if np.ndim(ids) != 2:
+            raise UserError(f"The token ids are {list(np.shape(ids))}; decode takes [B T].")
+        return tuple(self.text.decode(row) for row in np.asarray(ids))
 
 
 def check_length(size: int, what: str) -> None:

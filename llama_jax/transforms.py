@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jax.experimental import io_callback
 from jax.experimental.compilation_cache import compilation_cache
 
-from llama_jax import attention, embeddings, ffn, head, kvc, layer, model, norm, rope, sampling
+from llama_jax import embeddings, head, kvc, layer, model, norm, rope, sampling
 from llama_jax.config import ModelConfig
 from llama_jax.decoding import drafts, steps
 from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
@@ -146,24 +146,13 @@ def tree(
 
     tap(name, value) → value: called at the points that `taps` lists.
     """
-    rotary = config.positions == "rope"
-    rotate = place("rope", rope.rotate) if rotary else rope.unrotated
-    normalise = place("norm", partial(norm.NORMS[config.norm], eps=config.norm_eps))
-    attend = partial(
-        attention.attend, head_dim=config.head_dim, rope=rotate, append=kvc.APPEND[placement.cache], tap=tap
-    )
-    block = partial(
-        layer.layer,
-        norm=normalise,
-        attend=place("attend", attend),
-        ffn=place("ffn", ffn.FFNS[config.hidden_act]),
-        tap=tap,
-    )
+    normalise = place("norm", norm.normaliser(config))
+    block = layer.assembled(config, normalise, kvc.APPEND[placement.cache], place, tap)
     parts = model.Parts(
-        inverse=rope.frequencies(config) if rotary else None,
+        inverse=rope.frequencies(config) if config.positions == "rope" else None,
         policy=placement.cache,
         embed=place("embed", embeddings.embed),
-        layers=partial(model.LAYERS[placement.layers], layer=place("layer", block)),
+        layers=partial(model.LAYERS[placement.layers], layer=block),
         head=place("head", partial(head.head, norm=normalise)),
     )
     return place("transform", partial(model.transform, parts=parts)), partial(model.transform, parts=parts, every=True)
@@ -297,7 +286,7 @@ def prepare(params: model.Model, placement: Placement) -> model.Model:
         params = model.cast(params, {"f32": jnp.float32, "bf16": jnp.bfloat16}[placement.weights])
     elif placement.weights != "loaded":
         params = model.quantised(params, placement.weights)
-    elif placement.kernels != "none" and not is_quantised(params.embedding.weight):
+    elif placement.kernels != "none" and not is_quantised(params.embeddings.weight):
         params = model.quantised(params, "q8_0")
     if placement.kernels != "none":
         from llama_jax.kernels import gemv  # here: it needs libraries that may be missing

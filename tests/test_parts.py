@@ -1,42 +1,245 @@
-"""The slow tests in parts, as CI runs them: together they are all, and none runs in a part by chance."""
+"""A step that a person composes of the model's parts: equal to the package's own, under any place of jit."""
 
-from itertools import chain
-from types import SimpleNamespace
+from functools import partial
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from tests import conftest
+import llama_jax as ll
+from llama_jax import checkpoint, config, kvc, model
+from llama_jax.chat import Message
+from llama_jax.checkpoint import ModelConfig
+from llama_jax.checkpoint.random import open_random
+from llama_jax.checkpoint.tensors import assemble
+from llama_jax.kvc import KVCache
+from llama_jax.plumbing.errors import UserError
+from tests.activations.stores import says
 
-pytest_plugins = ["pytester"]
-
-
-def item(file, slow=True, always=False):
-    mark = SimpleNamespace(args=("always",) if always else ())
-    return SimpleNamespace(path=file, always=always or not slow, get_closest_marker=lambda name: mark if slow else None)
-
-
-def test_parts_are_all_and_share_only_what_always_runs():
-    items = [item(file) for file in "abcde" for _ in range(2)] + [item("f", always=True), item("a", slow=False)]
-    parts = [conftest.part_of(items, k, 3) for k in (1, 2, 3)]
-    for kept, out in parts:
-        assert sorted(map(id, kept + out)) == sorted(map(id, items))
-        assert all(test in kept for test in items if test.always)
-        assert not {test.path for test in kept if not test.always} & {test.path for test in out}  # whole files
-    shared = [test for test in chain(*(kept for kept, _ in parts)) if not test.always]
-    assert sorted(map(id, shared)) == sorted(id(test) for test in items if not test.always)
+PROMPTS = ([5, 9, 2, 77, 31], [8, 3])  # of two lengths: the second is padded
 
 
-@pytest.mark.parametrize("part", ["4/3", "0/3", "x"])
-def test_a_part_that_is_none_is_one_line(part):
-    with pytest.raises(pytest.UsageError, match=f"--part is {part}; it must be k/n, such as 1/3"):
-        conftest.asked_part(SimpleNamespace(option=SimpleNamespace(part=part)))
+@pytest.fixture(scope="module", params=["llama", "qwen2"])
+def composed(request):
+    cfg = config.tiny(request.param)
+    params = assemble(open_random(cfg, 0), "float32")
+    return cfg, params, model.create(cfg, params)
 
 
-@pytest.mark.slow
-def test_the_option_leaves_tests_out(pytester, request):
-    pytester.makeini("[pytest]\nmarkers = slow")
-    pytester.makeconftest((request.config.rootpath / "tests" / "conftest.py").read_text())
-    code = "import pytest\n\n@pytest.mark.slow\ndef test_it():\n    pass\n"
-    pytester.makepyfile(test_a=code, test_b=code)
-    done = pytester.runpytest_inprocess("-m", "slow", "-p", "no:cacheprovider", "--part", "2/2")
-    done.assert_outcomes(passed=1, deselected=1)
+def padded(side: str = "left", width: int = 5) -> tuple[jax.Array, jax.Array]:
+    """(ids, position mask) of PROMPTS."""
+    ids, mask = np.zeros((2, len(PROMPTS), width), np.int32)
+    for i, prompt in enumerate(PROMPTS):
+        at = slice(width - len(prompt), width) if side == "left" else slice(len(prompt))
+        ids[i, at], mask[i, at] = prompt, 1
+    return jnp.asarray(ids), jnp.asarray(mask)
+
+
+def transform(cfg, params, ids, position_mask, cache, layer=ll.layer.forward, positions=None):
+    x = ll.embeddings.forward(cfg, params.embeddings, ids, positions)
+    mask, layers = ll.attention.attention_mask(cfg, position_mask), list(cache)
+    for i, part in enumerate(params.layers):
+        x, layers[i] = layer(cfg, part, params.rope, mask, x, layers[i])
+    return ll.head.forward(cfg, params.head, x, position_mask), KVCache(layers)
+
+
+def greedy(step, cfg, params, ids, position_mask, count: int, slots: int = 16) -> np.ndarray:
+    """Tokens [B count] of a step (ids, position mask, cache) → (logits, cache)."""
+    cache, tokens = kvc.create(cfg, slots=slots, rows=len(ids)), []
+    for _ in range(count):
+        logits, cache = step(cfg, params, ids, position_mask, cache)
+        ids = jnp.argmax(logits, axis=-1, keepdims=True).astype(jnp.int32)
+        tokens.append(ids)
+    return np.concatenate(tokens, axis=1)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("jitted", ["nothing", "layer", "transform"])
+def test_the_composed_step_makes_the_packages_tokens(composed, jitted, side):
+    cfg, params, made = composed
+    layer = jax.jit(ll.layer.forward, static_argnames="config") if jitted == "layer" else ll.layer.forward
+    step = partial(transform, layer=layer)
+    step = jax.jit(step, static_argnums=0) if jitted == "transform" else step
+    engine = ll.bind(cfg, params, ll.parse("step"))
+    expected = [answer.token_ids for answer in ll.answer(engine, PROMPTS, 6)]
+    assert greedy(step, cfg, made, *padded(side), 6).tolist() == [list(row) for row in expected]
+
+
+def test_a_prompt_may_come_in_pieces(composed):
+    cfg, _, made = composed
+    ids, mask = padded()
+    whole, _ = transform(cfg, made, ids, mask, kvc.create(cfg, slots=8, rows=2))
+    _, cache = transform(cfg, made, ids[:, :4], mask, kvc.create(cfg, slots=8, rows=2))
+    pieces, cache = transform(cfg, made, ids[:, 4:], mask, cache)
+    np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-5)
+    assert int(cache.length) == 5
+
+
+def test_learned_positions_are_asked_for():
+    cfg = config.tiny("gpt2")
+    params = assemble(open_random(cfg, 0), "float32")
+    made, ids, ones = model.create(cfg, params), jnp.asarray([PROMPTS[0]]), jnp.ones((1, 5), jnp.int32)
+    with says("learned positions", "positions="):
+        transform(cfg, made, ids, ones, kvc.create(cfg))
+    logits, _ = transform(cfg, made, ids, ones, kvc.create(cfg), positions=jnp.arange(5)[None])
+    engine = ll.bind(cfg, params, ll.parse("step"))
+    np.testing.assert_allclose(logits[0], ll.logits(engine, PROMPTS[0])[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_two_models_of_one_shape_share_a_program(composed):
+    cfg, _, made = composed
+    step = jax.jit(partial(transform), static_argnums=0)
+    for home in (None, config.Home("one", None), config.Home("two", None)):
+        placed = ModelConfig(**vars(cfg) | {"home": home})
+        assert placed == cfg
+        assert "home" not in placed.shape()
+        step(placed, made, *padded(), kvc.create(cfg, rows=2, slots=8))
+    assert step._cache_size() == 1
+
+
+def test_a_full_cache_is_a_line_outside_jit_and_not_a_number_inside(composed):
+    cfg, _, made = composed
+    cache = kvc.create(cfg, slots=6, rows=2)
+    step = jax.jit(transform, static_argnums=0)
+    for jitted in (False, True):
+        logits, filled = (step if jitted else transform)(cfg, made, *padded(), cache)
+        token = jnp.zeros((2, 1), jnp.int32)
+        logits, filled = (step if jitted else transform)(cfg, made, token, padded()[1], filled)
+        assert np.isfinite(logits).all()
+    assert np.isnan(step(cfg, made, token, padded()[1], filled)[0]).all()
+    with says("6 slots", "slots=7"):
+        transform(cfg, made, token, padded()[1], filled)
+
+
+def wrong(name, cfg, made):
+    """A call with one thing wrong."""
+    ids, mask = padded()
+    good = dict(cfg=cfg, params=made, ids=ids, position_mask=mask, cache=kvc.create(cfg, slots=8, rows=2))
+    other = config.tiny(cfg.model_type, head_dim=16)
+    changes = {
+        "flat ids": dict(ids=ids[0]),
+        "float ids": dict(ids=ids * 1.0),
+        "list of ids": dict(ids=[[1, 2]]),
+        "mask of fewer tokens": dict(position_mask=mask[:, :3]),
+        "mask of fewer rows": dict(position_mask=mask[:1]),
+        "flat mask": dict(position_mask=mask[0]),
+        "mask of floats": dict(position_mask=mask * 1.0),
+        "mask past the cache": dict(position_mask=jnp.ones((2, 9), jnp.int32)),
+        "mask past the context": dict(position_mask=jnp.ones((2, 257), jnp.int32)),
+        "cache of another config": dict(cache=kvc.create(other, slots=8, rows=2)),
+        "cache of fewer rows": dict(cache=kvc.create(cfg, slots=8)),
+        "cache without slots": dict(cache=kvc.create(cfg, "growing", rows=2)),
+        "cache without keys": dict(cache=kvc.create(cfg, "none", rows=2)),
+        "stacked cache": dict(cache=kvc.create(cfg, rows=2, stacked=True)),
+        "tied head": dict(params=ll.model.Model(made.embeddings, made.layers, made.head, made.rope)),
+    }[name]
+    return good | changes
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    {
+        "flat ids": ["int32[5]", "[B T]"],
+        "float ids": ["float32[2, 5]", "whole numbers"],
+        "list of ids": ["a list", "tokenizer.encode"],
+        "mask of fewer tokens": ["[2, 3]", "2 rows of 5"],
+        "mask of fewer rows": ["[1, 5]", "2 rows of 5"],
+        "flat mask": ["int32[5]", "[B T]"],
+        "mask of floats": ["float32[2, 5]", "1 or 0"],
+        "mask past the cache": ["9 positions", "8 slots"],
+        "mask past the context": ["257", "256"],
+        "cache of another config": ["of 16 numbers", "kvc.create(config, rows=2)"],
+        "cache of fewer rows": ["rows=2"],
+        "cache without slots": ["9 positions|0 slots"],
+        "cache without keys": ["layer by layer", "kvc.create(config)"],
+        "stacked cache": ["layer by layer", "not stacked"],
+    }.items(),
+)
+def test_wrong_input_is_one_line(composed, name, words):
+    cfg, _, made = composed
+    with pytest.raises(UserError) as raised:
+        transform(*wrong(name, cfg, made).values())
+    assert all(any(word in str(raised.value) for word in words_of.split("|")) for words_of in words), raised.value
+
+
+def test_what_create_refuses(composed):
+    cfg, params, _ = composed
+    with says("names no weights", "load_config"):
+        model.create(cfg)
+    with says("stacked"):
+        model.create(cfg, model.stack(params))
+    with says("shares the embedding's matrix", "model.create"):
+        ll.head.forward(cfg, params.head, jnp.zeros((1, 1, cfg.hidden_size)), jnp.ones((1, 1), jnp.int32))
+    with says("read from no checkpoint"):
+        checkpoint.load_tokenizer(cfg)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("SmolLM2-135M-Instruct", checkpoint.DEFAULT),
+        ("smollm2.135m.instruct", checkpoint.DEFAULT),
+        ("random:SmolLM2-135M", "random:smollm2-135m"),
+        ("Random:Llama3.2-1B,num_hidden_layers=2:7", "random:llama-3.2-1b,num_hidden_layers=2:7"),
+        ("random:nothing:1", "random:nothing:1"),
+        ("somebody/Model.7B", "somebody/Model.7B"),
+    ],
+)
+def test_known_names_in_any_spelling(given, name):
+    assert checkpoint.canonical(given) == name
+
+
+def test_a_folder_goes_before_a_name_that_is_alike(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "SmolLM2-135M-Instruct").mkdir()
+    assert checkpoint.canonical("SmolLM2-135M-Instruct") == "SmolLM2-135M-Instruct"
+
+
+def test_a_model_that_is_not_here_says_what_is():
+    with says("'Llama3.2-3b-Instruct'", checkpoint.DEFAULT, "random:llama-3.2-3b"):
+        checkpoint.load_config("Llama3.2-3b-Instruct")
+
+
+def test_prompts_to_arrays_and_back(packaged):
+    tokenizer = checkpoint.load_tokenizer(packaged.config)
+    ids, mask = tokenizer.encode(["Why is the sky blue?", "Why?"])
+    assert ids.dtype == mask.dtype == jnp.int32
+    assert mask[0].all()
+    assert ids[1][mask[1] == 1].tolist() == packaged.tokenizer.encode("Why?")
+    assert (np.diff(mask[1]) >= 0).all()  # padding stands first
+    assert tokenizer.decode(ids) == ("Why is the sky blue?", "Why?")
+    assert tokenizer.stop_tokens.tolist() == list(packaged.tokenizer.stop)
+    asked = ll.chat.render_prompt([Message(role="user", content="Hi <|im_end|>")])
+    assert tokenizer.encode(asked)[0].tolist() == [ll.chat.encode(packaged.tokenizer, asked.messages)]
+    for nothing in ([], "", ["a", ""]):
+        with says("no prompt, or one without a token"):
+            tokenizer.encode(nothing)
+    with says("decode takes [B T]"):
+        tokenizer.decode(ids[0])
+
+
+@pytest.mark.parametrize("message", [{"content": "Hi"}, {"role": "nobody", "content": "Hi"}, "Hi", {"role": "user"}])
+def test_a_message_that_is_none_is_one_line(message):
+    with says("messages"):
+        ll.chat.render_prompt([message])
+
+
+def test_a_model_without_a_tokenizer_reads_numbers():
+    tokenizer = checkpoint.load_tokenizer("random:smollm2-135m,num_hidden_layers=1")
+    ids, _ = tokenizer.encode("5, 9 2")
+    assert ids.tolist() == [[5, 9, 2]]
+    assert tokenizer.decode(ids) == ("5 9 2",)
+
+
+def test_weights_come_from_where_the_configuration_was():
+    name = "random:smollm2-135m,num_hidden_layers=1,vocab_size=97,hidden_size=64,num_attention_heads=6:3"
+    made = ll.model.create(checkpoint.load_config(name))
+    for mine, theirs in zip(jax.tree.leaves(made), jax.tree.leaves(checkpoint.load(name).params), strict=False):
+        np.testing.assert_array_equal(mine, theirs)
+    assert made.head.weight is made.embeddings.weight
+    blocks = ll.model.create(checkpoint.load_config(name), dtype="q8_0")
+    logits, _ = transform(
+        checkpoint.load_config(name), blocks, *padded(), kvc.create(checkpoint.load_config(name), rows=2)
+    )
+    assert np.isfinite(logits).all()

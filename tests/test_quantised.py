@@ -96,7 +96,7 @@ def test_the_packaged_model_stays_the_same_model(packaged):
 def test_layers_of_different_kinds_do_not_stack():
     cfg, params = small()
     one, two = (model.quantised(params, form).layers[i] for i, form in enumerate(("q4_0", "q8_0")))
-    mixed = model.Model(params.embedding, (one, two), params.head)
+    mixed = model.Model(params.embeddings, (one, two), params.head)
     with pytest.raises(UserError, match="all layers quantised alike"):
         generate.bind(cfg, mixed, parse("step+scan"))
 

@@ -117,7 +117,7 @@ def test_bfloat16_runs_in_bfloat16(tiny):
     assert {leaf.dtype for leaf in jax.tree.leaves(engine.params)} == {jnp.dtype("bfloat16")}
     assert generate.logits(engine, PROMPTS[0]).dtype == jnp.float32
     loaded_so = generate.bind(tiny[0], engine.params, parse("step"))  # a checkpoint loaded as bfloat16 is not widened
-    assert loaded_so.params.embedding.weight.dtype == jnp.bfloat16
+    assert loaded_so.params.embeddings.weight.dtype == jnp.bfloat16
 
 
 @pytest.mark.parametrize(

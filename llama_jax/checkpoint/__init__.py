@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import importlib
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,14 +27,14 @@ from llama_jax.checkpoint.flax import from_flax, to_flax  # noqa: F401 (offered 
 from llama_jax.checkpoint.source import Source
 from llama_jax.checkpoint.tensors import assemble, names
 from llama_jax.checkpoint.torch import from_torch, to_torch  # noqa: F401
-from llama_jax.config import PRESETS, ModelConfig
+from llama_jax.config import PRESETS, Home, ModelConfig
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.quantise import FORMS, LAYOUTS
 
 if TYPE_CHECKING:
-    from llama_jax.tokenizer import Tokenizer
+    from llama_jax.tokenizer import BatchTokenizer, Tokenizer
 
 DEFAULT = "smollm2-135m-instruct"
 DTYPES = ("float32", "bfloat16", *FORMS)
@@ -90,12 +92,27 @@ def models() -> dict[str, str]:
     return known
 
 
+def alike(name: str, known: Iterable[str]) -> str | None:
+    """The known name that differs from this one in case, dots and dashes at most."""
+    letters = {re.sub(r"[^a-z0-9]", "", each.lower()): each for each in known}
+    return letters.get(re.sub(r"[^a-z0-9]", "", name.lower()))
+
+
+def canonical(name: str) -> str:
+    """A name that `models` lists, whatever the case, dots and dashes it is given in; any other name as it is."""
+    start, colon, rest = name.partition(":")
+    if colon and start.lower() == "random":
+        preset = re.split("[:,]", rest)[0]
+        return f"random:{alike(preset, PRESETS) or preset}{rest[len(preset) :]}"
+    return name if located(name).exists() else alike(name, [DEFAULT]) or name
+
+
 def gguf_file(name: str) -> Path | None:
     """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for
     packaged weights that are not installed."""
     from llama_jax.checkpoint import gguf
 
-    path = gguf.packaged() if name == DEFAULT else located(name)
+    path = gguf.packaged() if canonical(name) == DEFAULT else located(name)
     return path if path.is_file() else None
 
 
@@ -111,6 +128,13 @@ def located(name: str) -> Path:
 
 def find(name: str) -> Source:
     """Open what `name` points at; no weight is decoded. Raises UserError when there is no such model."""
+    name = canonical(name)
+    source = opened(name)
+    return replace(source, config=replace(source.config, home=Home(name, partial(load_params, name))))
+
+
+def opened(name: str) -> Source:
+    """As `find`; its configuration does not say yet where its weights are."""
     if name.startswith("random:"):
         return random.open_preset(name)
     from llama_jax.checkpoint import gguf
@@ -126,8 +150,10 @@ def find(name: str) -> Source:
         raise UserError(f"No such file or folder: {name[:120]}")
     if re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", name):
         return huggingface.open_hub(name)
+    shape = alike(name.lower().removesuffix("-instruct"), PRESETS)
+    hint = f" random:{shape} has its shape and random weights." if shape else near(name[:120], models())
     raise UserError(
-        f"No such model: {name[:120]!r}.{near(name[:120], models())} A path or a hub id (owner/name) works too."
+        f"No such model: {name[:120]!r}. {DEFAULT} is here.{hint} A path or a hub id (owner/name) works too."
     )
 
 
@@ -143,7 +169,9 @@ def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None 
     source = find(name)
     tokenizer = source.tokenizer()  # before the weights: it says soonest what is wrong with it
     params = assemble(source, check_dtype(dtype), device)
-    return Checkpoint(name, source.config, params, tokenizer, source.hash(), source.where, dtype, source)
+    return Checkpoint(
+        source.config.home.name, source.config, params, tokenizer, source.hash(), source.where, dtype, source
+    )
 
 
 def load_config(name: str = DEFAULT) -> ModelConfig:
@@ -156,9 +184,20 @@ def load_params(name: str = DEFAULT, dtype: str = "float32") -> Model:
     return assemble(find(name), check_dtype(dtype))
 
 
-def load_tokenizer(name: str = DEFAULT) -> Tokenizer | None:
-    """The model's tokenizer alone; no weight is decoded."""
-    return find(name).tokenizer()
+def load_tokenizer(model: ModelConfig | str = DEFAULT) -> BatchTokenizer:
+    """The tokenizer of a model, given as `load_config` gives it or by name: texts to arrays of token ids, and back. A
+    model without one reads prompts that are token ids, as `tokenizer.Numbers` does. `load(name).tokenizer` is the one
+    that it stands on, for lists of ids.
+
+    Raises UserError for a configuration that was not read from a checkpoint, and as `load`.
+    """
+    from llama_jax.tokenizer import BatchTokenizer, Numbers
+
+    if isinstance(model, ModelConfig):
+        if model.home is None:
+            raise UserError("This configuration was read from no checkpoint, so it has no tokenizer; give a name.")
+        model = model.home.name
+    return BatchTokenizer(find(model).tokenizer() or Numbers())
 
 
 def check_dtype(dtype: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 
 import jax
@@ -50,7 +50,7 @@ def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
             raise UserError(f"{change[:60]!r}: write {field}=NUMBER, a whole number above 0.")
         sizes_given[field] = int(value)
     config = replace(config, **sizes_given)
-    boundary.read(declared.shape(config.model_type), asdict(config), f"random:{','.join(changes)}"[:120])
+    boundary.read(declared.shape(config.model_type), config.shape(), f"random:{','.join(changes)}"[:120])
     return config
 
 

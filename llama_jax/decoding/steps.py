@@ -65,7 +65,7 @@ def arranged(params: model.Model, placement: Placement) -> model.Model:
 
 def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placement: Placement) -> KVCache:
     """An empty cache as the placement wants it; in the dtype of the weights where it does not say."""
-    dtype = kvc.DTYPES.get(placement.kv, params.embedding.weight.dtype)
+    dtype = kvc.DTYPES.get(placement.kv, params.embeddings.weight.dtype)
     return kvc.create(config, placement.cache, pad, slots, dtype, placement.layers == "scan")
 
 

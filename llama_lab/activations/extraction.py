@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -226,7 +225,7 @@ def fingerprint(extractor: Compiled, source: dict, unit: int) -> dict:
             "name": Path(checkpoint.name).name,
             "weights_hash": checkpoint.weights_hash,
             "dtype": checkpoint.dtype,
-            "config": asdict(checkpoint.config),
+            "config": checkpoint.config.shape(),
         },
         "tokenizer": tokenizer,
         "spec": store.describe(extractor.spec, extractor.row_shapes),

@@ -131,7 +131,7 @@ def answer(
     if not isinstance(tap, ActivationSpec):
         raise UserError(f"tap is {shown(tap)}; it must be a llama_lab.activations.ActivationSpec.")
     sites = check_sites(tap, engine.config)
-    if not isinstance(engine.params.layers, tuple) or is_quantised(engine.params.embedding.weight):
+    if not isinstance(engine.params.layers, tuple) or is_quantised(engine.params.embeddings.weight):
         raise UserError(
             f"Activations cannot be taken under {engine.placement.name}; build the engine with float32 or bfloat16"
             " weights and without scan, such as step."

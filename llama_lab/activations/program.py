@@ -65,7 +65,7 @@ def tapped(
     normalise = partial(norm.NORMS[config.norm], eps=config.norm_eps)
     turn = rope.rotate if rotary else rope.unrotated
     attend = partial(attention.attend, head_dim=config.head_dim, rope=turn, append=kvc.append_none)
-    x, values = embeddings.embed(params.embedding, ids, positions), {}
+    x, values = embeddings.embed(params.embeddings, ids, positions), {}
     for i, weights in enumerate(params.layers):
         seen: Values = {}
 
@@ -79,7 +79,7 @@ def tapped(
     if Site("ln_final") in sites:
         values["ln_final"] = normalise(params.head.norm, x)
     if Site("logits") in sites:
-        vocabulary = params.embedding.weight if params.head.weight is None else params.head.weight
+        vocabulary = params.embeddings.weight if params.head.weight is None else params.head.weight
         values["logits"] = head.head(params.head, vocabulary, x, norm=normalise)
     return values
 
@@ -140,7 +140,7 @@ class Compiled:
         self, checkpoint: Checkpoint, spec: ActivationSpec, batch: tuple[int, int], row_limit: int, new_tokens: int = 0
     ):
         config = checkpoint.config
-        if is_quantised(checkpoint.params.embedding.weight):
+        if is_quantised(checkpoint.params.embeddings.weight):
             raise UserError(f"Activations are read in float32 or bfloat16; this model is loaded as {checkpoint.dtype}.")
         self.checkpoint, self.spec, self.new_tokens = checkpoint, spec, new_tokens
         self.shape = checked_shape(batch, config.max_position_embeddings)

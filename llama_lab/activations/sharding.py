@@ -33,7 +33,7 @@ JOIN = 120  # seconds that all processes have to meet
 HEARTBEAT = 30  # seconds without one, and a process counts as dead: the others end
 # (part of the model, its weight): the axis of the weight that goes over "tensor"; what is not here is on every device
 SPLIT = {
-    ("embedding", "weight"): 0,
+    ("embeddings", "weight"): 0,
     ("head", "weight"): 0,
     ("attention", "qkv"): 0,
     ("attention", "qkv_bias"): 0,

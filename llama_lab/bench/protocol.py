@@ -42,7 +42,7 @@ LEAVING_S = 2.0  # a measurement that was killed is given so long to leave: its 
 def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:
     """A placement of a checkpoint as a subject."""
     engine = generate.build(checkpoint, placement)
-    dtype = engine.params.embedding.weight.dtype
+    dtype = engine.params.embeddings.weight.dtype
     kind = kvc.DTYPES.get(kvc.FUSED if placement.kernels == "fused" else placement.kv, dtype)
     read, held = weight_bytes(engine.params, checkpoint.config)
     identity = dict(
@@ -72,7 +72,7 @@ def answering(engine: generate.Engine) -> Callable:
 def weight_bytes(params: Model, config: ModelConfig) -> tuple[float, int]:
     """(bytes of a weight that a token reads, on average; bytes of all weights), from the arrays themselves."""
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
-    looked_up = [params.embedding.positions] + ([] if params.head.weight is None else [params.embedding.weight])
+    looked_up = [params.embeddings.positions] + ([] if params.head.weight is None else [params.embeddings.weight])
     return (held - sum(leaf.nbytes for leaf in jax.tree.leaves(looked_up))) / config.weights_read_per_token, held
 
 

@@ -38,8 +38,8 @@ class Generate:
         from llama_jax import checkpoint, render
         from llama_jax.decoding.request import check_seeds
         from llama_jax.generate import build, cut, stream
-        from llama_jax.pipeline import Numbers
         from llama_jax.placement import parse
+        from llama_jax.tokenizer import Numbers
 
         sampler, placed = self.sampling.sampler, parse(self.placement)
         check_seeds(self.seed, 1)

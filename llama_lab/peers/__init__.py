@@ -144,7 +144,7 @@ def subject(loaded: Checkpoint, name: str) -> Subject:
 
 def identity(loaded: Checkpoint, cache: str) -> dict:
     """What a trial says of a peer that runs on the checkpoint's own weights. cache: the kind of its KV cache."""
-    dtype, known = loaded.params.embedding.weight.dtype, dict(model=loaded.name, weights_hash=loaded.weights_hash)
+    dtype, known = loaded.params.embeddings.weight.dtype, dict(model=loaded.name, weights_hash=loaded.weights_hash)
     return known | dict(dtype=dtype.name, weight_bytes=dtype.itemsize, config=loaded.config, cache=cache)
 
 

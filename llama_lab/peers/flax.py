@@ -179,7 +179,7 @@ def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
     module, way = WAYS[name]
     make = getattr(import_module(f"llama_lab.peers.{module}"), way)
     weights = WEIGHTS.get(loaded.params, lambda: checkpoint.to_flax(loaded.config, loaded.params))
-    return make(loaded.config, weights, loaded.params.embedding.weight.dtype)
+    return make(loaded.config, weights, loaded.params.embeddings.weight.dtype)
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:

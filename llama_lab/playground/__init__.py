@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from llama_jax import chat, checkpoint, generate, render
 from llama_jax.decoding.request import SEEDS
 from llama_jax.generate import Engine
-from llama_jax.pipeline import Numbers
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown, whole
 from llama_jax.sampling import Sampler
+from llama_jax.tokenizer import Numbers
 from llama_lab.bench.guard import Guard
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_jax.pipeline import Numbers
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.tokenizer import Numbers, Tokenizer
 from llama_lab.serve.answers import Token
 
 

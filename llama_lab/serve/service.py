@@ -16,11 +16,10 @@ from llama_jax import chat, model
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.decoding.request import SEEDS, token_ids
 from llama_jax.generate import build
-from llama_jax.pipeline import Numbers
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.tokenizer import Numbers, Tokenizer
 from llama_lab.bench.guard import Guard
 from llama_lab.serve import rows, stepper
 from llama_lab.serve.answers import Answer

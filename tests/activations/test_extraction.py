@@ -345,8 +345,8 @@ def test_an_error_of_a_writer_reaches_the_caller_and_spares_what_is_committed(
 
 
 def test_values_that_the_dtype_cannot_hold_are_refused(loaded, tmp_path):
-    embedding = replace(loaded.params.embedding, weight=loaded.params.embedding.weight * 1e9)
-    huge = replace(loaded, params=replace(loaded.params, embedding=embedding))
+    embeddings = replace(loaded.params.embeddings, weight=loaded.params.embeddings.weight * 1e9)
+    huge = replace(loaded, params=replace(loaded.params, embeddings=embeddings))
     extractor = Extractor(huge, ActivationSpec((("resid_pre", 0),), dtype="float16"), SHAPE)
     with pytest.raises(UserError, match=r"resid_pre:0 .* float16 cannot hold"):
         extract(extractor, Stream(), tmp_path)

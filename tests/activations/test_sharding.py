@@ -32,7 +32,7 @@ def test_each_weight_is_split_by_what_it_is(family):
     params = build(config.tiny(family, vocab_size=96, tie_word_embeddings=family == "gpt2"))
     for path, spec in partitions(params, 4).items():
         name = path.rpartition(".")[2]
-        expected = ROWS if path in (".embedding.weight", ".head.weight") else SPLIT.get(name, PartitionSpec())
+        expected = ROWS if path in (".embeddings.weight", ".head.weight") else SPLIT.get(name, PartitionSpec())
         assert spec == expected, path
 
 
@@ -40,7 +40,7 @@ def test_what_cannot_be_split_evenly_is_on_every_device():
     found = partitions(build(config.tiny()), 3)  # vocabulary 97, D 32, 2F 128
     assert set(found.values()) == {PartitionSpec()}
     found = partitions(build(config.tiny(vocab_size=99)), 3)
-    assert found[".embedding.weight"] == ROWS
+    assert found[".embeddings.weight"] == ROWS
     assert found[".layers[0].attention.qkv"] == PartitionSpec()
 
 
@@ -105,7 +105,7 @@ def test_four_devices_make_the_activations_of_one(family):
         gathered = set(map(tuple, result["gathered"]))
         assert gathered or "last" in case
         for path, (whole, held) in result["weights"].items():
-            over = path.rpartition(".")[2] in SPLIT or path == ".embedding.weight"
+            over = path.rpartition(".")[2] in SPLIT or path == ".embeddings.weight"
             assert len(held) == 1, (case, path)
             assert np.prod(held[0]) * (parts if over else 1) == np.prod(whole), (case, path)
             split += over

@@ -17,7 +17,7 @@ from tests.bench.test_record import trial
 def test_bytes_are_weights_once_and_the_cache(tiny):
     cfg, params = tiny
     # the tied head
-    read = [w for w in jax.tree.leaves(params) if w is not params.embedding.weight] + [params.embedding.weight]
+    read = [w for w in jax.tree.leaves(params) if w is not params.embeddings.weight] + [params.embeddings.weight]
     expected = sum(w.nbytes for w in read) + 3 * 10 * cfg.kv_bytes_per_position(4)
     assert roofline.bytes_per_token(cfg, 10, 4, 4, batch=3) == expected
 

@@ -108,7 +108,7 @@ def test_every_supported_type_reads_as_the_gguf_library_reads_it(tmp_path, kind)
     parts = [expected[f"model.layers.1.self_attn.{part}_proj.weight"] for part in "qkv"]
     np.testing.assert_array_equal(loaded.params.layers[1].attention.qkv, np.concatenate(parts))
     np.testing.assert_array_equal(loaded.params.layers[0].ffn.down, expected["model.layers.0.mlp.down_proj.weight"])
-    np.testing.assert_array_equal(loaded.params.embedding.weight, expected["model.embed_tokens.weight"])
+    np.testing.assert_array_equal(loaded.params.embeddings.weight, expected["model.embed_tokens.weight"])
     assert loaded.config.tie_word_embeddings
     assert loaded.tokenizer.encode("ab") == [259 if CONFIG.vocab_size > 259 else 0]
 

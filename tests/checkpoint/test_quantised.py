@@ -40,7 +40,7 @@ def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, ki
     qkv = [raw_of(tmp_path / "m.gguf", f"blk.1.attn_{part}.weight", heads) for part, heads in parts]
     np.testing.assert_array_equal(products.unpack(own.params.layers[1].attention.qkv), np.concatenate(qkv))
     # 260 rows: 16 does not divide them
-    assert own.params.embedding.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)
+    assert own.params.embeddings.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)
 
 
 def raw_of(path, name, heads):
@@ -210,4 +210,4 @@ def test_the_packaged_model_in_its_own_blocks(packaged, tmp_path, monkeypatch):
         np.testing.assert_array_equal(mine.attention.qkv.dequantised(), theirs.attention.qkv)
         np.testing.assert_array_equal(mine.ffn.gate_up.dequantised(), theirs.ffn.gate_up)
     ids = np.array([0, 5, 49151])
-    np.testing.assert_array_equal(own.embedding.weight[ids], packaged.params.embedding.weight[ids])
+    np.testing.assert_array_equal(own.embeddings.weight[ids], packaged.params.embeddings.weight[ids])

@@ -73,7 +73,7 @@ def step(model, config, token, slot, pad, keys, values, *, position=None, eps=No
         np.array([[slot - pad if position is None else position]], np.int32), rope.frequencies(config)
     )
     cos, sin = wide(cos)[0, 0, 0], wide(sin)[0, 0, 0]
-    x = wide(model.embedding.weight[np.array([token])])[0]
+    x = wide(model.embeddings.weight[np.array([token])])[0]
     for layer, layer_keys, layer_values in zip(model.layers, keys, values, strict=True):
         mine = layer.attention
         qkv = rounding.product(normalised(x, layer.attention_norm.weight, eps), mine.qkv)
@@ -85,5 +85,5 @@ def step(model, config, token, slot, pad, keys, values, *, position=None, eps=No
         x = x + rounding.product(attention(q, layer_keys[:, seen], layer_values[:, seen]).reshape(-1), mine.o)
         gate, up = np.split(rounding.product(normalised(x, layer.ffn_norm.weight, eps), layer.ffn.gate_up), 2)
         x = x + rounding.product(gate / (1 + np.exp(-gate)) * up, layer.ffn.down)
-    head = model.embedding.weight if model.head.weight is None else model.head.weight
+    head = model.embeddings.weight if model.head.weight is None else model.head.weight
     return rounding.product(normalised(x, model.head.norm.weight, eps), head), rounding

@@ -77,7 +77,7 @@ def test_one_token_equals_the_reference(name):
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_kinds_of_four_bits_with_a_vocabulary_of_eight(kind, family):
     model = quantised(small(family), kind)
-    assert {model.layers[0].attention.qkv.kind, model.embedding.weight.kind} == {kind, "q8_0"}
+    assert {model.layers[0].attention.qkv.kind, model.embeddings.weight.kind} == {kind, "q8_0"}
     equals_the_reference(small(family), model)
 
 
@@ -85,8 +85,8 @@ def test_kinds_of_four_bits_with_a_vocabulary_of_eight(kind, family):
 def test_an_embedding_of_four_bits(kind):
     """As files of other makers have it."""
     model = quantised(small(), kind)
-    table = quantise.from_float(np.asarray(model.embedding.weight.dequantised()), kind)
-    equals_the_reference(small(), replace(model, embedding=replace(model.embedding, weight=table)))
+    table = quantise.from_float(np.asarray(model.embeddings.weight.dequantised()), kind)
+    equals_the_reference(small(), replace(model, embeddings=replace(model.embeddings, weight=table)))
 
 
 @pytest.mark.parametrize(

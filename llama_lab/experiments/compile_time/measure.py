@@ -266,7 +266,7 @@ def staged(decoder: Decoder) -> tuple[jax.stages.Compiled, dict[str, int], list[
 def about(decoder: Decoder, program: jax.stages.Compiled, loaded: Checkpoint) -> dict:
     """The fields of a row that its program decides: what it is of, and its sizes."""
     config, placement = decoder.engine.config, decoder.engine.placement
-    executable, dtype = program.runtime_executable(), decoder.engine.params.embedding.weight.dtype
+    executable, dtype = program.runtime_executable(), decoder.engine.params.embeddings.weight.dtype
     try:
         length = len(serialize_executable.serialize(program)[0])
     except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):

@@ -300,7 +300,7 @@ class FirstTokens(Experiment):
         made = {key: Reference(loaded, self.shaped(work, REFERENCE)) for key, work in works.items()}
         shared = next(iter(made.values())).engines
         if "step" in engines:
-            shared[engines["step"].params.embedding.weight.dtype.name, "none"] = engines["step"]
+            shared[engines["step"].params.embeddings.weight.dtype.name, "none"] = engines["step"]
         for reference in made.values():
             reference.engines = shared
         return made

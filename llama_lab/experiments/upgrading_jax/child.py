@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -36,7 +36,7 @@ def save(source: Source, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for tensor_name, tensor in source.tensors.items():
         np.save(folder / f"{tensor_name}.npy", np.asarray(tensor.read(), np.float32))
-    about = dict(name=name, config=asdict(source.config), hash=source.hash())
+    about = dict(name=name, config=source.config.shape(), hash=source.hash())
     (folder / "about.json").write_text(json.dumps(about))
 
 
