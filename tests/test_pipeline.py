@@ -21,7 +21,7 @@ def engine(tiny):
 
 @pytest.fixture(scope="module")
 def words():
-    return checkpoint.load_tokenizer()
+    return checkpoint.find(checkpoint.DEFAULT).tokenizer()
 
 
 def texts(pieces):

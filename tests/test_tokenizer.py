@@ -90,18 +90,18 @@ def test_llama3_splits_and_begins_with_bos():
 
 def test_a_hub_folder(tmp_path, packaged):
     folder, _ = save_llama(tmp_path / "m", vocab_size=49152)
-    assert checkpoint.load_tokenizer(str(folder)) is None
+    assert checkpoint.find(str(folder)).tokenizer() is None
     (folder / "tokenizer.json").write_text(packaged.tokenizer.definition)
     config = dict(bos_token="<|im_start|>", eos_token={"content": "<|im_end|>"}, chat_template="{{ 1 }}")
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     edit_json(folder / "generation_config.json", eos_token_id=[7, 9])
-    tok = checkpoint.load_tokenizer(str(folder))
+    tok = checkpoint.find(str(folder)).tokenizer()
     assert (tok.stop, tok.chat_template, tok.eos_token) == ((0, 2, 7, 9), "{{ 1 }}", "<|im_end|>")
     (folder / "chat_template.jinja").write_text("{{ 2 }}")
-    assert checkpoint.load_tokenizer(str(folder)).chat_template == "{{ 2 }}"
+    assert checkpoint.find(str(folder)).tokenizer().chat_template == "{{ 2 }}"
     (folder / "tokenizer.json").write_text("{}")
     with pytest.raises(UserError, match="not a tokenizer"):
-        checkpoint.load_tokenizer(str(folder))
+        checkpoint.find(str(folder)).tokenizer()
 
 
 # Bytes of tokens: side by side they are the text's --------------------------------------------------------------------

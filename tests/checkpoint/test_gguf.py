@@ -118,7 +118,7 @@ def test_parts_stand_alone(tmp_path):
     write(path, cfg=config.tiny(tie_word_embeddings=False, vocab_size=260))
     whole = checkpoint.load(path, "bfloat16")
     assert checkpoint.load_config(path) == whole.config
-    assert checkpoint.load_tokenizer(path) == whole.tokenizer
+    assert checkpoint.find(path).tokenizer() == whole.tokenizer
     assert {w.dtype.name for w in jax.tree.leaves(checkpoint.load_params(path, "bfloat16"))} == {"bfloat16"}
     assert whole.params.head.weight is not None
 

@@ -282,7 +282,7 @@ def words(folder, definition=None, **parts):
     (folder / "tokenizer.json").write_bytes(given if isinstance(given, bytes) else json.dumps(given).encode())
     for name, content in parts.items():
         (folder / f"{name}.json").write_text(json.dumps(content))
-    return checkpoint.load_tokenizer(str(folder))
+    return checkpoint.find(str(folder)).tokenizer()
 
 
 @pytest.mark.parametrize(

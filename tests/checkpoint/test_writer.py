@@ -48,7 +48,10 @@ def test_other_families_scalings_and_heads_of_their_own(tmp_path, preset):
 def test_a_larger_vocabulary_is_filled_up_and_reads_texts_as_before(tmp_path):
     model = f"random:smollm2-135m,{SIZES},vocab_size=49200"
     writer.write(model, "q4_0", tmp_path / "m.gguf")
-    mine, packaged = checkpoint.load_tokenizer(str(tmp_path / "m.gguf")), checkpoint.load_tokenizer()
+    mine, packaged = (
+        checkpoint.find(str(tmp_path / "m.gguf")).tokenizer(),
+        checkpoint.find(checkpoint.DEFAULT).tokenizer(),
+    )
     assert mine.encode("Why is the sky blue?") == packaged.encode("Why is the sky blue?")
     assert mine.decode([49_152, 49_199])
 

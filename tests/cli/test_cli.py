@@ -64,7 +64,7 @@ def test_generate_text(call):
     assert answer["text"].strip()
     assert answer["prompt_token_ids"][0] == 1  # the chat template's first token
     _, plain, _ = call("generate", "Once upon a", "--no-chat", "-n", "4", "--json", "--placement", "chunk8")
-    assert last_json(plain)["prompt_token_ids"] == checkpoint.load_tokenizer().encode("Once upon a")
+    assert last_json(plain)["prompt_token_ids"] == checkpoint.find(checkpoint.DEFAULT).tokenizer().encode("Once upon a")
 
 
 @pytest.mark.slow

@@ -39,7 +39,7 @@ def request(example, base: Path, folder: Path) -> str:
 
 
 def prompt(example, base: Path, folder: Path) -> str:
-    tokenizer = checkpoint.load_tokenizer(str(base / "hf"))
+    tokenizer = checkpoint.find(str(base / "hf")).tokenizer()
     kind, value = example
     return str(len(chat.encode(tokenizer, value) if kind == "messages" else tokenizer.encode(value)))
 

@@ -260,7 +260,7 @@ def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, serve
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
     write(tmp_path / "m.gguf")
     replay = server.replay
-    replay.tokenizer = checkpoint.load_tokenizer(str(tmp_path / "m.gguf"))
+    replay.tokenizer = checkpoint.find(str(tmp_path / "m.gguf")).tokenizer()
     replay.answer = ["ab"]
 
     monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))

@@ -16,7 +16,7 @@ ENDLESS = dict(model=NAME, prompt="a", raw=True, options=dict(temperature=0, num
 
 @pytest.fixture(scope="package")
 def loaded():
-    tokenizer = checkpoint.load_tokenizer()
+    tokenizer = checkpoint.find(checkpoint.DEFAULT).tokenizer()
     cfg = config.tiny(vocab_size=49152, max_position_embeddings=512)
     return checkpoint.Checkpoint(NAME, cfg, build(cfg), tokenizer, "0" * 64, "random:tiny", "float32")
 
