@@ -50,6 +50,15 @@ def build(cfg, seed=0):
 
 
 WEEK = 7 * 24 * 3600
+# Two fifths of the time that XLA takes by itself: no passes of LLVM, code in one piece, and of XLA's two ways to write
+# the code of a fusion the older and quicker one, under which it also fuses otherwise here and there.
+OLD_EMITTERS = "--xla_cpu_use_fusion_emitters=false"
+COMPILE_LESS = ("--xla_backend_optimization_level=0", "--xla_cpu_parallel_codegen_split_count=1", OLD_EMITTERS)
+
+
+def fusing_as_shipped(flags: str) -> str:
+    """XLA_FLAGS of the fast tests for a process that looks at what XLA fuses."""
+    return " ".join(flag for flag in flags.split() if flag != OLD_EMITTERS)
 
 
 def pytest_addoption(parser):
@@ -59,14 +68,13 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """Most of the fast tests' time is XLA's: where only they run, compile less well, and nothing twice.
 
-    The flag leaves the graph's passes alone and skips LLVM's; the slow tests, parity at full size among them, run what
-    users run. Compiled programs lie in pytest's cache (`--cache-clear` empties it) for this process alone: children
-    compile for themselves.
+    The slow tests, parity at full size among them, run what users run. Compiled programs lie in pytest's cache
+    (`--cache-clear` empties it) for this process alone: children compile for themselves.
     """
     asked_part(config)  # a wrong one is reported before xdist's workers begin
     if config.option.markexpr != "not slow" or not hasattr(config, "cache"):  # -p no:cacheprovider
         return
-    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
+    os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *COMPILE_LESS]).strip()
     folder = config.cache.mkdir("xla")
     if not hasattr(config, "workerinput"):  # once, not in each of xdist's workers
         for entry in folder.iterdir():
@@ -75,7 +83,7 @@ def pytest_configure(config):
     jax.config.update("jax_include_full_tracebacks_in_locations", False)  # a program's lines of Python are not read
     jax.config.update("jax_traceback_in_locations_limit", 0)
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)  # reading takes a hundredth
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.03)  # reading takes a tenth of that
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 

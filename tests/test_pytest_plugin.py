@@ -5,12 +5,13 @@ import pytest
 from tests.conftest import among_the_fast
 
 pytest_plugins = ["pytester"]
+UNLOADED = "-p no:schemathesis -p no:langsmith_plugin"  # which each process would wait for
 
 
 @pytest.fixture
 def suite(pytester, monkeypatch):
     """run(code): its outcome in a pytest process that knows nothing but the plugin."""
-    pytester.makefile(".toml", pyproject='[tool.pytest.ini_options]\naddopts = "--strict-markers"')
+    pytester.makefile(".toml", pyproject=f'[tool.pytest.ini_options]\naddopts = "--strict-markers {UNLOADED}"')
     for name in ("XLA_FLAGS", "JAX_COMPILATION_CACHE_DIR"):
         monkeypatch.delenv(name, raising=False)
 

@@ -69,7 +69,7 @@ def test_sampled_tokens_are_equal_under_equal_seeds_and_others_are_wrong(loaded,
         replace(good, name=f"other {i}", run=lambda ids, _, work=work: good.run(ids, work))
         for i, work in enumerate(other_ways)
     ]
-    subjects = [made(name) for name in ("step", "layer", "split", "loop+traced")]
+    subjects = [made(name) for name in ("step", "split", "loop+traced")]
     trials = protocol.measure([*subjects, *others], SAMPLED, 2, sampled, "step")
     valid = [t for t in trials if t.valid]
     assert {t.subject for t in trials} - {t.subject for t in valid} == {who.name for who in others}

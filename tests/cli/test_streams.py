@@ -12,6 +12,7 @@ import pytest
 from llama_jax.plumbing import files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab import __main__ as program
+from tests.conftest import among_the_fast
 
 PROGRAM = (sys.executable, "-m", "llama_lab")
 VERBS = {"quick": ("placements",), "json": ("placements", "--json"), "help": ("bench", "--help")}
@@ -27,16 +28,19 @@ def shell(line, *arguments, buffered=True, **env):
     )
 
 
-@pytest.mark.parametrize("verb", VERBS)
+CLOSED, FULL, SMALL = '"$@" >&-', '"$@" >/dev/full', 'ulimit -f 0; "$@" >"$(mktemp)"'
+REFUSING = {CLOSED: "Bad file descriptor", FULL: "No space left on device", SMALL: "File too large"}
+
+
 @pytest.mark.parametrize(
-    ("line", "words"),
-    {
-        '"$@" >&-': "Standard output: Bad file descriptor",
-        '"$@" >/dev/full': "Standard output: No space left on device",
-        'ulimit -f 0; "$@" >"$(mktemp)"': "Standard output: File too large",
-    }.items(),
+    ("verb", "line"),
+    among_the_fast(
+        [("quick", CLOSED), ("quick", FULL), ("json", SMALL), ("help", FULL)],
+        [(verb, line) for verb in VERBS for line in REFUSING],
+    ),
 )
-def test_an_output_that_takes_nothing_is_one_line(verb, line, words):
+def test_an_output_that_takes_nothing_is_one_line(verb, line):
+    words = f"Standard output: {REFUSING[line]}"
     done = shell(line, *VERBS[verb])
     assert (done.returncode, done.stdout, done.stderr.decode()) == (2, b"", f"error: {words}.\n")
 

@@ -165,7 +165,7 @@ def test_a_unit_of_the_smallest_size_has_the_share_that_is_asked_for():
 @pytest.fixture
 def few(monkeypatch):
     """A simulation of seconds less."""
-    monkeypatch.setattr(workers_table, "FLEET", (1, 10, 1000))
+    monkeypatch.setattr(workers_table, "FLEET", (1, 10, 100))
     monkeypatch.setattr(workers_table, "FLEET_UNITS", 300)
     monkeypatch.setattr(workers_table, "FLEET_SEEDS", 2)
 
@@ -176,7 +176,7 @@ def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
         workers_table, "simulate", lambda fleet, seed: seen.append(fleet) or simulation.simulate(fleet, seed)
     )
     found = workers_table.fleets(measured(2))
-    assert [e["workers"] for e in found] == [1, 10, 1000] * 3
+    assert [e["workers"] for e in found] == [1, 10, 100] * 3
     assert all(len(e["shares"]) == 2 and 0 < share <= 1 for e in found for share in e["shares"])
     fleet = replace(seen[-1], rate=0.0)
     assert fleet.starts == [5.0] * 4  # of Ray: four commands
@@ -187,7 +187,7 @@ def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
 
 def test_the_charts_say_what_is_measured_and_what_is_simulated(few, tmp_path):
     figures = workers_chart.workers(measured()), workers_chart.simulated(workers_table.fleets(measured(2)))
-    texts = ("2 child processes on the same cores: 1.5", "Ray actors: 30.0 ms"), ("SIMULATED", "of 1,000 workers")
+    texts = ("2 child processes on the same cores: 1.5", "Ray actors: 30.0 ms"), ("SIMULATED", "of 100 workers")
     for figure, expected in zip(figures, texts, strict=True):
         drawn = words(figure)
         for text in expected:

@@ -29,15 +29,15 @@ def entries(data):
 
 def test_what_is_measured_and_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(measure, "PLACEMENTS", ("eager", "step", "loop"))
+    monkeypatch.setattr(measure, "PLACEMENTS", ("step", "loop"))
     said = []
     amount = measure.Amount(blocks=1, processes=1, new_tokens=3, model=TINY)
     found, about = amount.record(Journal(), lambda what, done, total: said.append(total))
-    assert {t.subject for t in found} == {"eager", "step", "step (again)", "loop"}
+    assert {t.subject for t in found} == {"step", "step (again)", "loop"}
     assert all(t.valid for t in found), [t.reason for t in found]
-    assert (about["baseline"], about["subjects"]) == ("step", ["eager", "step", "loop"])
+    assert (about["baseline"], about["subjects"]) == ("step", ["step", "loop"])
     assert [gap["name"] for gap in about["missing"]] == ["llamacpp"]
-    assert set(said) == {4}
+    assert set(said) == {3}
 
 
 def test_the_detail_has_intervals_and_the_control():

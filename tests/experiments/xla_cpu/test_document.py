@@ -10,6 +10,7 @@ import pytest
 
 from llama_jax.plumbing import paths, xla_flags
 from llama_lab.experiments.xla_cpu import cases
+from tests.conftest import fusing_as_shipped
 
 TEXT = (paths.ROOT / "docs" / "xla-cpu.md").read_text(encoding="utf-8")
 PAGE = 4096
@@ -32,7 +33,8 @@ def test_the_document_has_each_finding_once_in_order():
 @pytest.mark.parametrize(("title", "section"), SECTIONS, ids=[f.name for f in cases.FINDINGS])
 def test_each_script_prints_what_stands_below_it(title, section):
     (script,), (expected,) = blocks(section, "python"), blocks(section, "text")
-    as_shipped = os.environ | xla_flags.shipped()  # who copies the script has no flag of ours
+    shipped = xla_flags.shipped()  # who copies the script has no flag of ours
+    as_shipped = os.environ | shipped | dict(XLA_FLAGS=fusing_as_shipped(shipped["XLA_FLAGS"]))
     done = subprocess.run([sys.executable, "-c", script], env=as_shipped, capture_output=True, text=True, check=True)
     assert done.stdout == expected, (
         f"jaxlib {jaxlib.__version__} compiles this otherwise than docs/xla-cpu.md says of {version()}: where"

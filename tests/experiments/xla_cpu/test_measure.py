@@ -1,6 +1,8 @@
 """Findings about XLA:CPU: what this jaxlib's compiled programs show, the comparison of two programs, and what rows
 say."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import jaxlib
@@ -12,6 +14,7 @@ from llama_lab.bench import process, record, statistics
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.xla_cpu import cases, chart, measure
 from llama_lab.experiments.xla_cpu.cases import FEW, FINDINGS, LONG, TOKENS, D, F, Finding, H, K, L, Program, S, V
+from tests.conftest import OLD_EMITTERS, fusing_as_shipped
 from tests.figures.drawn import assert_drawn
 
 pytestmark = pytest.mark.usefixtures("compiling")
@@ -30,6 +33,9 @@ SHOWN = {  # at least this by the slow program, at most that by the fast one
 }
 
 
+NEW_EMITTERS = OLD_EMITTERS.removeprefix("--").partition("=")[0]  # as shipped
+
+
 def test_each_finding_has_its_bounds():
     assert list(SHOWN) == [f.name for f in FINDINGS]
 
@@ -43,7 +49,9 @@ def evidence(say):
 @pytest.fixture(scope="module")
 def shown():
     """The same in a process that runs JAX as it is shipped."""
-    return process.start(f"{__name__}:evidence", {}, interpreter=measure.SHIPPED).result
+    settings = measure.SHIPPED.settings
+    settings = settings | dict(XLA_FLAGS=fusing_as_shipped(settings["XLA_FLAGS"]))
+    return process.start(f"{__name__}:evidence", {}, interpreter=replace(measure.SHIPPED, settings=settings)).result
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -85,7 +93,7 @@ PRODUCERS = {
 def test_a_vectors_producer_is_not_computed_again_for_each_row(op, product):
     """What was thought to be a finding and is none: docs/xla-cpu.md, What did not hold."""
     x, w = jax.ShapeDtypeStruct((D,), jnp.float32), jax.ShapeDtypeStruct((F, D), jnp.bfloat16)
-    compiled = jax.jit(lambda x, w: product(PRODUCERS[op](x), w)).lower(x, w).compile()
+    compiled = jax.jit(lambda x, w: product(PRODUCERS[op](x), w)).lower(x, w).compile({NEW_EMITTERS: True})
     made = {n: cases.times(compiled, op, n) for n in (1, D, F * D)}
     assert made[F * D] == 0, (
         f"jaxlib {jaxlib.__version__} computes {op} for each row: it belongs into xlacases.FINDINGS"
