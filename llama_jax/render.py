@@ -16,7 +16,7 @@ from rich.text import Text
 
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import LARGEST, shown
-from llama_jax.tokenizer import Tokenizer
+from llama_jax.tokenizer import BatchTokenizer, Tokenizer
 
 LONGEST = 80  # characters of a prompt that stands above its answer
 
@@ -56,11 +56,12 @@ class TokenView:
 
     def __init__(
         self,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | BatchTokenizer | None = None,
         draw: Callable[[View], None] = lambda view: None,
         start: float | None = None,
     ):
-        self.tokenizer, self.draw = tokenizer, draw
+        self.tokenizer = tokenizer.text if isinstance(tokenizer, BatchTokenizer) else tokenizer
+        self.draw = draw
         self.start = time.perf_counter() if start is None else start
         self.view: View | None = None
 
@@ -104,7 +105,7 @@ def ids_of(token: object) -> list[int]:
 
 
 def watch(
-    tokens: Iterable[str | object], tokenizer: Tokenizer | None = None, start: float | None = None
+    tokens: Iterable[str | object], tokenizer: Tokenizer | BatchTokenizer | None = None, start: float | None = None
 ) -> Iterator[View]:
     """The growing answer, a view for each token or block of tokens that arrives.
 
@@ -118,7 +119,7 @@ def watch(
 @contextlib.contextmanager
 def token_view(
     prompt: str | None = None,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | BatchTokenizer | None = None,
     console: Console | None = None,
     start: float | None = None,
 ) -> Iterator[TokenView]:
@@ -140,7 +141,7 @@ def token_view(
 
 def show(
     tokens: Iterable[str | object],
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | BatchTokenizer | None = None,
     console: Console | None = None,
     start: float | None = None,
     prompt: str | None = None,

@@ -9,13 +9,13 @@ from llama_jax import chat as conversations
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import GREEDY, Engine
-from llama_jax.pipeline import Numbers
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import compilations
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
 from llama_jax.render import View
 from llama_jax.sampling import Sampler
+from llama_jax.tokenizer import Numbers
 
 
 @dataclass(frozen=True)

@@ -10,4 +10,17 @@ experiments  one folder a notebook
 sharing      results of one machine, contributed and merged
 reporting    pages, README and report
 cli          the command `llama-jax`
+
+`llama_lab.run(name, generator, prompts)` times a plain function beside placements: `bench.generators`.
 """
+
+__all__ = ["run"]
+
+
+def __getattr__(name: str):
+    """Imported when it is first asked for."""
+    if name == "run":
+        from llama_lab.bench.generators import run
+
+        return run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

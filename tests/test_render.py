@@ -8,6 +8,7 @@ from rich.console import Console
 
 from llama_jax import render
 from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import BatchTokenizer
 
 
 def blocks(ids):
@@ -88,6 +89,7 @@ def test_ids_need_a_tokenizer_and_have_many_shapes(packaged, as_token):
     ids = packaged.tokenizer.encode("naïve 🙂 text")
     view = render.show((as_token(i) for i in ids), packaged.tokenizer, pipe())
     assert (view.text, view.token_ids) == ("naïve 🙂 text", tuple(ids))
+    assert render.show(ids, BatchTokenizer(packaged.tokenizer), pipe()).text == view.text
     with pytest.raises(UserError, match="tokenizer="):
         render.show((as_token(i) for i in ids), console=pipe())
 

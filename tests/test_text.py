@@ -6,8 +6,8 @@ import pytest
 
 import llama_jax as ll
 from llama_jax import text
-from llama_jax.pipeline import Numbers
 from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import Numbers
 from llama_lab.bench import Guard
 from tests.conftest import TINY
 

@@ -161,7 +161,10 @@ def compiling(guard: Region) -> dict:
 
 
 def sizes(subject: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
-    """The Trial fields that follow from the configuration: bytes and operations a token, sizes of weights and cache."""
+    """The Trial fields that follow from the configuration: bytes and operations a token, sizes of weights and cache;
+    none for a subject of no known model."""
+    if "config" not in subject.identity:
+        return {}
     config, width = subject.identity["config"], subject.identity["weight_bytes"]
     kept = subject.identity.get("cache_bytes", width)
     context = prompt_tokens + new_tokens / 2

@@ -57,9 +57,10 @@ def standing(claim: str, *quantities: str) -> str:
     return ", ".join(dict.fromkeys(of(claim, quantity).standing for quantity in quantities))
 
 
-def ends(claim: str, quantity: str) -> list[Published]:
-    """One figure, or its least and most where these were published. Raises KeyError where there is none."""
+def factor(claim: str, quantity: str) -> str:
+    """A promised factor: `2x`, or `5x to 10x` where its least and most were published. Raises KeyError where there is
+    none."""
     try:
-        return [of(claim, quantity)]
+        return f"{figure_of(claim, quantity):g}x"
     except KeyError:
-        return [of(claim, f"{quantity}, {end}") for end in ("least", "most")]
+        return " to ".join(f"{figure_of(claim, f'{quantity}, {end}'):g}x" for end in ("least", "most"))

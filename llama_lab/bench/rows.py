@@ -14,6 +14,7 @@ from llama_lab.bench import DIED, SCHEMA, WRONG, roofline
 
 LARGEST = 1 << 62  # of a number in a table
 NAN = float("nan")
+UNCHECKED = "its tokens were not compared"  # how the reason of a valid row begins where there was nothing to hold it to
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,13 @@ import numpy as np
 
 from llama_lab.bench import AGAIN, WRONG, frames, gate, memory, statistics
 from llama_lab.bench.record import Row, Trial
+from llama_lab.bench.rows import UNCHECKED
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import times
 
 NAN = float("nan")
 BASELINE = "baseline"  # in place of a verdict
+NOT_EQUAL = (WRONG, gate.PARTS, UNCHECKED)  # in the reason of a row whose tokens are not known to be the reference's
 SIZES = ("weights", "kv", "argument", "output", "temp", "alias", "device_peak")  # of a trial, each with `_bytes`
 
 Rows = Sequence[Row]
@@ -178,7 +180,7 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
         "peak_rss_bytes": largest(cold, "peak_rss_bytes"),
         "memory": {f"{kind}_bytes": largest(cold or good, f"{kind}_bytes") for kind in SIZES},
         "leaked_buffers": memory.leak(everything),
-        "tokens_equal": bool(answered) and not any(t.wrong or gate.PARTS in t.reason for t in answered),
+        "tokens_equal": bool(answered) and not any(part in t.reason for t in answered for part in NOT_EQUAL),
         "approximate": any(gate.approximate(t.quantisation) for t in everything),
         "valid_trials": len(good),
         "voided_trials": len(everything) - len(good),
@@ -231,10 +233,12 @@ def disturbed(table: Sequence[dict]) -> str:
 
 
 def tokens_word(e: dict) -> str:
-    """equal: the reference's tokens. own: an approximate subject's, whose quality is measured apart. none: it made no
-    whole answer. Else wrong."""
+    """equal: the reference's tokens. own: an approximate subject's, whose quality is measured apart. unchecked: a plain
+    function's, with nothing to compare them with. none: it made no whole answer. Else wrong."""
     if e["tokens_equal"]:
         return "equal"
+    if not any(WRONG in reason for reason in e["reasons"]) and any(UNCHECKED in reason for reason in e["reasons"]):
+        return "unchecked"
     if e.get("approximate"):
         return "own"
     judged = e["valid_trials"] or any(WRONG in reason or gate.PARTS in reason for reason in e["reasons"])
