@@ -62,17 +62,18 @@ class Programs:
     receiver: Receiver | None = None  # host="callback": where decode sends each token while it runs
 
 
-def assemble(config: ModelConfig, placement: Placement) -> Programs:
+def assemble(config: ModelConfig, placement: Placement, wrap: Callable | None = None) -> Programs:
     """Build the tree bottom-up, wrapping exactly the names in `placement.jit`.
 
-    Prefill and extend are steps over T tokens: they are jitted where `step`, or the `decode` around it, is.
+    Prefill and extend are steps over T tokens: they are jitted where `step`, or the `decode` around it, is. wrap: what
+    wraps them, `compiled`, or for those who want to see the calls something around it.
     """
     if placement.compile == "persistent":
         use_persistent_cache()
 
     def place(name: str, function: Callable, jitted_with: tuple[str, ...] = (), **options) -> Callable:
         wanted = set(jitted_with or (name,)) & set(placement.jit)
-        return compiled(name, function, placement, **options) if wanted else function
+        return (wrap or compiled)(name, function, placement, **options) if wanted else function
 
     whole = ("step", "decode")
     transform, logits = tree(config, placement, place)

@@ -2,6 +2,7 @@
 
 import ast
 import csv
+import functools
 import itertools
 import json
 import re
@@ -51,6 +52,7 @@ def places(text):
 @pytest.mark.parametrize("name", TEXTS)
 def test_every_place_named_is_there(name):
     roots = [paths.ROOT / package for package in ("", "llama_jax", "llama_lab")]  # or from a package on
+    roots.append((paths.ROOT / name).parent)
     assert not [place for place in sorted(places(TEXTS[name])) if not any((root / place).exists() for root in roots)]
 
 
@@ -253,6 +255,70 @@ def test_constants_of_the_protocol_are_the_codes():
     assert len(named) >= 8
     for module, name, value in named:
         assert getattr(import_module(f"llama_lab.bench.{module}"), name) == float(value), (module, name)
+
+
+PARTS = ("Symptom", "Cause", "Cure", "Detected by")
+CALLED = re.compile(r"(?:llama_jax|llama_lab|pytest_llama_jax|jax)(?:\.\w+)+")
+
+
+def troubles(text):
+    """{heading: {part: text}} of a page of troubleshooting."""
+    sections = re.split(r"^## (.+)$", text, flags=re.M)[1:]
+    part = re.compile(rf"^- \*\*({'|'.join(PARTS)})\.\*\* (.+?)(?=\n- \*\*|\Z)", re.M | re.S)
+    return {head: dict(part.findall(body.strip())) for head, body in zip(sections[::2], sections[1::2], strict=True)}
+
+
+def located(name):
+    """What a dotted name stands for. Raises ImportError or AttributeError where there is nothing."""
+    parts = name.split(".")
+    known = max(n for n in range(1, len(parts) + 1) if find_module(".".join(parts[:n])))
+    return functools.reduce(getattr, parts[known:], import_module(".".join(parts[:known])))
+
+
+def find_module(name):
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # what stands before the last dot is no package
+        return False
+
+
+def spoken(quote, said):
+    """Whether each piece of a quoted message, between what is filled in, is in some text of the code."""
+    return all(any(piece in text for text in said) for piece in re.split(r"\s*…\s*", quote) if len(piece) > 1)
+
+
+def test_every_trouble_has_symptom_cause_cure_and_what_detects_it():
+    found = troubles(TEXTS["docs/troubleshooting.md"])
+    assert len(found) >= 10
+    for head, parts in found.items():
+        assert tuple(parts) == PARTS, head
+        called = [name for name in re.findall(r"`([^`]+)`", parts["Detected by"]) if CALLED.fullmatch(name)]
+        assert called or [*mentioned(parts["Detected by"])], head  # whose commands are looked at above
+        assert all(located(name) is not None for name in called), head
+
+
+def test_every_message_that_is_quoted_as_a_symptom_is_said_by_the_code():
+    modules = [path for package in ("llama_jax", "llama_lab") for path in (paths.ROOT / package).rglob("*.py")]
+    said = {" ".join(text.split()) for path in modules for text in strings_of(path)}
+    quotes = [
+        " ".join(quote.split())
+        for parts in troubles(TEXTS["docs/troubleshooting.md"]).values()
+        for quote in re.findall(r"`([^`]*…[^`]*)`", parts["Symptom"])
+    ]
+    assert len(quotes) >= 5
+    assert [quote for quote in quotes if not spoken(quote, said)] == []
+    assert not spoken("Another measurement is … walking", said)
+
+
+def test_a_detector_that_is_not_there_is_found():
+    assert located("llama_lab.bench.guard.Guard.count")
+    for name in ("llama_lab.bench.guard.Gard", "llama_lab.bench.gard.Guard"):
+        with pytest.raises((ImportError, AttributeError)):
+            located(name)
+    assert troubles("## A\n\n- **Symptom.** a\n  b\n- **Cure.** c\n\n## B\n\nno list") == {
+        "A": {"Symptom": "a\n  b", "Cure": "c"},
+        "B": {},
+    }
 
 
 def cells(line):

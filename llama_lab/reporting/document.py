@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from markupsafe import Markup
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
+from llama_jax.plumbing import files
 from llama_lab.bench import wording
 from llama_lab.bench.statistics import Ratio, Summary
 
@@ -112,6 +113,15 @@ def html(source: str) -> tuple[Markup, list[tuple[str, str]]]:
                 child.attrSet("href", link(child.attrGet("href")))
     text = PARSER.renderer.render(tokens, PARSER.options, {})
     return Markup(text.replace("<table>", SCROLL).replace("</table>", "</table></div>")), places
+
+
+def put(path: Path, begin: str, end: str, text: Callable[[], str]) -> None:
+    """Put a text between two lines of a document, where there is a document that holds them; it is made only then."""
+    if path.is_file():
+        before, opened, rest = path.read_text(encoding="utf-8").partition(begin)
+        _, closed, after = rest.partition(end)
+        if opened and closed:
+            files.write(path, f"{before}{begin}\n{text()}\n{end}{after}")
 
 
 def inline(source: str) -> Markup:

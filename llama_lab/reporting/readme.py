@@ -6,13 +6,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llama_jax.plumbing import files
 from llama_lab.bench import AGAIN, environment, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
 from llama_lab.bench.wording import instructions, interval, listed, opening, probed, weights, within
-from llama_lab.reporting import machines, notebooks, overview
+from llama_lab.reporting import document, machines, notebooks, overview
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -183,14 +182,12 @@ def block(
 
 def refresh(out_dir: Path, sections: Sequence[dict], behind: Sequence[Recorded]) -> None:
     """Put the block between the README's two markers, where OUT has a README that holds them."""
-    path, home = Path(out_dir) / "README.md", Path(out_dir)
-    if not path.is_file():
-        return
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if begin and end:
+    home = Path(out_dir)
+
+    def written() -> str:
         headline = dict(name=contribution.HEADLINE, number="00")
         own = [Recorded(table, headline) for table in overview.tables(home / "data", contribution.HEADLINE)]
         known = machines.newest(machines.contributed(home / "data" / "machines")[0])
-        written = block(sections, runs([*own, *behind]), home, scopes([*own, *behind]), known)
-        files.write(path, f"{before}{BEGIN}\n{written}\n{END}{after}")
+        return block(sections, runs([*own, *behind]), home, scopes([*own, *behind]), known)
+
+    document.put(home / "README.md", BEGIN, END, written)

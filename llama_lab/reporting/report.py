@@ -13,6 +13,7 @@ from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import environment
 from llama_lab.bench.wording import clipped, opening
+from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
 from llama_lab.reporting import document, machines, notebooks, overview, pages, readme
 from llama_lab.reporting.document import Number, Table
@@ -22,6 +23,7 @@ from llama_lab.sharing import contribution
 CAPTION = 320  # characters that are shown of a figure's results; the rest opens
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
 NUMBER = re.compile(r"\d[\d,.]*(?:x|%| (?:tokens/s|ms|s|times|MB|GB|nats)\b)")
+ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
 # that decide a time
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
 
@@ -150,8 +152,13 @@ def versions(behind: Sequence[Recorded], out_dir: Path) -> Table:
     return Table(("Table", "Measured", "Commit", "Machine", "System", *known), rows)
 
 
+def argument_table() -> str:
+    return Table(arguments.HEADS, arguments.rows()).markdown()
+
+
 def write(out_dir: Path) -> Path:
-    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md."""
+    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md and the
+    table of arguments in OUT/docs/placements.md."""
     known = sections(out_dir)
     behind = tables(out_dir, known)
     page = document.render(
@@ -165,5 +172,6 @@ def write(out_dir: Path) -> Path:
         left_out=" and ".join(overview.left_out()),
     )
     readme.refresh(out_dir, known, behind)
+    document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     machines.write(out_dir)
     return files.write(Path(out_dir) / "docs" / "index.html", page)
