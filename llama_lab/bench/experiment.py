@@ -62,10 +62,12 @@ class Experiment:
     """What a notebook measures. A subclass is a frozen dataclass whose fields are parameters of the notebook.
 
     kind: what its rows are. beside: fields that are no parameters of the notebook, such as a list that stands in it.
+    optional: its notebook draws without its table, and says that this is not measured.
     """
 
     kind: ClassVar[type[Row]] = Trial
     beside: ClassVar[tuple[str, ...]] = ()
+    optional: ClassVar[bool] = False
 
     def __post_init__(self):
         for name in names_of(self):
@@ -115,8 +117,8 @@ class Experiment:
         repository.
 
         source: `measure` or `recorded`. The journal lies in OUT/out/journal: a run that was interrupted goes on from it
-        when it is started again with the same parameters, weights, code and machine. Raises UserError for another
-        source.
+        when it is started again with the same parameters, weights, code and machine. No rows where the table is
+        `optional` and not recorded yet. Raises UserError for another source.
         """
         if source == "measure":
             before, parameters = environment.capture(), self.parameters
@@ -130,6 +132,8 @@ class Experiment:
             recorded.write(name, out_dir, rows, journal, parameters, **about)
         elif source != "recorded":
             raise UserError(f"source is {source!r}; it must be recorded or measure.")
+        elif self.optional and not recorded.table_path(name, out_dir).is_file():
+            return [], {}
         return recorded.read(name, out_dir, self.kind)
 
 

@@ -57,10 +57,9 @@ def standing(claim: str, *quantities: str) -> str:
     return ", ".join(dict.fromkeys(of(claim, quantity).standing for quantity in quantities))
 
 
-def factor(claim: str, quantity: str) -> str:
-    """A promised factor: `2x`, or `5x to 10x` where its least and most were published. Raises KeyError where there is
-    none."""
+def ends(claim: str, quantity: str) -> list[Published]:
+    """One figure, or its least and most where these were published. Raises KeyError where there is none."""
     try:
-        return f"{figure_of(claim, quantity):g}x"
+        return [of(claim, quantity)]
     except KeyError:
-        return " to ".join(f"{figure_of(claim, f'{quantity}, {end}'):g}x" for end in ("least", "most"))
+        return [of(claim, f"{quantity}, {end}") for end in ("least", "most")]

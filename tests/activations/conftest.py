@@ -5,7 +5,17 @@ import random
 
 import pytest
 
+from llama_lab.experiments.activation_extraction import object_store
 from tests.activations.runs import finished, start
+
+
+@pytest.fixture(scope="module")
+def bucket():
+    """URL of an empty bucket in an object store that speaks S3."""
+    if object_store.missing():
+        pytest.skip("`make s3` adds an object store")
+    with object_store.running() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

@@ -310,6 +310,23 @@ def test_another_run_in_the_folder_is_refused(extractor, loaded, tmp_path):
         assert content(tmp_path) == before
 
 
+def test_an_object_store_gets_the_same_bytes_by_several_writers_and_what_was_stopped_goes_on(
+    extractor, unbroken, bucket, tmp_path
+):
+    out = f"{bucket}/{tmp_path.name}"
+    with says("the source broke off"):
+        extract(extractor, Stream(until=8), out, unit=UNIT, writers=4)
+    folder = open_folder(out)
+    assert {"run.json", "units/000/000001.json"} <= set(folder.names())
+    report = extract(extractor, Stream(), out, unit=UNIT, writers=4)
+    assert 0 < report.written < report.units == 7
+    assert {name: folder.read(name) for name in folder.names()} == unbroken
+    with says("holds this run already"):
+        extract(extractor, Stream(), out, unit=UNIT, resume=False)
+    with says("Cannot write s3://no-such-bucket/run/run.json: "):
+        extract(extractor, Stream(), "s3://no-such-bucket/run", unit=UNIT)
+
+
 def test_without_resume_any_run_is_refused_and_a_changed_source_always(extractor, tmp_path):
     with says("broke off"):
         extract(extractor, Stream(8), tmp_path, unit=UNIT)

@@ -14,11 +14,13 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.activations.folder import LocalFolder, RemoteFolder, is_temporary, open_folder, temporary
 from tests.activations.stores import says
 
-KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store")
+KINDS = ("local", "file URL", "memory URL", "fsspec file system", "object store", "S3")
 
 
 @pytest.fixture(params=KINDS)
-def folder(request, tmp_path):
+def folder(request, tmp_path, monkeypatch):
+    if request.param == "S3":
+        return open_folder(f"{request.getfixturevalue('bucket')}/{tmp_path.name}/run")
     memory = f"memory://{tmp_path.name}-{request.param.replace(' ', '-')}/run"
     if request.param == "fsspec file system":
         return RemoteFolder(f"file://{tmp_path}", fsspec.filesystem("file"), str(tmp_path))
@@ -27,6 +29,7 @@ def folder(request, tmp_path):
     )
     if request.param == "object store":
         made.atomic = True
+        monkeypatch.setattr(made.filesystem, "makedirs", None)  # a request for what an object store has not
     return made
 
 

@@ -75,8 +75,8 @@ def test_figures_are_found_by_name_with_where_they_stand():
     assert (found.value, found.unit, found.standing) == (16.32, "x", "document")
     assert published.standing("throughput", "Ollama", "llama-jax") == "repository"
     assert published.standing("ttft", "mean, JIT-only", "mean without the cold row, JIT-only") == "document, computed"
-    assert published.factor("extraction", "jit of the extraction") == "5x to 10x"
-    assert published.factor("extraction", "fixed batches") == "2x"
-    for read in (published.of, published.figure_of, published.standing, published.factor):
+    assert [end.value for end in published.ends("extraction", "jit of the extraction")] == [5, 10]
+    assert [end.value for end in published.ends("extraction", "fixed batches")] == [2]
+    for read in (published.of, published.figure_of, published.standing, published.ends):
         with pytest.raises(KeyError):
             read("ttft", "nothing")

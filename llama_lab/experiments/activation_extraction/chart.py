@@ -21,7 +21,8 @@ from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline
 
 LABELS = {
     rungs.EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
-    rungs.COPIES: "N0 jit, a copy a sample and layer\n(where the published plan began)",
+    rungs.UNJITTED: "N0 eager, a copy a sample and layer\n(where the published plan said it began)",
+    rungs.COPIES: "N0 jit, a copy a sample and layer\n(where the plan's code began)",
     rungs.STACKED: "N0 jit, layers stacked, one copy",
     rungs.BASE: "N1 jit, every layer, blocking\n(the denominator)",
     rungs.SPREAD: "N1, every fourth layer\n(nothing to cut)",

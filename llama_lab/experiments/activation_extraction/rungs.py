@@ -2,8 +2,9 @@
 writer.
 
 N0 eager per example  op by op, one example at a time, every layer: a straw man
-N0 copy by copy       one jit of every layer, and then a Python loop over samples and layers, a transfer each: where the
-                      published plan began
+N0 eager copy by copy the same in padded batches, each fetched by a Python loop over samples and layers, a transfer
+                      each: where the published plan said that it began
+N0 copy by copy       one jit of every layer, fetched by the same loop: where the plan's own code began
 N0 stacked            the same jit with all layers stacked in one array, and one transfer
 N1 jit, blocking      one jit of every layer, batches padded to their longest example, each result waited for, written
                       in between
@@ -57,20 +58,20 @@ from llama_lab.experiments.activation_extraction.pipeline import (
     without_copy,
 )
 
-EAGER, BASE = "N0 eager per example", "N1 jit, blocking"
+EAGER, UNJITTED, BASE = "N0 eager per example", "N0 eager copy by copy", "N1 jit, blocking"
 COPIES, STACKED = "N0 copy by copy", "N0 stacked"
 SPREAD, FIRST = "N1 spread quarter", "N1 first quarter"
 FIXED, SCANNED, VMAPPED = "fixed shapes", "fixed, scanned", "fixed, vmapped"
 PACKED, ASYNC, THREADS, PINNED = "packing", "async copies", "writer threads", "pinned host memory"
 TORCH, CUT = "N2 torch", "N2 torch cut"
 FORWARD, DISK = "forward only", "disk only"
-EVERY = (EAGER, COPIES, STACKED, BASE)  # which keep every layer
+EVERY = (EAGER, UNJITTED, COPIES, STACKED, BASE)  # which keep every layer
 LADDER = (*EVERY, SPREAD, FIRST, FIXED, SCANNED, VMAPPED, PACKED, ASYNC, THREADS, PINNED)
 RIVALS, CEILINGS = (TORCH, CUT), (FORWARD, DISK)
 SUBJECTS = (*LADDER, *RIVALS, *CEILINGS)
 ADDED_TO = {  # rung → the one before: what one thing gains
-    STACKED: COPIES, BASE: STACKED, FIRST: BASE, FIXED: FIRST, SCANNED: FIXED, VMAPPED: FIXED, PACKED: FIXED,
-    ASYNC: PACKED, THREADS: ASYNC, PINNED: THREADS,
+    COPIES: UNJITTED, STACKED: COPIES, BASE: STACKED, FIRST: BASE, FIXED: FIRST, SCANNED: FIXED, VMAPPED: FIXED,
+    PACKED: FIXED, ASYNC: PACKED, THREADS: ASYNC, PINNED: THREADS,
 }  # fmt: skip
 PRODUCT = THREADS
 SHARE = 4  # a quarter of the layers
@@ -129,9 +130,9 @@ def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
         return Rung(name, sites, run, plan, "torch", TorchCounter, whole=name == TORCH)
     if name in (*EVERY, SPREAD, FIRST):
         plan = padded(spec, 1 if name == EAGER else setting.batch)
-        dispatch, fetch = in_jax(setting, sites, name != EAGER, name == STACKED), read
-        if name in (COPIES, STACKED):
-            fetch = copy_by_copy if name == COPIES else partial(unstacked, [str(site) for site in sites])
+        dispatch, fetch = in_jax(setting, sites, name not in (EAGER, UNJITTED), name == STACKED), read
+        if name in (UNJITTED, COPIES, STACKED):
+            fetch = partial(unstacked, [str(site) for site in sites]) if name == STACKED else copy_by_copy
         return Rung(name, sites, pipeline(setting, spec, plan, dispatch, fetch), plan)
     scans = -(-setting.unit // setting.batch) if name == SCANNED else 1
     compute = {SCANNED: partial(scanned, scans), VMAPPED: partial(scanned, None)}.get(name, program.program)

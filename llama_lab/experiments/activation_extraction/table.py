@@ -9,12 +9,11 @@ import numpy as np
 
 from llama_lab.bench import frames, summary
 from llama_lab.bench.experiment import whole
-from llama_lab.bench.published import figure_of
 from llama_lab.bench.record import Row
 from llama_lab.bench.statistics import UNDECIDED, Ratio, Verdict
 from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction.passes import LADDER, SCALING, Extraction
-from llama_lab.experiments.activation_extraction.rungs import BASE, COPIES, FIRST, PRODUCT
+from llama_lab.experiments.activation_extraction.rungs import BASE, FIRST, PRODUCT
 
 
 def ladder(rows: Sequence[Extraction], run: str = LADDER) -> list[Extraction]:
@@ -127,25 +126,6 @@ def rivals(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
 def like_for_like(rows: Sequence[Extraction], seed: int = 0) -> Ratio:
     """The product's tokens/s over those of N1 with the same layers: what all but the choice of layers gains."""
     return summary.paired_ratio(ladder(rows), PRODUCT, FIRST, seed)
-
-
-PROMISED = {"six changes": ("gain, least", "gain, most"), "total potential": ("potential, least", "potential, most")}
-EVERYTHING = {"N1 (every layer)": BASE, "N1 with the same layers": FIRST, "a loop of copies": COPIES}
-
-
-def beside_the_promises(rows: Sequence[Extraction], seed: int = 0):
-    """The gains that were promised of a careful first version, beside those measured: a pandas.DataFrame."""
-    import pandas as pd
-
-    lines = {
-        what: (" to ".join(f"{figure_of('extraction', name):g}x" for name in names), "")
-        for what, names in PROMISED.items()
-    }
-    for words, other in EVERYTHING.items():
-        ratio = summary.paired_ratio(ladder(rows), PRODUCT, other, seed)
-        lines[f"everything, over {words}"] = ("", ratio.words if ratio.n else "not measured here")
-    lines |= {f"{name} alone": ("", gained(ratio)) for name, ratio in gains(rows, seed).items()}
-    return pd.DataFrame.from_dict(lines, orient="index", columns=["promised", "measured"]).rename_axis("what")
 
 
 def budget(meta: dict) -> list[dict[str, float]]:

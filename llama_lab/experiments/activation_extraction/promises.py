@@ -1,0 +1,126 @@
+"""What the published plan of extraction promised, beside what was measured: its six changes, all of them together, and
+its budget of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from llama_lab.bench import frames, statistics, summary
+from llama_lab.bench.published import ends, of
+from llama_lab.experiments.activation_extraction import rungs
+from llama_lab.experiments.activation_extraction import table as extraction_table
+from llama_lab.experiments.activation_extraction.passes import STAGES, Extraction
+from llama_lab.experiments.activation_extraction.rungs import ADDED_TO, BASE, COPIES, FIRST, PRODUCT, UNJITTED
+
+CLAIM, NOT_MEASURED = "extraction", "not measured yet"
+CHANGES = {  # the plan's six, as `data/published.csv` names them → the rung that makes each
+    "jit of the extraction": COPIES,
+    "asynchronous copies": rungs.ASYNC,
+    "fixed batches": rungs.FIXED,
+    "pipelining": rungs.THREADS,
+    "vmap": rungs.VMAPPED,
+    "scan over batches": rungs.SCANNED,
+}
+EVERYTHING = {  # `extract` over each of these: fewer layers and packing, of which the plan has nothing, are in it
+    "`extract` over the plan's start": UNJITTED,
+    "`extract` over its code's start": COPIES,
+    "`extract` over a careful first version": BASE,
+    "`extract` over that of the same layers": FIRST,
+}
+
+
+def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
+    """One entry a change of the plan: {change, promised, standing, measured: the ratio in words, pairs, rung, to: what
+    it is measured over, programs and compile_s of both first passes, in words}.
+
+    Two more follow: what the plan's own code does where it says `vmap`, and `extract` over where the plan began.
+    """
+    entries = [dict(change=change) | promised(change) | step(rows, rung, seed) for change, rung in CHANGES.items()]
+    stacked = dict(change="vmap as its code is: layers stacked")
+    entries.append(stacked | promised("vmap") | step(rows, rungs.STACKED, seed))
+    for change, to in EVERYTHING.items():
+        known = promised("gain", "potential") if to == UNJITTED else dict(promised="", standing="")
+        entries.append(dict(change=change) | known | step(rows, PRODUCT, seed, to))
+    return entries
+
+
+def promised(*quantities: str) -> dict:
+    """{promised: the published factors in words, standing}."""
+    found = [ends(CLAIM, quantity) for quantity in quantities]
+    factors = (" to ".join(f"{end.value:g}x" for end in both) for both in found)
+    return dict(promised="; ".join(factors), standing=found[0][0].standing)
+
+
+def step(rows: Sequence[Extraction], rung: str, seed: int, to: str = "") -> dict:
+    """{measured, pairs, rung, to, programs, compile_s} of a rung over another: by default the one that it adds a
+    thing to."""
+    to = to or ADDED_TO[rung]
+    here = extraction_table.ladder(rows)
+    if not {rung, to} <= set(extraction_table.measured(here)):
+        return dict(measured=NOT_MEASURED, pairs=0, rung=rung, to=to, programs="", compile_s="")
+    both = [[row for row in here if row.subject == name and row.phase == "cold" and row.valid] for name in (to, rung)]
+    programs, seconds = (
+        " → ".join(form.format(extraction_table.middle([read(row) for row in first])) for first in both)
+        for form, read in (("{:.0f}", lambda row: row.compiled), ("{:.1f}", lambda row: row.compile_seconds))
+    )
+    ratio = summary.paired_ratio(here, rung, to, seed)
+    measured = extraction_table.gained(ratio)
+    return dict(measured=measured, pairs=ratio.n, rung=rung, to=to, programs=programs, compile_s=seconds)
+
+
+COLUMNS = frames.Columns(
+    {
+        **frames.same("change", "promised", "standing", "measured", "pairs", "rung"),
+        "over": "to",
+        "programs": "programs",
+        "compile s": "compile_s",
+    },
+    index="change",
+)
+
+
+def budget(meta: dict, seed: int = 0) -> list[dict]:
+    """The plan's budget of a batch beside ours, an entry a stage and one for all: {stage, before, share, after:
+    published seconds, here: Summary of ms, own: its share of ours}. None where the plan has no such stage, and
+    nothing at all where ours is not recorded."""
+    spent = extraction_table.budget(meta)
+    if not spent:
+        return []
+    lines = {stage: [entry[stage] for entry in spent] for stage in STAGES} | {"all": [sum(e.values()) for e in spent]}
+    planned = [stage for stage in STAGES if stage != "disk"]  # which the plan does not count
+    known = {when: {stage: of(CLAIM, f"{when}, {stage}").value for stage in planned} for when in ("before", "after")}
+    known = {when: seconds | {"all": sum(seconds.values())} for when, seconds in known.items()}
+    own = float(np.median(lines["all"]))
+    entries = []
+    for stage, values in lines.items():
+        before, here = known["before"].get(stage), statistics.summarise(values, seed)
+        share = before and before / known["before"]["all"]
+        about = dict(stage=stage, before=before, share=share, after=known["after"].get(stage))
+        entries.append(about | dict(here=here, own=here.median / own))
+    return entries
+
+
+BUDGET = frames.Columns(
+    {
+        "stage": "stage",
+        "published s": "before",
+        "share of it": "share",
+        "promised s": "after",
+        **frames.interval("here ms", "here"),
+        "share here": "own",
+    },
+    index="stage",
+    digits={"published s": 2, "promised s": 2, "here ms": 1, "low": 1, "high": 1, "share of it": 2, "share here": 2},
+)
+
+
+def run_of_theirs() -> str:
+    """What the log of the plan's repository says of one of its runs, beside the rate that was read in it."""
+    first, two, bar = (of(CLAIM, name) for name in ("first batch", "two warm batches", "warm batch"))
+    return (
+        f"A log of theirs: {first.value:g} s for the first of three batches ({first.standing}), {two.value:g} s for the"
+        f" two after it together ({two.standing}); the {bar.value:g} s a batch read from it ({bar.standing}) is"
+        f" {bar.wrong}."
+    )

@@ -1,0 +1,58 @@
+"""What the plan promised beside made-up rows: its six changes and no other, each over the rung before it, and its
+budget."""
+
+import pytest
+
+from llama_lab.bench.frames import show
+from llama_lab.experiments.activation_extraction import promises, rungs
+from llama_lab.experiments.activation_extraction.passes import STAGES
+from tests.experiments.activation_extraction.test_table import SECONDS, measured
+
+SIX = {  # in the order of the plan: promised, and what the made-up rows give
+    "jit of the extraction": ("5x to 10x", 24 / 8),
+    "asynchronous copies": ("2x to 3x", 1),
+    "fixed batches": ("2x", 1.5 / 2),
+    "pipelining": ("1.5x to 2x", 1 / 0.9),
+    "vmap": ("1.5x", 1),
+    "scan over batches": ("1.3x", 2 / 2.2),
+}
+
+
+def test_the_six_changes_are_those_of_the_plan_each_beside_what_it_gained():
+    frame = show(promises.changes(measured()), promises.COLUMNS)
+    assert list(frame.index[:6]) == list(SIX)
+    assert rungs.PINNED not in frame["rung"].tolist()
+    for change, (promised, factor) in SIX.items():
+        row = frame.loc[change]
+        assert (row["promised"], row["standing"]) == (promised, "document")
+        assert float(row["measured"].split(": ")[-1].split("x")[0]) == pytest.approx(factor, rel=0.02)
+        assert "[" in row["measured"]
+        assert SECONDS[row["over"]] / SECONDS[row["rung"]] == factor
+    assert frame.loc["fixed batches", "programs"] == "10 → 1"  # what the promise is about
+    together = frame.loc["`extract` over the plan's start"]
+    assert together["promised"] == "4x to 7x; 10x to 20x"
+    assert float(together["measured"].split("x")[0]) == pytest.approx(24 / 0.9, rel=0.02)
+
+
+def test_a_change_without_rows_is_said_to_be_unmeasured_and_nothing_stands_in_for_it():
+    rows = [row for row in measured(2) if row.subject not in (rungs.UNJITTED, rungs.VMAPPED)]
+    frame = show(promises.changes(rows), promises.COLUMNS)
+    absent = frame[frame["measured"] == promises.NOT_MEASURED]
+    assert list(absent.index) == ["jit of the extraction", "vmap", "`extract` over the plan's start"]
+    assert absent[["programs", "pairs"]].to_numpy().tolist() == [["", 0]] * 3
+
+
+def test_the_plans_budget_stands_beside_ours_stage_by_stage():
+    spent = [dict(zip(STAGES, (30.0, 10.0, 5.0, 5.0, 50.0), strict=True))] * 3
+    frame = show(promises.budget(dict(processes=[dict(budget=spent)])), promises.BUDGET)
+    assert list(frame.index) == [*STAGES, "all"]
+    assert frame["published s"].dropna().tolist() == [0.3, 1.5, 0.5, 0.5, 2.8]
+    assert frame["promised s"].dropna().tolist() == [0.3, 0.1, 0.05, 0.05, 0.5]
+    assert frame["share of it"].dropna().sum() == pytest.approx(2, abs=0.01)
+    assert frame["here ms"].tolist() == [30, 10, 5, 5, 50, 100]
+    assert frame["share here"].tolist() == [0.3, 0.1, 0.05, 0.05, 0.5, 1]
+    assert promises.budget({}) == []
+
+
+def test_their_log_is_read_by_its_numbers():
+    assert "0.14 s for the two after it together (computed)" in promises.run_of_theirs()
