@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from llama_jax.kernels import LIBRARIES
-from llama_jax.plumbing import paths
-from llama_lab.bench import environment
+from llama_jax.plumbing import files, paths
+from llama_jax.plumbing.values import LONG, shown
+from llama_lab.bench import environment, notebook, recorded
 
 FOLDER = paths.ROOT / "results"  # ignored by git
-MEASURE = "measure"  # the other source is "recorded"
+_writing: dict[str, IO] = {}  # notebook → the lock on where it writes, which goes with the process
 NOISE = re.compile(r"\((?:r|tm|c)\)|@.*|\b(?:cpu|processor|\d+-core)\b", re.I)  # of a processor's name
 ROOM = 48  # letters of a processor's name
 
@@ -46,5 +49,25 @@ def results() -> Path:
 
 def home(source: str) -> Path:
     """Where a notebook writes, and reads first, where no folder is named: this machine's results for what it measures;
-    the repository, which has what is published, for what is recorded."""
-    return results() if source == MEASURE else paths.ROOT
+    the repository, which has what is published, for what is recorded. Raises UserError for another source."""
+    return results() if recorded.is_measured(source) else paths.ROOT
+
+
+def opened(name: str, cells: Mapping[str, object], *of_measuring: str) -> str | Path:
+    """The folder that a notebook writes to: its `out_dir`, or else `home`. What it was given is checked first, as
+    `notebook.check` does. No other process that runs this notebook may write there until this one ends, unless a person
+    sits before it, whose kernel stays for days.
+
+    name: the notebook's, such as `03-jit-placement`. cells: its `globals()`. of_measuring: parameters on which only
+    what is measured depends, where no `Experiment` has them. Raises UserError also for a folder that cannot be written.
+    """
+    notebook.check(name, cells, of_measuring)
+    folder = cells["out_dir"] or home(cells["source"])
+    _writing.pop(name, None)  # which lets go of it
+    busy = (
+        f"Process {{holder}} runs {name} into {shown(str(folder), LONG)}; wait for it to end, or give another out_dir."
+    )
+    lock = files.taken(Path(folder) / "out" / f"{name}.lock", busy)
+    if not notebook.person_is_there():
+        _writing[name] = lock
+    return folder

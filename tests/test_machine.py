@@ -51,5 +51,5 @@ def test_git_does_not_see_results():
 def test_a_notebook_asks_where_to_write(path):
     """So that plain papermill and Run All obey too."""
     code = [cell.source for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    assert sum("out_dir = out_dir or machine.home(source)" in text for text in code) == 1
+    assert sum("out_dir = machine.opened(" in text for text in code) == 1
     assert not any("paths.ROOT" in text for text in code)

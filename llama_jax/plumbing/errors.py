@@ -18,6 +18,10 @@ class UserError(Exception):
         line, half = " ".join(str(message).split()), LONGEST // 2
         super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it, in a notebook too: the line alone."""
+        return [f"UserError: {self}"]
+
 
 def near(name: str, known: Iterable[str]) -> str:
     """A hint such as ` Did you mean 'step'?`, or the list of known names when nothing is close."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from llama_jax.plumbing.errors import UserError
-from llama_jax.plumbing.values import shown
+from llama_jax.plumbing.values import LONG, shown
+
+LEAVING_S = 2.0  # a process that was killed is given so long to leave: its children go with it, and then its locks
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -25,9 +29,9 @@ def check(path: Path) -> None:
     try:
         other = path.exists() and not path.is_file()
     except OSError as error:  # a name that is too long
-        raise UserError(f"Cannot write {shown(str(path))}: {error.strerror}.") from None
+        raise UserError(f"Cannot write {shown(str(path), LONG)}: {error.strerror}.") from None
     if other:
-        raise UserError(f"Cannot write {shown(str(path))}: it is there, and no regular file.")
+        raise UserError(f"Cannot write {shown(str(path), LONG)}: it is there, and no regular file.")
 
 
 @contextlib.contextmanager
@@ -37,7 +41,7 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError) as error:  # ValueError: half a character, or a NUL in the name
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"Cannot write {shown(str(path))}: {reason}.") from error
+        raise UserError(f"Cannot write {shown(str(path), LONG)}: {reason}.") from error
 
 
 @contextlib.contextmanager
@@ -94,10 +98,41 @@ def alone(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
-        raise UserError(f"Cannot write to {shown(str(folder))}: {error.strerror}.") from error
+        raise UserError(f"Cannot write to {shown(str(folder), LONG)}: {error.strerror}.") from error
     try:
         with contextlib.suppress(OSError):  # a file system that has no locks gives none
             fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
+
+
+def taken(path: Path, busy: str) -> BinaryIO:
+    """A file, made as needed, that no other process takes until it is closed here, or this process ends however it
+    does: by flock. It holds the number of the process. A child that is handed the file keeps it taken.
+
+    busy: what is said where another has it, `{holder}` being that process's number. Raises UserError then, and for a
+    file that cannot be written.
+    """
+    import fcntl
+
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a+b", buffering=0)  # noqa: SIM115 (whoever takes it closes it)
+    end = time.monotonic() + LEAVING_S
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > end:
+                file.seek(0)
+                holder = file.read(20).decode(errors="replace").strip() or "unknown"
+                file.close()
+                raise UserError(busy.replace("{holder}", holder)) from None
+            time.sleep(0.05)
+        except OSError:  # a file system that has no locks gives none
+            break
+    file.truncate(0)
+    file.write(b"%d" % os.getpid())
+    return file

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import typing
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -24,13 +25,22 @@ from typing import IO, ClassVar, Self, TypeVar
 from llama_jax import checkpoint
 from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, environment, lab, process, protocol, recorded
+from llama_lab.bench import available, environment, lab, notebook, process, protocol, recorded
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.progress import Progress, announce
 from llama_lab.bench.record import Row, Trial
 from llama_lab.bench.workload import Workload
 
 T = TypeVar("T")
+REDRAWN = "redrawn"  # marks a field: recorded data may be drawn with another value
+Seed = typing.Annotated[int, REDRAWN]  # of a bootstrap too, or of what the notebook does live
+
+
+@dataclass(frozen=True)
+class Named:
+    """Marks a field that has another name among the notebook's parameters: `model: Annotated[str, Named("shapes")]`."""
+
+    name: str
 
 
 @dataclass(frozen=True)
@@ -59,15 +69,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a notebook measures. A subclass is a frozen dataclass whose fields are parameters of the notebook.
+    """What a notebook measures. A subclass is a frozen dataclass whose fields are parameters of the notebook: what is
+    recorded was measured with one value of each, and is not drawn as if it were another's, unless the field is
+    `REDRAWN`.
 
     kind: what its rows are. beside: fields that are no parameters of the notebook, such as a list that stands in it.
     optional: its notebook draws without its table, and says that this is not measured.
+    given: the notebook's parameters that somebody chose, see `notebook.given`.
     """
 
     kind: ClassVar[type[Row]] = Trial
     beside: ClassVar[tuple[str, ...]] = ()
     optional: ClassVar[bool] = False
+    given: ClassVar[Mapping[str, object]] = {}
 
     def __post_init__(self):
         for name in names_of(self):
@@ -76,8 +90,10 @@ class Experiment:
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
         """The experiment with its fields taken by name from a notebook's parameters. others: fields that are no
-        parameters, or have another name there. Raises UserError where a parameter is missing."""
-        return from_names(cls, parameters, **others)
+        parameters. Raises UserError where a parameter is missing."""
+        made = from_names(cls, parameters, **others)
+        object.__setattr__(made, "given", notebook.given(str(parameters.get("NAME", "")), parameters))
+        return made
 
     @property
     def parameters(self) -> dict:
@@ -91,6 +107,21 @@ class Experiment:
 
     def check(self) -> None:
         """Raises UserError for what cannot be measured, before anything is loaded."""
+
+    def check_recorded(self, table: str, meta: dict) -> None:
+        """Raises UserError for a parameter that somebody chose and that a table was not recorded with."""
+        marks = marks_of(type(self))
+        for name in names_of(self):
+            said = name_in_notebook(name, marks[name])
+            if said in self.given and said not in notebook.RUNNERS and REDRAWN not in marks[name]:
+                now = json.loads(json.dumps(self.given[said]))
+                then = self.recorded_with(meta).get(name, notebook.UNKNOWN)
+                if now != then:
+                    raise notebook.differs(said, now, table, then)
+
+    def recorded_with(self, meta: dict) -> dict:
+        """Fields and the values that a table was recorded with, as its meta says."""
+        return meta["parameters"]
 
     def points(self, runner: Runner) -> Sequence[Point]:
         """What each process measures, in the order in which they are started."""
@@ -117,10 +148,11 @@ class Experiment:
         repository.
 
         source: `measure` or `recorded`. The journal lies in OUT/out/journal: a run that was interrupted goes on from it
-        when it is started again with the same parameters, weights, code and machine. No rows where the table is
-        `optional` and not recorded yet. Raises UserError for another source.
+        when it is started again with the same parameters, weights, code and machine. No other measurement begins
+        before this one ends. No rows where the table is `optional` and not recorded yet. Raises UserError for another
+        source, and for parameters that what is recorded was not made with.
         """
-        if source == "measure":
+        if recorded.is_measured(source):
             before, parameters = environment.capture(), self.parameters
             runtime.warn(before["runtime"])
             weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""
@@ -128,13 +160,15 @@ class Experiment:
             digest = hashlib.sha256(json.dumps(plan, sort_keys=True).encode()).hexdigest()[:12]
             path = Path(out_dir) / "out" / "journal" / f"{name}-{digest}.jsonl"
             journal = Journal(path, plan, kind=self.kind, environment=before)
-            rows, about = self.record(journal, progress)
+            with protocol.alone():
+                rows, about = self.record(journal, progress)
             recorded.write(name, out_dir, rows, journal, parameters, **about)
-        elif source != "recorded":
-            raise UserError(f"source is {source!r}; it must be recorded or measure.")
-        elif self.optional and not recorded.table_path(name, out_dir).is_file():
+            return recorded.read(name, out_dir, self.kind)
+        if self.optional and not recorded.table_path(name, out_dir).is_file():
             return [], {}
-        return recorded.read(name, out_dir, self.kind)
+        rows, meta = recorded.read(name, out_dir, self.kind)
+        self.check_recorded(name, meta)
+        return rows, meta
 
 
 @dataclass(frozen=True)
@@ -229,13 +263,24 @@ def names_of(kind: object) -> list[str]:
     return [each.name for each in dataclasses.fields(kind)]
 
 
+def marks_of(kind: type) -> dict[str, tuple[object, ...]]:
+    """What stands in `Annotated` behind the type of each field."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {name: getattr(hints[name], "__metadata__", ()) for name in names_of(kind)}
+
+
+def name_in_notebook(field: str, marks: Sequence[object]) -> str:
+    return next((mark.name for mark in marks if isinstance(mark, Named)), field)
+
+
 def from_names(kind: type[T], parameters: Mapping[str, object], **others) -> T:
     """A dataclass with its fields taken by name from a notebook's parameters, as `Experiment.from_parameters`."""
-    wanted = [name for name in names_of(kind) if name not in (*getattr(kind, "beside", ()), *others)]
-    for name in wanted:
+    beside = {*getattr(kind, "beside", ()), *others}
+    wanted = {name: name_in_notebook(name, marks) for name, marks in marks_of(kind).items() if name not in beside}
+    for name in wanted.values():
         if name not in parameters:
             raise UserError(f"{kind.__name__} needs {name}, which is not among the notebook's parameters.")
-    return kind(**{name: parameters[name] for name in wanted}, **others)
+    return kind(**{field: parameters[name] for field, name in wanted.items()}, **others)
 
 
 def check_counts(**counts: int) -> None:

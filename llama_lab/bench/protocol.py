@@ -4,16 +4,15 @@ gated."""
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import jax
 import numpy as np
@@ -23,6 +22,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.model import Model
 from llama_jax.placement import Placement
+from llama_jax.plumbing import files
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, gate, memory, roofline
 from llama_lab.bench.arithmetic import Arithmetic
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 SILENT_RUNS = 3  # warm-up ends after this many runs in a row in which nothing compiled
 MAX_WARMUP = 8
 SHORT = 8  # tokens of a warm-up run after the first silent one, which has called all that an answer calls
-LEAVING_S = 2.0  # a measurement that was killed is given so long to leave: its children go with it, and then the lock
+_held: list[BinaryIO] = []  # this process's measurement lock, while it holds it
 
 
 def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:
@@ -201,27 +201,19 @@ def warm_up(
 
 
 @contextlib.contextmanager
-def alone():
-    """Hold the machine's measurement lock, an open file. Raises UserError while another measurement runs."""
+def alone() -> Iterator[BinaryIO]:
+    """Hold the machine's measurement lock, an open file; who holds it already goes on holding it. Raises UserError
+    while another process measures."""
+    if _held:
+        yield _held[0]
+        return
     path = Path(tempfile.gettempdir()) / f"llama-jax-measuring-{os.getuid()}.lock"
-    try:
-        file = open(path, "a+b", buffering=0)  # noqa: SIM115 (closed by the `with` below)
-    except OSError as error:
-        raise UserError(f"Cannot lock {path}: {error.strerror}; remove it, or set TMPDIR to another folder.") from None
-    with file:
-        end = time.monotonic() + LEAVING_S
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            if time.monotonic() > end:
-                file.seek(0)
-                holder = file.read(20).decode(errors="replace").strip() or "unknown"
-                raise UserError(f"Another measurement is running (process {holder}); wait for it to end.")
-            time.sleep(0.05)
-        file.truncate(0)
-        file.write(b"%d" % os.getpid())
-        yield file
+    with files.taken(path, "Another measurement is running (process {holder}); wait for it to end.") as file:
+        _held.append(file)
+        try:
+            yield file
+        finally:
+            _held.clear()
 
 
 @dataclass(frozen=True)

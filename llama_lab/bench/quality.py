@@ -22,7 +22,7 @@ from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import available, frames, passages, statistics, summary
 from llama_lab.bench.arithmetic import Arithmetic
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Row
 
@@ -111,7 +111,7 @@ class Texts(Experiment):
     count: ClassVar[int] = 1
 
     model: str
-    seed: int
+    seed: Seed
     quality_tokens: int
     window: int
 

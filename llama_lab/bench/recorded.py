@@ -6,9 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llama_jax.plumbing import files, paths
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import shown
 from llama_lab.bench import environment, provenance, record
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Row, Trial
+
+MEASURE = "measure"  # the other source is "recorded"
+
+
+def is_measured(source: str) -> bool:
+    """Whether a notebook measures, or reads what was recorded. Raises UserError for another source."""
+    if source not in ("recorded", MEASURE):
+        raise UserError(f"source is {shown(source)}; it must be recorded or {MEASURE}.")
+    return source == MEASURE
 
 
 def journal_plan(parameters: dict, machine: dict, weights_hash: str = "") -> dict:

@@ -20,6 +20,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown, whole
 from llama_jax.sampling import Sampler
 from llama_jax.tokenizer import Numbers
+from llama_lab.bench import notebook
 from llama_lab.bench.guard import Guard
 
 
@@ -88,21 +89,9 @@ def answer(engine: Engine, tokenizer, wish: Wish, stopped: Callable[[], bool] = 
         yield replace(moment, end="stop" if view.token_ids[-1] in tokenizer.stop else "length")
 
 
-def person_is_there() -> bool:
-    """Whether the cell that runs was sent by a front end that a person sits before: one that could be asked for input.
-
-    JupyterLab says so with each request; papermill and nbconvert say that they could not, and a script has no kernel.
-    """
-    if not render.in_jupyter():
-        return False
-    from IPython import get_ipython
-
-    return bool(get_ipython().kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
-
-
 def show(model: str = checkpoint.DEFAULT) -> None:
     """Draw a playground under the cell; nothing where nobody could use it."""
-    if person_is_there():
+    if notebook.person_is_there():
         from IPython.display import display
 
         from llama_lab.playground.view import Playground

@@ -25,6 +25,7 @@ from pathlib import Path
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab import machine
+from llama_lab.bench import notebook, recorded
 from llama_lab.reporting import execution
 from llama_lab.reporting.ipynb import PROFILES, about, read, read_finding
 
@@ -102,11 +103,8 @@ def defaults(path: Path) -> dict:
     if len(cells) != 1:
         raise UserError(f"{path.name}: {len(cells)} cells are tagged 'parameters'; exactly one must be.")
     try:
-        statements = [
-            s for s in ast.parse(cells[0].source).body if isinstance(s, ast.AnnAssign) and s.value is not None
-        ]
-        return {statement.target.id: ast.literal_eval(statement.value) for statement in statements}
-    except (ValueError, SyntaxError, AttributeError, RecursionError, MemoryError) as error:  # what `ast` says of it
+        return notebook.declared(cells[0].source)
+    except notebook.UNREADABLE as error:
         raise UserError(
             f"{path.name}: its cell of parameters cannot be read ({str(error)[:100]}); write NAME: TYPE = VALUE lines."
         ) from None
@@ -115,33 +113,30 @@ def defaults(path: Path) -> dict:
 def check(path: Path, given: dict[str, object]) -> dict:
     """The given parameters in the types of their defaults. Raises UserError for an unknown or mistyped one."""
     known = defaults(path)
-    for name in given:
-        if name not in known:
-            raise UserError(f"{path.stem} has no parameter {name!r}.{near(name, known)}")
-    return {name: convert(path.stem, name, value, known[name]) for name, value in given.items()}
+    values = {name: convert(value, known.get(name)) for name, value in given.items()}
+    notebook.fit(path.stem, values, known)
+    return values
 
 
-def convert(notebook: str, name: str, value: object, default: object):
-    """`value`, perhaps text from a command line, as the type of `default`."""
-    kind = type(default)
-    if isinstance(value, str) and kind is not str:
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+def convert(value: object, default: object):
+    """`value`, perhaps text from a command line, as the type of `default` where it can be one."""
+    if isinstance(value, str) and type(default) is not str:
+        with contextlib.suppress(*notebook.UNREADABLE):
             value = ast.literal_eval(value)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
-        raise UserError(
-            f"{notebook}: parameter {name} must be {kind.__name__} (its default is {default!r}), not {value!r}."
-        )
-    return value
+    return float(value) if type(default) is float and type(value) is int else value
 
 
 def parameters(path: Path, profile: str, given: dict[str, object], source: str, out_dir: Path) -> dict:
-    """The complete parameters of a run: the profile's, then the user's, then where from and where to."""
+    """The complete parameters of a run: the profile's, where anything is measured, then the user's, then where from and
+    where to."""
     if profile not in PROFILES:
         raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
-    usual = dict(source=source, out_dir=str(out_dir))
-    return check(path, usual | about(path).profiles.get(profile, {}) | given)
+    chosen = check(path, dict(source=source, out_dir=str(out_dir)) | given)
+    if not recorded.is_measured(chosen["source"]):
+        if profile != PROFILES[0]:
+            raise UserError(f"profile is {profile!r}, and only what is measured depends on it; add --measure.")
+        return chosen
+    return check(path, about(path).profiles.get(profile, {})) | chosen
 
 
 def run(
@@ -168,14 +163,7 @@ def run(
     jobs = []
     for path, values in known.items():
         mine = {name: value for name, value in given.items() if name in values}
-        chosen = parameters(path, profile, mine, source, out_dir)
-        ignored = sorted(mine.keys() - {"source", "out_dir", "seed"})
-        if chosen["source"] == "recorded" and ignored:
-            raise UserError(
-                f"{path.stem}: {ignored[0]} changes what is measured, and recorded data are only redrawn; add"
-                " --measure."
-            )
-        jobs.append((path, chosen))
+        jobs.append((path, parameters(path, profile, mine, source, out_dir)))
     progress(f"into {out_dir}")
     jobs.sort(key=lambda job: about(job[0]).last)  # what sums up the others comes after them
     execute = partial(run_one, out_dir=out_dir, progress=progress, limit=limit or LIMIT_S[profile])

@@ -3,15 +3,18 @@
 import os
 import signal
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import lab as labs
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench import protocol, recorded
+from llama_lab.bench.experiment import Experiment, Named, Point, Runner, Seed, check_counts
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Row, Run
 from llama_lab.bench.workload import Workload, blocks
+from tests.conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("own_lock")
 
@@ -147,3 +150,79 @@ def test_a_task_runs_with_its_experiment_as_it_was_sent():
     labs.main(lambda kind, value: said.append((kind, value)), "counted", given, dict(name="a"), kind)
     assert [kind for kind, _ in said] == ["progress", "trial", "note"]
     assert said[1][1]["prompts"] == 1
+
+
+@dataclass(frozen=True)
+class Drawn(Experiment):
+    """What recorded data are drawn with."""
+
+    beside = ("questions", "out_dir")
+
+    blocks: int
+    contexts: tuple[int, ...]
+    seed: Seed
+    model: Annotated[str, Named("shapes")]
+    questions: str = ""
+    out_dir: str = ""
+
+
+RECORDED = dict(blocks=20, contexts=[8, 16], seed=0, model="random:a")
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """What papermill sets, as code → what `obtain` says then; "" for nothing."""
+    monkeypatch.setattr(recorded, "read", lambda *_: ([], dict(parameters=RECORDED)))
+
+    def say(injected, source="recorded"):
+        cell = 'blocks: int = 2\ncontexts: list = [8]\nseed: int = 0\nshapes: str = "random:a"\nmodel: str = "m"\n'
+        cells = {"In": ["", f'{cell}out_dir: str = ""', f"# Parameters\n{injected}"], "questions": ""}
+        for code in cells["In"]:
+            exec(code, cells)
+        try:
+            Drawn.from_parameters(cells, questions=cells["questions"], out_dir="x").obtain(source, "77-made", "x")
+        except UserError as error:
+            return str(error)
+        return ""
+
+    return say
+
+
+@pytest.mark.parametrize(
+    ("injected", "words"),
+    [
+        ("blocks = 3", "blocks is 3, and 77-made was recorded with 20; leave blocks out to draw"),
+        ("blocks = 2", "blocks is 2, and 77-made was recorded with 20"),  # given, though it is the default
+        ("contexts = [8]", "contexts is [8], and 77-made was recorded with [8, 16]"),
+        ("shapes = 'random:b'", "shapes is 'random:b', and 77-made was recorded with 'random:a'"),
+        ("questions = 'llama'", "questions is 'llama', and 77-made does not say what it was recorded with"),
+    ],
+)
+def test_recorded_data_are_not_drawn_as_what_they_are_not(drawn, injected, words):
+    assert drawn(injected).startswith(words)
+    assert "-p source measure" in drawn(injected)
+
+
+@pytest.mark.parametrize(
+    "injected",
+    ["", "blocks = 20", "contexts = [8, 16]", "seed = 7", "shapes = 'random:a'", "model = 'another'", "out_dir = 'y'"],
+)
+def test_recorded_data_are_drawn_with_what_they_were_made_with_and_what_only_draws(drawn, injected):
+    assert drawn(injected) == ""
+
+
+def test_another_measurement_does_not_begin_between_two_processes_of_one(monkeypatch, tmp_path):
+    ended = []
+
+    def measure(self, runner):
+        with protocol.alone() as lock:
+            ended.append(lock)
+        ended.append(lock.closed)
+        return [], {}
+
+    monkeypatch.setattr(Counting, "measure", measure)
+    monkeypatch.setattr(recorded, "write", lambda *_, **more: None)
+    monkeypatch.setattr(recorded, "read", lambda *_: ([], {}))
+    Counting(["a"], model=TINY).obtain("measure", "77-made", tmp_path)
+    assert ended == [ended[0], False]
+    assert ended[0].closed

@@ -301,7 +301,7 @@ def test_a_lock_that_cannot_be_taken_is_one_line(tmp_path):
         assert path.read_text() == str(os.getpid())
     path.unlink()
     path.mkdir()
-    with pytest.raises(UserError, match=f"Cannot lock {path}: Is a directory; remove it"), protocol.alone():
+    with pytest.raises(UserError, match=f"Cannot write '{path}': Is a directory"), protocol.alone():
         pass
 
 

@@ -33,7 +33,7 @@ from llama_lab.activations.program import Extractor
 from llama_lab.activations.reading import ActivationStore
 from llama_lab.activations.spec import ActivationSpec
 from llama_lab.bench import AGAIN, WRONG, process
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.guard import Region
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import blocks
@@ -80,7 +80,7 @@ class Beyond(Experiment):
     optional = True
 
     model: str
-    seed: int
+    seed: Seed
     batch: int
     length: int
     unit: int

@@ -20,7 +20,7 @@ from llama_lab.activations.program import Extractor
 from llama_lab.activations.reading import ActivationStore
 from llama_lab.activations.spec import DTYPES, ActivationSpec
 from llama_lab.bench import AGAIN, protocol
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import blocks
@@ -67,7 +67,7 @@ class Extractions(Experiment):
     starts: int = 2
     probe: int = 60
     second: str = ""
-    seed: int = 0
+    seed: Seed = 0
     dtype: str = "bfloat16"
     subjects: tuple[str, ...] = SUBJECTS
     model: str = ""

@@ -24,7 +24,7 @@ from pathlib import Path
 from llama_jax.checkpoint import find, load, load_config
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import WRONG, process, protocol
-from llama_lab.bench.experiment import Experiment, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Runner, Seed, check_counts
 from llama_lab.bench.record import Row
 from llama_lab.bench.workload import blocks
 from llama_lab.experiments.activation_extraction import rungs
@@ -89,7 +89,7 @@ class Workers(Experiment):
     kind = Run
 
     model: str
-    seed: int
+    seed: Seed
     batch: int
     length: int
     workers: tuple[int, ...]

@@ -26,7 +26,7 @@ from llama_jax.generate import Engine
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import WRONG, memory, profiling, protocol, roofline, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
@@ -114,7 +114,7 @@ class CompileTime(Experiment):
     kind = Compilation
 
     model: str
-    seed: int
+    seed: Seed
     shape: str
     depths: str
     depth_processes: int

@@ -24,7 +24,7 @@ from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, memory, passages, phases, protocol
 from llama_lab.bench.cold import Start, as_first, noting, subject
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Trial
@@ -50,7 +50,7 @@ class Starts(Experiment):
     ways: tuple[tuple[str, str], ...]
     placements: tuple[str, ...]
     model: str
-    seed: int
+    seed: Seed
     starts: int
     new_tokens: int
     blocks: int

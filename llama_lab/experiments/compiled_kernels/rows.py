@@ -22,7 +22,7 @@ from llama_jax import checkpoint, generate, transforms
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, frames, passages, statistics, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.footprints import LIBRARIES
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Row
@@ -57,7 +57,7 @@ class PassesOfRows(Experiment):
     kind = Pass
 
     model: str
-    seed: int
+    seed: Seed
     row_engines: tuple[str, ...]
     rows: tuple[int, ...]
     row_contexts: tuple[int, ...]

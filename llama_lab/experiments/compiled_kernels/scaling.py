@@ -16,7 +16,7 @@ import numpy as np
 
 from llama_jax.placement import parse
 from llama_lab.bench import available, footprints, frames, gate, passages, process, protocol, roofline, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Trial
 
@@ -32,7 +32,7 @@ class Scaling(Experiment):
     """
 
     model: str
-    seed: int
+    seed: Seed
     scaled: tuple[str, ...]
     scale_contexts: tuple[int, ...]
     scale_threads: tuple[int, ...]

@@ -24,7 +24,7 @@ from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import LAYOUTS
 from llama_lab.bench import available, frames, gate, passages, protocol, roofline, standings, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.record import Trial
@@ -50,7 +50,7 @@ class Sizes(Experiment):
     size_lengths: tuple[int, ...]
     size_tokens: int
     size_blocks: int
-    seed: int
+    seed: Seed
 
     def check(self) -> None:
         check_counts(blocks=self.size_blocks)

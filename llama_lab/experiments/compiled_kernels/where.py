@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, frames, passages, protocol, roofline, statistics, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Named, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import shuffled
@@ -57,12 +58,12 @@ class PartsOfAToken(Experiment):
     """Each placement in a process of its own, its variants in turn in every block. The model is `random:PRESET`.
     split_contexts: a short and a long one."""
 
-    model: str
-    seed: int
+    model: Annotated[str, Named("shapes")]
+    seed: Seed
     split: tuple[str, ...]
     split_contexts: tuple[int, int]
     split_blocks: int
-    new_tokens: int
+    new_tokens: Annotated[int, Named("scale_tokens")]
 
     def check(self) -> None:
         check_counts(blocks=self.split_blocks)

@@ -23,7 +23,7 @@ from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, footprints, passages, summary
 from llama_lab.bench import run as suite
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.record import Trial
@@ -47,7 +47,7 @@ class Contest(Experiment):
     blocks: int
     processes: int
     starts: int
-    seed: int
+    seed: Seed
 
     def check(self) -> None:
         from llama_lab import peers

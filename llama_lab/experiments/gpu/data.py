@@ -50,10 +50,8 @@ def obtain(source: str, out_dir: str | Path, model: str = ALL) -> tuple[list[Gpu
     source: "measure" records first where there is a GPU. model: whose rows. Raises UserError for another source, for a
     model that is not among the recorded, and where recording fails.
     """
-    if source == "measure":
+    if recorded.is_measured(source):
         measure(Path(out_dir))
-    elif source != "recorded":
-        raise UserError(f"source is {source!r}; it must be recorded or measure.")
     if not any((Path(home) / "data" / f"{NAME}.csv").is_file() for home in (out_dir, paths.ROOT)):
         return [], None
     rows, meta = recorded.read(NAME, out_dir, GpuTrial)

@@ -23,7 +23,7 @@ import numpy as np
 from llama_jax import checkpoint, generate, prompts
 from llama_jax.placement import parse
 from llama_lab.bench import harness, passages, protocol, roofline, run, statistics, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.published import COLD_LOOP, figure_of
 from llama_lab.bench.record import Trial
@@ -46,7 +46,7 @@ class HonestMeasurement(Experiment):
     beside = ("a", "b")
 
     model: str
-    seed: int
+    seed: Seed
     processes: int
     repeats: int
     requests: int

@@ -20,7 +20,7 @@ from llama_jax import checkpoint, generate, transforms
 from llama_jax.decoding.steps import new_draw
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import frames, gate, memory, roofline, statistics, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.gate import tokens_hash
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
@@ -89,7 +89,7 @@ class CostOfACall(Experiment):
     beside = ("ways",)
 
     model: str
-    seed: int
+    seed: Seed
     processes: int
     flax_sizes: tuple[str, ...]
     flax_rounds: int

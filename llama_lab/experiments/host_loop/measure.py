@@ -18,7 +18,7 @@ from llama_jax import checkpoint
 from llama_jax import prompts as science
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, frames, passages, protocol, roofline, statistics, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.wording import short_model
@@ -54,7 +54,7 @@ class HostLoop(Experiment):
     kind = HostTrial
 
     model: str
-    seed: int
+    seed: Seed
     sizes: tuple[str, ...]
     prompts: int
     blocks: int

@@ -13,7 +13,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import Placement
 from llama_jax.sampling import Sampler
 from llama_lab.bench import SAMPLED, harness, passages, run, statistics, summary
-from llama_lab.bench.experiment import Experiment, Runner
+from llama_lab.bench.experiment import Experiment, Runner, Seed
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Summary
@@ -37,7 +37,7 @@ class JitPlacement(Experiment):
 
     placements: tuple[Placement, ...]
     model: str
-    seed: int
+    seed: Seed
     blocks: int
     processes: int
     new_tokens: int

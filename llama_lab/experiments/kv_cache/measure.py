@@ -15,7 +15,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, frames, passages, run, statistics, summary
-from llama_lab.bench.experiment import Experiment, Runner
+from llama_lab.bench.experiment import Experiment, Runner, Seed
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.published import figure_of
 from llama_lab.bench.quality import against
@@ -50,7 +50,7 @@ class KvCache(Experiment):
 
     model: str
     shapes: str
-    seed: int
+    seed: Seed
     contexts: tuple[int, ...]
     new_tokens: int
     blocks: int

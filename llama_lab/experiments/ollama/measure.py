@@ -21,7 +21,7 @@ from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import available, footprints, passages, phases, protocol, roofline, summary
 from llama_lab.bench import run as suite
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.record import Trial
@@ -57,7 +57,7 @@ class Contest(Experiment):
     chats: int
     served: tuple[str, ...]
     starts: int
-    seed: int
+    seed: Seed
 
     @property
     def also(self) -> object:

@@ -19,7 +19,7 @@ from llama_jax.decoding import drafts
 from llama_jax.placement import parse
 from llama_lab.bench import available, passages
 from llama_lab.bench import run as suite
-from llama_lab.bench.experiment import Experiment, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Runner, Seed, check_counts
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Workload, encoder
@@ -36,7 +36,7 @@ class PastOneToken(Experiment):
     task. blocks: of each task."""
 
     model: str
-    seed: int
+    seed: Seed
     placements: tuple[str, ...]
     peers: tuple[str, ...]
     each: int

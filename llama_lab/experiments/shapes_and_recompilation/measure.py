@@ -28,7 +28,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import compile_causes, passages, protocol
 from llama_lab.bench.cold import as_first
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
@@ -92,7 +92,7 @@ class Recompilation(Experiment):
     kind = Served
 
     model: str
-    seed: int
+    seed: Seed
     prompts: int
     requests: int
     new_tokens: int

@@ -35,7 +35,7 @@ from llama_jax.sampling import Sampler
 from llama_lab.bench import AGAIN, environment, passages, protocol, roofline, workload
 from llama_lab.bench.cold import Start, as_first, noting
 from llama_lab.bench.cold import subject as bound
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
@@ -81,7 +81,7 @@ class FirstTokens(Experiment):
     tail_subjects: tuple[str, ...] = ()
     temperature: float = 0.0
     new_tokens: int = 2
-    seed: int = 0
+    seed: Seed = 0
 
     @property
     def all_lengths(self) -> tuple[int, ...]:

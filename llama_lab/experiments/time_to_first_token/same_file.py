@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from llama_jax import checkpoint
 from llama_lab.bench import AGAIN, available, frames
 from llama_lab.bench.cold import Start
-from llama_lab.bench.experiment import Experiment, Point, Runner
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed
 from llama_lab.bench.standings import SAME_FILE
 from llama_lab.bench.statistics import NO_RATIO, Ratio, of_times
 from llama_lab.experiments.time_to_first_token import table
@@ -34,7 +34,7 @@ class FirstOnFile(Experiment):
     kind = Start
 
     model: str
-    seed: int
+    seed: Seed
     first_subjects: tuple[str, ...]
     first_lengths: tuple[int, ...]
     first_blocks: int

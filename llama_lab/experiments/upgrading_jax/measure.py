@@ -7,7 +7,7 @@ the locked release: it makes the reference tokens, and nothing else of it is tim
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +16,7 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax.plumbing import paths, xla_flags
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import record
+from llama_lab.bench import record, recorded
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.progress import Progress, announce
@@ -73,7 +73,8 @@ class Releases:
 class Upgrading(Experiment):
     """Every release `processes` times, interleaved in seeded order, and its two starts with a persistent cache.
 
-    made: what runs the releases. small: the model of the oracle. folder: for weights, the reference and caches.
+    made: what runs the releases, None before that is known. small: the model of the oracle. folder: for weights, the
+    reference and caches.
     """
 
     beside = ("made", "small", "folder")
@@ -85,7 +86,7 @@ class Upgrading(Experiment):
     prompt_tokens: int
     new_tokens: int
     seed: int
-    made: Releases
+    made: Releases | None = None
     small: str = SMALL
     folder: Path | None = None
 
@@ -149,26 +150,25 @@ class Upgrading(Experiment):
 def obtain(
     source: str,
     out_dir: str | Path,
-    releases: Sequence[str] = (),
-    model: str = checkpoint.DEFAULT,
+    asked: Upgrading,
     progress: Progress = announce,
     make: Callable = environments.make,
-    **options,
 ) -> tuple[list[Trial], dict | None]:
     """Recorded trials and their meta, from OUT or else from the repository; ([], None) where none are recorded.
 
-    source: "measure" measures the `releases` first, where any are named, and goes on where an interrupted run stopped.
-    options: further fields of `Upgrading`. Raises UserError for another source, for a release that is none, and where
-    none can be had.
+    source: "measure" measures the releases that are asked for first, where any are named, and goes on where an
+    interrupted run stopped. Raises UserError for another source, for a release that is none, where none can be had, and
+    for what is asked otherwise than it is recorded.
     """
-    if source == "measure" and releases:
-        environments.check(releases)
-        made = Releases.made(releases, progress, make)
+    if recorded.is_measured(source) and asked.releases:
+        environments.check(asked.releases)
+        made = Releases.made(asked.releases, progress, make)
         if not made.there:
             raise UserError(f"No release of JAX can be had here: {made.gaps[0]['reason']}")
-        return Upgrading(model, releases, made=made, **options).obtain(source, NAME, out_dir, progress)
-    if source not in ("measure", "recorded"):
-        raise UserError(f"source is {source!r}; it must be recorded or measure.")
-    known = (Path(home) / "data" / f"{NAME}.csv" for home in (out_dir, paths.ROOT))
-    here = next((path for path in known if path.is_file()), None)
-    return record.read(here) if here else ([], None)
+        return replace(asked, made=made).obtain(source, NAME, out_dir, progress)
+    path = recorded.table_path(NAME, out_dir)
+    if not path.is_file():
+        return [], None
+    trials, meta = record.read(path)
+    asked.check_recorded(NAME, meta)
+    return trials, meta

@@ -15,7 +15,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import profiling, tracing
-from llama_lab.bench.experiment import Experiment, Runner
+from llama_lab.bench.experiment import Experiment, Runner, Seed
 from llama_lab.bench.guard import Guard
 from llama_lab.bench.record import Row
 
@@ -115,7 +115,7 @@ class OneToken(Experiment):
     kind = Traced
 
     model: str
-    seed: int
+    seed: Seed
 
     def measure(self, runner: Runner) -> tuple[list[Traced], dict]:
         loaded = checkpoint.load(self.model)

@@ -15,7 +15,7 @@ from llama_jax import checkpoint, generate, pipeline
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import COMPILED, available, gate, passages, standings
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.record import Row
@@ -85,7 +85,7 @@ class Serving(Experiment):
     kind = Request
 
     model: str
-    seed: int
+    seed: Seed
     placements: tuple[str, ...]
     peers: tuple[str, ...]
     rates: tuple[float, ...]

@@ -21,7 +21,7 @@ import numpy as np
 from llama_jax.plumbing import xla_flags
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab.bench import AGAIN, WRONG, statistics, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.record import Row
@@ -81,7 +81,7 @@ class XlaFindings(Experiment):
     beside = ("names",)
 
     model: str
-    seed: int
+    seed: Seed
     pair_blocks: int
     names: tuple[str, ...] = tuple(BY_NAME)
 

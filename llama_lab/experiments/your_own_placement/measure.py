@@ -19,7 +19,7 @@ from llama_jax.checkpoint import Checkpoint, find, load
 from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, COMPILED, WRONG, compile_causes, frames, passages, protocol, summary
-from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts, whole
+from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
@@ -87,7 +87,7 @@ class OwnPlacement(Experiment):
 
     mine: Placement
     model: str
-    seed: int
+    seed: Seed
     ladder: tuple[str, ...]
     prompts: int
     blocks: int

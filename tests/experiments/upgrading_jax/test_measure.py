@@ -77,6 +77,10 @@ def test_tokens_are_judged_until_a_near_tie():
     assert not child.judged(np.array([1, 2, 3]), known, 0)[0]
 
 
+def asking(*releases, **options):
+    return measure.Upgrading(TINY, releases, **OPTIONS, **options)
+
+
 def dying(release, python):
     """Every release is this Python, but for one whose process dies and one that cannot be installed."""
     if release == "9.9.9":
@@ -89,7 +93,7 @@ def test_releases_are_measured_interrupted_and_gone_on_with(tmp_path, monkeypatc
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     monkeypatch.setattr(environments, "interpreter", lambda: (sys.executable, environment.version("jax")))
     locked, began = environment.version("jax"), []
-    wanted = dict(releases=(locked, "0.0.1", "8.8.8", "9.9.9"), model=TINY, make=dying, small=TINY, **OPTIONS)
+    wanted = asking(locked, "0.0.1", "8.8.8", "9.9.9", small=TINY)
 
     def stop(what, done, total):
         began.append(what)
@@ -97,10 +101,10 @@ def test_releases_are_measured_interrupted_and_gone_on_with(tmp_path, monkeypatc
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure.obtain("measure", tmp_path, progress=stop, **wanted)
+        measure.obtain("measure", tmp_path, wanted, stop, dying)
     (journal,) = (tmp_path / "out" / "journal").glob("15-*.jsonl")
     kept = [line for line in map(json.loads, journal.read_text().splitlines()) if "token_times_ns" in line]
-    trials, meta = measure.obtain("measure", tmp_path, progress=lambda *_: None, **wanted)
+    trials, meta = measure.obtain("measure", tmp_path, wanted, lambda *_: None, dying)
     assert kept
     assert not journal.exists()
     assert [line["token_times_ns"] for line in kept] == [t.token_times_ns for t in trials[: len(kept)]]
@@ -115,7 +119,7 @@ def test_releases_are_measured_interrupted_and_gone_on_with(tmp_path, monkeypatc
         assert table.cache_hits(trials, release)[1] == 0
         for n in measure.FIRST_TOKENS:
             assert len(table.first_tokens(trials, release, n)) == 1
-    again, about = measure.obtain("recorded", tmp_path)
+    again, about = measure.obtain("recorded", tmp_path, wanted)
     assert (len(again), about["facts"]) == (len(trials), meta["facts"])
     frame = table.by_release(again, about)
     assert frame.loc["9.9.9", "wrong"].startswith("could not be had: No matching distribution")
@@ -189,19 +193,19 @@ def test_the_figure_marks_what_is_wrong_and_what_is_missing():
 
 def test_nothing_recorded_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(measure.paths, "ROOT", tmp_path)
-    assert measure.obtain("recorded", tmp_path) == ([], None)
-    assert measure.obtain("measure", tmp_path) == ([], None)  # no release was named
+    assert measure.obtain("recorded", tmp_path, asking()) == ([], None)
+    assert measure.obtain("measure", tmp_path, asking()) == ([], None)  # no release was named
     assert "nothing can be said" in table.finding([], None)
     with pytest.raises(UserError, match="must be recorded or measure"):
-        measure.obtain("somewhere", tmp_path)
+        measure.obtain("somewhere", tmp_path, asking())
     with pytest.raises(UserError, match="no release of JAX"):
-        measure.obtain("measure", tmp_path, ["latest"], **OPTIONS)
+        measure.obtain("measure", tmp_path, asking("latest"))
 
 
 def test_no_release_at_all_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(environments, "interpreter", lambda: (sys.executable, "3.12.1"))
     with pytest.raises(UserError, match="can be had here: No matching distribution"):
-        measure.obtain("measure", tmp_path, ["9.9.9"], make=dying, **OPTIONS)
+        measure.obtain("measure", tmp_path, asking("9.9.9"), make=dying)
 
 
 def test_another_jaxlib_is_not_given_our_flag(monkeypatch):
