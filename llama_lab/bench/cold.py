@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import Field
+
 from llama_jax import generate, serialised
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import parse
@@ -28,6 +30,11 @@ class Start(Trial):
     first_trace_ns: int | None = None  # the part of trace_ns that lies before the first token; so the next two
     first_lower_ns: int | None = None
     first_backend_ns: int | None = None
+    script_ns: int | None = None  # before the first token in `torch.jit.script`; a part of first_backend_ns
+    freeze_ns: int | None = None  # before the first token in `torch.jit.freeze`
+    # all scripted functions' first calls together, their second ones, …; those after the first may belong to the
+    # requests that followed
+    script_calls_ns: list[int] = Field(default_factory=list)
 
     @property
     def compile_part(self) -> float:

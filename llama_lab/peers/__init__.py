@@ -51,6 +51,7 @@ PEERS: dict[str, Peer] = {
     "torch+nocache": TORCH("as torch, the whole text again for every token"),
     "torch-int8": TORCH("as torch, the linear layers in int8 by dynamic quantisation"),
     "torch-script": TORCH("TorchScript before and after an eager forward (historical; `torch.jit` is deprecated)"),
+    "torch-script+frozen": TORCH("as torch-script, the sampler's settings frozen into its program as constants"),
     "torch-script+nocache": TORCH("as torch-script, no KV cache: the published case"),
     "torch-compile": GREEDY_TORCH("`torch.compile`, static cache"),
     "torch-compile+nocache": GREEDY_TORCH("`torch.compile`, the whole text again for every token"),

@@ -42,6 +42,7 @@ WAYS: dict[str, tuple[str, str, dict]] = {  # peer: (module, its function, its o
     "torch+nocache": ("torch_eager", "whole", {}),
     "torch-int8": ("torch_eager", "growing", dict(quantised=True)),
     "torch-script": ("torch_eager", "scripted_static", {}),
+    "torch-script+frozen": ("torch_eager", "scripted_static", dict(frozen=True)),
     "torch-script+nocache": ("torch_eager", "scripted_whole", {}),
     "torch-compile": ("torch_compiled", "cached", {}),
     "torch-compile+nocache": ("torch_compiled", "whole", {}),

@@ -13,7 +13,7 @@ from transformers.generation import BaseStreamer, StoppingCriteria, StoppingCrit
 from llama_jax.plumbing import threads
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import torch_model, torch_static
-from llama_lab.peers.torch_script import chooser, pad_or_truncate, sample, scripted
+from llama_lab.peers.torch_script import chooser, pad_or_truncate, sample, sample_frozen, scripted
 
 
 def fetch(token: torch.Tensor) -> np.ndarray:
@@ -154,13 +154,14 @@ def scripted_whole(module):
     return run
 
 
-def scripted_static(module):
-    """As `static`, the prompt padded to the workload's length."""
+def scripted_static(module, frozen: bool = False):
+    """As `static`, the prompt padded to the workload's length. frozen: the sampler's settings are constants of its
+    program."""
     module = torch_static.fixed(module)
 
     @torch.inference_mode()
     def run(ids: Sequence[int], work: Workload) -> Iterator[np.ndarray]:
-        pad, choose = scripted(pad_or_truncate), chooser(work, scripted(sample))
+        pad, choose = scripted(pad_or_truncate), chooser(work, sample_frozen if frozen else scripted(sample))
         cache = torch_static.Slots(module, work.batch, work.slots)
         text, count = pad(prompt(module, ids, work.batch), work.length)
         token = choose(torch_static.prefill_logits(module, cache, text, count - 1))

@@ -7,6 +7,7 @@ import torch
 from transformers import MinPLogitsWarper, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from llama_jax.sampling import Sampler
+from llama_lab import peers
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import torch_eager, torch_model, torch_script
 from tests.peers.conftest import tokens
@@ -61,6 +62,77 @@ def test_draws_follow_the_chances():
     expected = CHANCES(row[None], 0.7, 3, 1.0, 0.0)[0]
     seen = torch.bincount(drawn[:, 0], minlength=4) / n
     assert ((seen - expected).abs() <= 5 * (expected * (1 - expected) / n).sqrt()).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_flat_logits_and_rows_make_the_same_tokens(temperature):
+    """Of the only token that top-k leaves, so that a draw is told from none."""
+    settings, rows = (temperature, 1, 1.0, 0.0), logits()
+    best = rows.argmax(-1)
+    for choose in (SAMPLE, torch_script.sample, torch_script.sample_frozen):
+        assert torch.equal(choose(rows[:, None], *settings), best[:, None])
+        assert torch.equal(choose(rows, *settings), best[:, None])
+        assert torch.equal(choose(rows[0], *settings), best[:1])
+    for n, row in enumerate(rows):
+        filtered = (0.7, 20, 0.9, 0.05)
+        torch.testing.assert_close(CHANCES(row, *filtered), CHANCES(rows, *filtered)[n])
+
+
+def test_frozen_settings_draw_what_they_draw_as_arguments():
+    for settings in ((0.0, 0, 1.0, 0.0), (0.7, 5, 0.9, 0.05), (1.3, 0, 1.0, 0.0)):
+        drawn = []
+        for choose in (SAMPLE, torch_script.sample_frozen):
+            torch.manual_seed(3)
+            drawn.append(torch.cat([choose(logits(rows=50), *settings) for _ in range(3)]))
+        assert torch.equal(*drawn)
+    assert torch_script.frozen(0.7, 5, 0.9, 0.05) is torch_script.frozen(0.7, 5, 0.9, 0.05)
+
+
+@pytest.fixture
+def unscripted():
+    torch_script.scripted.cache_clear()
+    torch_script.frozen.cache_clear()
+
+
+def test_a_clock_tells_scripting_freezing_and_the_runs_apart(unscripted, monkeypatch):
+    made = []
+    for kind in ("script", "freeze"):
+        monkeypatch.setattr(torch.jit, kind, lambda given, kind=kind: made.append(kind) or (lambda *x: x))
+    with torch_script.clocked() as spent:
+        pad, choose = torch_script.scripted(torch_script.pad_or_truncate), torch_script.frozen(0.7, 5, 0.9, 0.05)
+        assert torch_script.scripted(torch_script.pad_or_truncate) is pad
+        for _ in range(3):
+            pad(1)
+        choose(1)
+        choose(1)
+    assert made == ["script", "script", "freeze"]
+    assert spent.script_ns > 0
+    assert spent.freeze_ns > 0
+    assert [len(calls) for calls in spent.calls] == [3, 2]
+    assert spent.calls_ns == [sum(nth) for nth in zip(*(calls[:2] for calls in spent.calls), strict=True)]
+
+
+def test_a_clock_leaves_nothing_in_a_warm_request(unscripted):
+    with torch_script.clocked() as spent:
+        watched = torch_script.scripted(torch_script.pad_or_truncate)
+    assert torch_script.scripted(torch_script.pad_or_truncate) is not watched
+    assert isinstance(torch_script.scripted(torch_script.pad_or_truncate), torch.jit.ScriptFunction)
+    took = spent.script_ns
+    torch_script.scripted(torch_script.sample)
+    assert (spent.script_ns, spent.calls) == (took, [[]])
+
+
+@pytest.mark.parametrize("name", ["torch-script", "torch-script+frozen", "torch-script+nocache"])
+def test_nothing_is_scripted_before_a_request(llama, unscripted, name):
+    with torch_script.clocked() as spent:
+        subject = peers.subject(llama, name)
+        assert (spent.script_ns, spent.freeze_ns, spent.calls) == (0, 0, [])
+        stream = subject.run([5, 9], Workload((), 2, 2))
+        assert spent.script_ns == 0
+        next(stream)
+        assert [len(calls) for calls in spent.calls] == [1, 1]  # pad and sample, each before the first token
+        assert spent.script_ns > 0
+        assert (spent.freeze_ns > 0) == (name == "torch-script+frozen")
 
 
 def test_temperature_zero_is_greedy_and_takes_the_last_position():

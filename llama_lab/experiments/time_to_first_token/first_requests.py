@@ -3,7 +3,7 @@ ones."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,13 +14,16 @@ from llama_lab.bench.summary import warm
 from llama_lab.experiments.time_to_first_token.measure import TAIL
 from llama_lab.experiments.time_to_first_token.table import at_length, first_ms, middle, placements, rivals
 
+NOT_APART = "not measured apart"
+PARTS = ("compile_ms", "script_ms", "freeze_ms", "profiled_ms")  # of a first request, in the order of `parts`
+
 
 def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
     """First requests of fresh processes at one length, by subject: TTFT in ms of each, and its parts at the median.
 
-    warm_ms: the subject's warm median at that length. Three parts add up to `median`: compile_ms, trace, lower and
-    compile before the first token, as JAX reports them; usual_ms, what a warm request takes as well; once_ms, the rest,
-    which is where PyTorch's compiling is.
+    warm_ms: the subject's warm median at that length. The parts add up to `median`: those of `parts` that are known;
+    usual_ms, what a warm request takes as well; once_ms, the rest. apart: whether PyTorch's compiling and scripting are
+    parts of their own; in older rows they hide in once_ms.
     """
     entries = []
     for name in placements(trials) + rivals(trials):
@@ -29,9 +32,8 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
             continue
         times, warm_ms = [first_ms(t) for t in starts], middle(trials, name, at)
         whole = statistics.summarise(times, seed).median
-        parts = [(t.first_trace_ns or 0) + (t.first_lower_ns or 0) + (t.first_backend_ns or 0) for t in starts]
-        compiling = float(np.median([ns / 1e6 for ns in parts]))
-        usual = max(0.0, float(np.nanmin([warm_ms, whole - compiling])))
+        known = dict(zip(PARTS, np.median([parts(t) for t in starts], axis=0).tolist(), strict=True))
+        usual = max(0.0, float(np.nanmin([warm_ms, whole - sum(known.values())])))
         entries.append(
             dict(
                 subject=name,
@@ -40,14 +42,38 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
                 cold=times,
                 median=whole,
                 warm_ms=warm_ms,
-                compile_ms=compiling,
+                **known,
+                apart=all(t.backend != "torch" or t.script_ns is not None for t in starts),
+                scripts=any(t.script_calls_ns for t in starts),
+                next_ms=float(np.median([optimising(t) for t in starts])),
                 usual_ms=usual,
-                once_ms=whole - compiling - usual,
+                once_ms=whole - sum(known.values()) - usual,
                 load_s=float(np.median([t.load_ns for t in starts])) / 1e9,
                 peak_rss_bytes=max((t.peak_rss_bytes for t in starts if t.peak_rss_bytes), default=None),
             )
         )
     return entries
+
+
+def parts(start: Start) -> tuple[float, float, float, float]:
+    """What a first request is known to spend before its first token, in ms; zeros where that is nothing, or not known.
+
+    Trace, lower and compile as JAX reports them, or what Dynamo and Inductor take; `torch.jit.script`;
+    `torch.jit.freeze`; and what the first calls of scripted functions take beyond later ones.
+    """
+    compiling = (start.first_trace_ns or 0) + (start.first_lower_ns or 0) + (start.first_backend_ns or 0)
+    script, freeze, calls = start.script_ns or 0, start.freeze_ns or 0, start.script_calls_ns
+    return max(0, compiling - script) / 1e6, script / 1e6, freeze / 1e6, beyond(calls, 0) / 1e6
+
+
+def optimising(start: Start) -> float:
+    """ms that the second calls of scripted functions take beyond later ones: of the request after the first."""
+    return beyond(start.script_calls_ns, 1) / 1e6
+
+
+def beyond(calls: Sequence[int], nth: int) -> int:
+    """What the n-th of some calls took beyond the quickest after the first two, from which on nothing is prepared."""
+    return max(0, calls[nth] - min(calls[2:])) if len(calls) > 2 else 0
 
 
 def cold_table(trials: Sequence[Start], seed: int = 0):
@@ -57,14 +83,30 @@ def cold_table(trials: Sequence[Start], seed: int = 0):
     return frames.show([e for n in lengths for e in cold(trials, n, seed)], COLUMNS)
 
 
+def seconds(key: str, scripts: bool = False) -> Callable:
+    """A column of a part in seconds; NOT_APART where it hides in another one. scripts: of TorchScript, empty for who
+    scripts nothing."""
+
+    def words(entry) -> str:
+        if not entry["apart"]:
+            return NOT_APART
+        return "" if scripts and not entry["scripts"] else f"{entry[key] / 1e3:.3f}"
+
+    return words
+
+
 COLUMNS = frames.Columns(
     {
         **frames.same("tokens", "subject"),
         "processes": "n",
         "cold s": frames.scaled("median", 1e3),
-        "compile s": frames.scaled("compile_ms", 1e3),
+        "compile s": seconds("compile_ms"),
+        "script s": seconds("script_ms", scripts=True),
+        "freeze s": seconds("freeze_ms", scripts=True),
+        "first run s": seconds("profiled_ms", scripts=True),
         "other, once s": frames.scaled("once_ms", 1e3),
         "warm s": frames.scaled("warm_ms", 1e3),
+        "second run s": seconds("next_ms", scripts=True),
         "load s": "load_s",
         "peak GB": lambda e: (e["peak_rss_bytes"] or 0) / 1e9,
     },

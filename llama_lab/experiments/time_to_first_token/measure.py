@@ -36,10 +36,10 @@ from llama_lab.bench import AGAIN, environment, passages, protocol, roofline, wo
 from llama_lab.bench.cold import Start, as_first, noting
 from llama_lab.bench.cold import subject as bound
 from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
-from llama_lab.bench.guard import Guard
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.workload import Shaped, Subject, Workload, blocks
+from llama_lab.experiments.time_to_first_token import scripting
 
 POLICIES = {
     "exact": workload.POLICIES[workload.EXACT],
@@ -314,14 +314,14 @@ class FirstTokens(Experiment):
         if not built:
             return
         load_ns, first = lab.load_ns + time.perf_counter_ns() - began, {}
-        work = self.shaped(lab.workload, subject)
-        # which counts; the guard of a compiled PyTorch subject would forbid what is measured here
-        with Guard() as guard:
-            noted = noting(built[0].run, guard, first, time.time_ns())
-            record, tokens = lab.trial(
-                replace(built[0], run=noted, guard=Guard), work, lab.block, phase="cold", order=order
-            )
-        peak = environment.peak_rss()
+        work, counter = self.shaped(lab.workload, subject), built[0].counter  # which forbids no compiling
+        with scripting.clocked(built[0]) as spent:
+            with counter() as guard:
+                noted = noting(built[0].run, guard, first, time.time_ns())
+                asked = replace(built[0], run=noted, guard=counter)
+                record, tokens = lab.trial(asked, work, lab.block, phase="cold", order=order)
+            peak = environment.peak_rss()
+            first |= scripting.until_optimised(built[0], work, lab.block, spent)
         first.pop("to_first_ns", None)  # a start's, which is not asked for here
         reference = Reference(loaded, work)
         reference.expect(lab.block, greedy)

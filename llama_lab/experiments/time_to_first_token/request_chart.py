@@ -105,8 +105,11 @@ def ttft_cold(entries: Sequence[dict]) -> Figure:
             memory.barh(heights[e["subject"]], gigabytes, color=colour(e["subject"]), alpha=0.6, height=0.5)
             memory.text(gigabytes, heights[e["subject"]], f" {gigabytes:.2f}", va="center", fontsize=9)
     axes.plot([], [], "o", color="black", markerfacecolor="white", label="a warm request (median)")
-    axes.plot([], [], color=STAGES["compile"], linewidth=6, label="trace, lower, compile (as JAX reports them)")
-    axes.plot([], [], color=STAGES["run"], linewidth=6, label="other first-time work (PyTorch's compiling too)")
+    apart = all(e["apart"] for e in entries)
+    reported = "compiling, as JAX and PyTorch report it" if apart else "trace, lower, compile (as JAX reports them)"
+    other = "other first-time work" + ("" if apart else " (PyTorch's compiling too)")
+    axes.plot([], [], color=STAGES["compile"], linewidth=6, label=reported)
+    axes.plot([], [], color=STAGES["run"], linewidth=6, label=other)
     figure.legend(loc="outside lower center", ncols=3, fontsize=9)
     axes.set_xscale("log")
     axes.set_xlim(right=30 * axes.get_xlim()[1])
@@ -123,8 +126,9 @@ def cold_row(axes, e: dict, height: float) -> None:
     """One subject's first request, from a warm one over compiling to the whole, and every process."""
     warm = e["warm_ms"] if np.isfinite(e["warm_ms"]) else e["usual_ms"]
     at = max(1e-3, min(warm, e["median"]) / 1e3)
-    for key, part in (("compile_ms", "compile"), ("once_ms", "run")):
-        end = min(at + e[key] / 1e3, e["median"] / 1e3)
+    made = e["compile_ms"] + e["script_ms"] + e["freeze_ms"]
+    for ms, part in ((made, "compile"), (e["profiled_ms"] + e["once_ms"], "run")):
+        end = min(at + ms / 1e3, e["median"] / 1e3)
         axes.plot([at, end], [height] * 2, color=STAGES[part], linewidth=6, alpha=0.8, solid_capstyle="butt")
         at = end
     axes.plot(max(1e-3, warm / 1e3), height, "o", color="black", markerfacecolor="white", markersize=6, zorder=4)

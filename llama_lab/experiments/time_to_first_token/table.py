@@ -161,6 +161,7 @@ RATIOS = frames.Columns(
 )
 SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer, and the same without
     "the dynamic operations scripted": ("torch-script", "torch+static"),
+    "the same, settings of the sampler frozen": ("torch-script+frozen", "torch+static"),
     "the same with no KV cache, as published": ("torch-script+nocache", "torch+nocache"),
     "everything compiled": ("torch-compile", "torch+static"),
 }

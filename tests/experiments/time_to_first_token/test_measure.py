@@ -14,7 +14,8 @@ from llama_lab.bench.experiment import Runner, whole
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.time_to_first_token import first_requests, measure
+from llama_lab.experiments.time_to_first_token import first_requests, measure, scripting
+from llama_lab.peers import torch_script
 from tests.bench import labs
 from tests.bench.test_passages import without_tokenizer
 from tests.experiments.compile_time.test_measure import SMALL
@@ -212,6 +213,24 @@ def test_cold_requests_have_processes_of_their_own_and_what_they_compiled(measur
     for e in first_requests.cold(trials, 20):
         assert e["median"] > e["warm_ms"]
         assert e["compile_ms"] + e["once_ms"] + e["usual_ms"] == pytest.approx(e["median"])
+
+
+@pytest.mark.parametrize("name", ["torch-script+frozen", "torch"])
+def test_what_scripting_takes_of_a_first_request_is_in_its_row(name):
+    torch_script.scripted.cache_clear()  # of tests before this one
+    torch_script.frozen.cache_clear()
+    asked = dict(subject=name, order=0, greedy=[], workload=Workload(([1] * 20,), 1, 20))
+    plan = replace(PLAN, peers=(name,), new_tokens=1, temperature=0.7)
+    (row,), _ = labs.run(plan.first_request, SMALL, f"cold {name}", **asked)
+    assert row["compiled"] == (2 if name == "torch-script+frozen" else 0)
+    assert len(row["token_times_ns"]) == 1  # the requests that follow are no part of it
+    if name == "torch":
+        assert (row["script_ns"], row["freeze_ns"], row["script_calls_ns"]) == (0, 0, [])
+        return
+    assert min(row["script_ns"], row["freeze_ns"], row["first_backend_ns"]) > 0
+    assert len(row["script_calls_ns"]) == scripting.CALLS
+    first = row["script_ns"] + row["freeze_ns"] + row["script_calls_ns"][0]
+    assert first < row["token_times_ns"][0]
 
 
 @pytest.mark.slow

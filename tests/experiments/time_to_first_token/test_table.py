@@ -233,3 +233,42 @@ def test_first_requests_are_shown_by_length():
     frame = first_requests.cold_table(everything() + more)
     assert frame.index.tolist() == [(10, "torch"), (AT, "step exact"), (AT, "torch")]
     assert frame["cold s"].tolist() == [0.09, 1.501, 0.14]
+
+
+def scripting(name, ms, block=0, calls=(30, 21, 1, 2), **changes):
+    """A first request of a subject that scripts; times in ms."""
+    own = dict(phase="cold", load_ns=10**9, backend="torch", script_ns=18 * 10**6, freeze_ns=0)
+    own |= dict(first_trace_ns=0, first_lower_ns=0, first_backend_ns=18 * 10**6)
+    own |= dict(script_calls_ns=[call * 10**6 for call in calls], **changes)
+    return request("torch-script", AT, block, f"cold {name}", ms, **own).model_copy(update=dict(subject=name))
+
+
+def test_scripting_and_the_first_run_are_parts_of_their_own():
+    made = [*everything(), scripting("torch-script", 160), scripting("torch-script", 170, 1)]
+    found = {e["subject"]: e for e in first_requests.cold(made, AT)}["torch-script"]
+    assert (found["compile_ms"], found["script_ms"], found["freeze_ms"], found["profiled_ms"]) == (0, 18, 0, 29)
+    assert found["next_ms"] == 20  # the second request's, which is no part of the first
+    assert 18 + 29 + found["once_ms"] + found["usual_ms"] == pytest.approx(found["median"]) == pytest.approx(165)
+    frozen = first_requests.cold([scripting("torch-script+frozen", 160, freeze_ns=2 * 10**6)], AT)[0]
+    assert (frozen["script_ms"], frozen["freeze_ms"]) == (18, 2)
+
+
+def test_what_dynamo_compiles_is_compiling_and_a_warm_functions_calls_prepare_nothing():
+    compiled = scripting("torch-compile", 160, calls=(), first_backend_ns=40 * 10**6, script_ns=0)
+    (found,) = first_requests.cold([compiled], AT)
+    assert (found["compile_ms"], found["script_ms"], found["profiled_ms"], found["next_ms"]) == (40, 0, 0, 0)
+    (found,) = first_requests.cold([scripting("torch-script", 160, calls=(1, 1, 2, 3))], AT)
+    assert (found["profiled_ms"], found["next_ms"]) == (0, 0)
+    (found,) = first_requests.cold([scripting("torch-script", 160, calls=(9, 9))], AT)  # ended before it was optimised
+    assert (found["profiled_ms"], found["next_ms"]) == (0, 0)
+
+
+def test_what_older_rows_do_not_tell_apart_is_said():
+    scripted = scripting("torch-script", 160)
+    compiled = scripting("torch-compile", 160, calls=(), script_ns=0)
+    frame = first_requests.cold_table([*everything(), scripted, compiled])  # `torch` is of an older row
+    columns = ["compile s", "script s", "freeze s", "first run s", "second run s"]
+    assert frame.loc[(AT, "torch"), columns].tolist() == ["not measured apart"] * 5
+    assert frame.loc[(AT, "torch-script"), columns].tolist() == ["0.000", "0.018", "0.000", "0.029", "0.020"]
+    assert frame.loc[(AT, "torch-compile"), columns].tolist() == ["0.018", "", "", "", ""]
+    assert frame.loc[(AT, "step exact"), columns].tolist() == ["1.000", "", "", "", ""]
