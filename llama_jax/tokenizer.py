@@ -19,6 +19,7 @@ import numpy as np
 import tokenizers
 
 from llama_jax.axes import Array, Int
+from llama_jax.decoding.request import bucket
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 
@@ -152,7 +153,8 @@ class BatchTokenizer:
 
     def encode(self, prompts) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
         """(ids, position mask) of one prompt or a list of them, both int32 [B T]. A prompt is a text, or a conversation
-        as `chat.render_prompt` gives it. The mask is 0 where a shorter prompt is padded, on its left, and else 1.
+        as `chat.render_prompt` gives it. The mask is 0 where a prompt is padded, on its left, and else 1. T is the
+        longest prompt's length rounded up to one of few, so that prompts share compiled programs.
 
         Raises UserError for what is no prompt or has no tokens, and for a conversation where there is no template.
         """
@@ -160,7 +162,7 @@ class BatchTokenizer:
         rows = [prompt.ids(self.text) if hasattr(prompt, "ids") else self.text.encode(prompt) for prompt in given]
         if not rows or not all(rows):
             raise UserError("There is no prompt, or one without a token; give a text or several.")
-        width = max(map(len, rows))
+        width = bucket(max(map(len, rows)))
         ids, mask = np.zeros((2, len(rows), width), np.int32)
         for i, row in enumerate(rows):
             ids[i, width - len(row) :], mask[i, width - len(row) :] = row, 1

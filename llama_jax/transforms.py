@@ -20,7 +20,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.decoding import drafts, steps
 from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
 from llama_jax.kvc import KVCache
-from llama_jax.placement import LADDER, Placement
+from llama_jax.placement import Placement
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.threads import Receiver
@@ -130,14 +130,6 @@ def slots(config: ModelConfig, placement: Placement) -> SlotPrograms:
         read=jax.jit(partial(fused_slots.read, run=run), static_argnames="last", donate_argnames="slots"),
         step=jax.jit(partial(fused_slots.step, run=run, tokens=placement.tokens_per_call), donate_argnames="slots"),
     )
-
-
-def unjitted(config: ModelConfig) -> Callable:
-    """transform(params, ids [B T], cache) → (logits [B V] of the last token, cache), on a cache of fixed slots.
-
-    Nothing in it is jitted: that is left to the caller.
-    """
-    return tree(config, LADDER["eager"], lambda name, function: function)[0]
 
 
 def tree(

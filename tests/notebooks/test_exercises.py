@@ -28,11 +28,14 @@ def mine(scores, buffer, count):
     seen = jnp.zeros(16, bool).at[where].set(True, mode="drop")
     return jnp.where(seen, 0.5 * scores, scores)
 """
-THIRD = """
-def mine(params, tokens, cache, draw):
-    logits, cache = jitted_transform(params, tokens, cache)
-    token, draw = next_token(logits, draw)
-    return token, cache, draw
+FOURTH = """
+one_layer = jax.jit(ll.layer.forward, static_argnames="config")
+def mine(config, weights, ids, position_mask, cache, key):
+    x = ll.embeddings.forward(config, weights.embeddings, ids)
+    mask, layers = ll.attention.attention_mask(config, position_mask), list(cache)
+    for i, layer in enumerate(weights.layers):
+        x, layers[i] = one_layer(config, layer, weights.rope, mask, x, layers[i])
+    return sample(ll.head.forward(config, weights.head, x, position_mask), key), KVCache(layers)
 """
 TAPPED = """
 @jax.jit
@@ -71,7 +74,7 @@ ANSWERS = {  # notebook → (right, wrong) of each exercise, in order; a number,
     "00": (("2", "1"), ("right", "1.0")),
     "01": (("1980", "69"), (SOFTMAX, "mine = lambda scores, t: scores / t")),
     "02": (("20.8", "416"), ("right", "'base'")),
-    "03": (("right", "20.0"), (THIRD, "mine = lambda params, tokens, *more: pipeline_1(params, tokens + 1, *more)")),
+    "03": (("right", "20.0"), (FOURTH, "mine = lambda c, w, ids, *more: pipeline_1(c, w, ids + 1, *more)")),
     "04": (("14", "7"), (TWO_LENGTHS, "mine = lambda n: dict(length=n, slots=n + 3)")),
     "05": (("92.16", "138.24"), (WINDOW, "mine = with_cache")),
     "06": (("10", "120"), ("right", "30")),

@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
+import seaborn
 from matplotlib.figure import Figure
 
-from llama_lab.bench import AGAIN, statistics, summary
+from llama_lab.bench import AGAIN, SAMPLED, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import interval, listed, times
-from llama_lab.experiments.jit_placement.measure import Cost
+from llama_lab.experiments.jit_placement.measure import PIPELINES, Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
 from llama_lab.figures.labels import End
@@ -80,30 +82,45 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     return figure
 
 
+def answers(trials: Sequence[Trial]) -> pd.DataFrame:
+    """Sampled answers of the original's two pipelines, a row each: pipeline, block, tokens/s."""
+    return pd.DataFrame(
+        [
+            (label, block, rate)
+            for name, label in PIPELINES.items()
+            for (_, block), rate in sorted(summary.rates(trials, name + SAMPLED).items())
+        ],
+        columns=["pipeline", "block", "tokens/s"],
+    )
+
+
 @styled
-def pipelines(trials: Sequence[Trial], names: dict[str, str], seed: int = 0) -> Figure:
-    """The original notebook's two pipelines: every answer (left), and block by block the second over the first (right).
-    names: two subjects → labels, the baseline first."""
+def pipelines(answers: pd.DataFrame, ratio: Ratio, seed: int = 0) -> Figure:
+    """The original notebook's picture, a histogram of both pipelines' answers (left), and the second pipeline over the
+    first question by question (right). answers: of the function of that name. ratio: of their pairs."""
     figure, (left, right) = new(9.5, 3.4, columns=2, width_ratios=(3, 2))
-    (base, label), (other, other_label) = names.items()
-    heights, rates = rows.heights(left, [label, other_label]), {name: summary.rates(trials, name) for name in names}
-    for subject, label in names.items():
-        values = list(rates[subject].values())
-        rate = statistics.summarise(values, seed)
-        rows.points(left, values, heights[label], colour(subject), seed)
-        rows.interval(left, rate, heights[label])
-        left.text(rate.median, heights[label] + 0.36, f"{rate.median:.1f}", ha="center", fontsize=9)
-    left.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
-    ratio, blocks = summary.paired_ratio(trials, other, base, seed), sorted(rates[other].keys() & rates[base].keys())
-    rows.points(right, [rates[other][at] / rates[base][at] for at in blocks], 0, colour(other), seed)
+    shades = dict(zip(PIPELINES.values(), map(colour, PIPELINES), strict=True))
+    seaborn.histplot(answers, x="tokens/s", hue="pipeline", multiple="dodge", bins=12, palette=shades, ax=left)
+    left.set(xlabel="decode rate of an answer, tokens/s", ylabel="answers")
+    left.yaxis.get_major_locator().set_params(integer=True)
+    first, second = (answers[answers.pipeline == label].set_index("block")["tokens/s"] for label in PIPELINES.values())
+    rows.points(right, (second / first).dropna().tolist(), 0, colour("split"), seed)
     rows.interval(right, ratio, 0)
     right.axvline(1, color=GREY, linewidth=0.9)
     right.locator_params(axis="x", nbins=4)
-    right.set(yticks=[], ylim=(-1, 1), xlabel=f"{other} over {base} in the same block\n(n = {ratio.n} blocks)")
-    words = {Verdict.FASTER: "is faster than its first", Verdict.SLOWER: "is slower than its first"}.get(ratio.verdict)
-    words = words or ("is as fast as" if ratio.verdict == Verdict.EQUAL else "is not told apart from") + " its first"
-    headline(figure, f"The original's second pipeline ({other}) {words}: {ratio.words}")
+    right.set(yticks=[], ylim=(-1, 1), xlabel=f"pipeline 2 over pipeline 1, same question\n(n = {ratio.n} questions)")
+    headline(figure, f"{comparison(ratio)}: {ratio.words}")
     return figure
+
+
+def comparison(ratio: Ratio) -> str:
+    """What the pairs say of the two pipelines."""
+    words = {
+        Verdict.FASTER: "is faster than its first",
+        Verdict.SLOWER: "is slower than its first",
+        Verdict.EQUAL: "is as fast as its first",
+    }
+    return f"Sampling, the original's second pipeline {words.get(ratio.verdict, 'is not told apart from its first')}"
 
 
 @styled

@@ -10,7 +10,7 @@ from pathlib import Path
 from llama_jax import checkpoint, generate
 from llama_jax import prompts as science
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.placement import Placement
+from llama_jax.placement import Placement, parse
 from llama_jax.sampling import Sampler
 from llama_lab.bench import SAMPLED, harness, passages, run, statistics, summary
 from llama_lab.bench.experiment import Experiment, Runner, Seed
@@ -21,6 +21,7 @@ from llama_lab.bench.workload import Workload, encoder
 from llama_lab.peers import ollama_questions
 
 BASELINE = "step"
+PIPELINES = {"step": "pipeline 1 (step)", "split": "pipeline 2 (split)"}  # the original's, and their names here
 COMPILED_ANEW = ("step", "split", "step+traced")  # whose programs another temperature is tried on
 OTHERWISE = 1.25  # another temperature: this times the one before
 
@@ -29,13 +30,14 @@ OTHERWISE = 1.25  # another temperature: this times the one before
 class JitPlacement(Experiment):
     """Every placement greedily and sampled, and its cold starts.
 
-    blocks: times that each placement answers, both ways; block i asks question i modulo their number. prompts: how many
-    of the committed questions are asked; new ones, written by an Ollama model into `out_dir`, where one is named.
+    placements: names, or placements of one's own. blocks: times that each of them answers, both ways; block i asks
+    question i modulo their number. prompts: how many of the committed questions are asked; new ones, written by an
+    Ollama model into `out_dir`, where one is named.
     """
 
-    beside = ("placements", "ollama_prompts", "out_dir")
+    beside = ("ollama_prompts", "out_dir")
 
-    placements: tuple[Placement, ...]
+    placements: tuple[str | Placement, ...]
     model: str
     seed: Seed
     blocks: int
@@ -50,8 +52,17 @@ class JitPlacement(Experiment):
     out_dir: str = ""
 
     @property
+    def subjects(self) -> list[Placement]:
+        """The placements. Raises UserError for a name that is none."""
+        return [parse(placement) for placement in self.placements]
+
+    @property
+    def parameters(self) -> dict:
+        return super().parameters | dict(placements=[placement.name for placement in self.subjects])
+
+    @property
     def also(self) -> object:
-        return list(self.placements), self.ollama_prompts
+        return self.subjects, self.ollama_prompts
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         loaded, sampler = checkpoint.load(self.model), Sampler(self.temperature, self.top_k, self.top_p)
@@ -63,7 +74,7 @@ class JitPlacement(Experiment):
         workload = passages.science(loaded, questions, self.new_tokens, self.seed)
         plan = run.Plan(
             model=self.model,
-            placements=self.placements,
+            placements=tuple(self.subjects),
             workload=workload,
             baseline=BASELINE,
             blocks=self.blocks,
@@ -75,7 +86,7 @@ class JitPlacement(Experiment):
             weights_hash=loaded.weights_hash,
             questions=list(questions),
             baseline=BASELINE,
-            subjects=[p.name for p in self.placements],
+            subjects=[placement.name for placement in self.subjects],
             harness_cost=harness.cost(loaded, workload, self.blocks),
             settings=new_settings(loaded, workload, COMPILED_ANEW, sampler),
         )

@@ -1,12 +1,11 @@
-"""What sampling adds, paired in blocks, in words and in a chart; what another temperature compiles; the pipelines that
-a reader can write."""
+"""What sampling adds, paired in blocks, in words and in a chart; what another temperature compiles; the
+original's two pipelines."""
 
-import jax
-import numpy as np
 import pytest
 
-from llama_jax import checkpoint, generate, transforms
-from llama_jax.placement import parse
+from llama_jax import checkpoint
+from llama_jax.placement import Placement, parse
+from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import SAMPLED, summary
 from llama_lab.bench.workload import Workload
@@ -67,19 +66,37 @@ def test_another_temperature_compiles_the_sampler_or_more_or_nothing(loaded):
     assert {e["name"]: e["seconds"] > 0 for e in found}["step"]
 
 
-def test_the_unjitted_transform_is_the_models(loaded):
-    ids, config = [3, 1, 4, 1, 5], loaded.config
-    expected = np.asarray(generate.logits(generate.build(loaded, "step"), ids))[-1]
-    transform = transforms.unjitted(config)
-    for function in (transform, jax.jit(transform)):
-        cache = transforms.new_cache(loaded.params, np.zeros(1, np.int32), 8, config, parse("eager"))
-        logits, after = function(loaded.params, np.array([ids]), cache)
-        np.testing.assert_allclose(logits[0], expected, rtol=1e-5, atol=1e-5)
-        assert int(after.length) == len(ids)
+def test_pipelines_are_compared_by_sampled_answers_of_the_same_questions(tmp_path):
+    made = trials({"step": 10, "split": 20})
+    answers = chart.answers(made)
+    assert answers.groupby("pipeline").size().to_dict() == dict.fromkeys(measure.PIPELINES.values(), 8)
+    ratio = summary.paired_ratio(made, "split" + SAMPLED, "step" + SAMPLED)
+    first, second = (answers[answers.pipeline == label]["tokens/s"].mean() for label in measure.PIPELINES.values())
+    assert second / first == pytest.approx(ratio.value, rel=0.01)
+    assert "is slower than its first" in chart.comparison(ratio)
+    figure = chart.pipelines(answers, ratio)
+    assert "8 questions" in drawn.words(figure)
+    drawn.assert_drawn(figure, tmp_path)
+
+
+PARAMETERS = dict(
+    placements=["step", "jit:attend.head"], model="tiny", seed=0, blocks=1, processes=1, new_tokens=2, prompts=1,
+    temperature=0.6, top_k=50, top_p=0.9, cold_processes=0,
+)  # fmt: skip
+
+
+def test_placements_are_names_or_placements_of_ones_own():
+    mine = Placement("mine", jit=("ffn",))
+    chosen = PARAMETERS | dict(placements=["step+scan", mine])
+    experiment = measure.JitPlacement.from_parameters(chosen)
+    assert experiment.subjects == [parse("step+scan"), mine]
+    assert experiment.parameters["placements"] == ["step+scan", "mine"]
+    with pytest.raises(UserError, match=r"No such placement: 'stepp'\. Did you mean 'step'"):
+        measure.JitPlacement.from_parameters(PARAMETERS | dict(placements=["stepp"])).parameters  # noqa: B018
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["throughput", "latency", "compilation", "break_even", "pipelines"])
+@pytest.mark.parametrize("name", ["throughput", "latency", "compilation", "break_even"])
 def test_each_chart_is_drawn_in_style(tmp_path, name):
     data = drawn.trials()
     table = summary.table(data, "step")
@@ -88,7 +105,6 @@ def test_each_chart_is_drawn_in_style(tmp_path, name):
         "latency": lambda: chart.latency(data, table),
         "compilation": lambda: chart.compilation(data, ["eager", "step", "loop"]),
         "break_even": lambda: chart.break_even(table),
-        "pipelines": lambda: chart.pipelines(data, {"step": "one", "loop": "two"}),
     }[name]
     drawn.assert_drawn(draw(), tmp_path)
 
