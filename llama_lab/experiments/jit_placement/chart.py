@@ -102,6 +102,7 @@ def pipelines(answers: pd.DataFrame, ratio: Ratio, seed: int = 0) -> Figure:
     shades = dict(zip(PIPELINES.values(), map(colour, PIPELINES), strict=True))
     seaborn.histplot(answers, x="tokens/s", hue="pipeline", multiple="dodge", bins=12, palette=shades, ax=left)
     left.set(xlabel="decode rate of an answer, tokens/s", ylabel="answers")
+    seaborn.move_legend(left, "upper left", title=None)
     left.yaxis.get_major_locator().set_params(integer=True)
     first, second = (answers[answers.pipeline == label].set_index("block")["tokens/s"] for label in PIPELINES.values())
     rows.points(right, (second / first).dropna().tolist(), 0, colour("split"), seed)
