@@ -82,8 +82,8 @@ lab-check: $(READY)  ## run all cells of every notebook in a real JupyterLab and
 bench: $(READY)  ## measure the ladder and print the table
 	$(BIN)/llama-jax bench
 
-gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 minutes) and redraw notebook 12 (GPU_PYTHON=... to use your own jax and torch)
-	$(GPU_PYTHON) -m llama_lab bench --suite gpu --out out/gpu
+gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 minutes) and redraw notebook 12 (GPU_PYTHON=... to use your own jax and torch; DETERMINISTIC=1 for the same bits in every run)
+	$(GPU_PYTHON) -m llama_lab bench --suite gpu --out out/gpu $(if $(DETERMINISTIC),--deterministic)
 	$(BIN)/python -m llama_lab.experiments.gpu.data out/gpu
 	$(BIN)/llama-jax run 12
 	$(BIN)/llama-jax report
