@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llama_jax.plumbing import paths
+from llama_lab.bench import frames
 
 COLD_LOOP = 5  # iterations, as published
 FILE = paths.ROOT / "data" / "published.csv"
@@ -13,11 +14,14 @@ STANDINGS = {  # as they stand beside a value → in words
     "repository": "stands in the stored results of the document's repository",
     "computed": "computed here from rows of the one or the other",
 }
+COLUMNS = frames.Columns(
+    frames.same("claim", "quantity", "value", "unit", "standing", "source", "wrong"), index=("claim", "quantity")
+)
 
 
 @dataclass(frozen=True)
 class Published:
-    """One published figure. source: repository, file and section. standing: of `STANDINGS`. wrong: with its
+    """One published figure. source: file, section and repository. standing: of `STANDINGS`. wrong: with its
     measuring."""
 
     claim: str

@@ -48,7 +48,7 @@ def test_every_figure_names_one_source_and_its_standing():
     assert list(table.columns) == [field.name for field in fields(published.Published)]
     assert not table.duplicated(["claim", "quantity"]).any()
     assert set(table["standing"]) == set(published.STANDINGS)
-    assert table["source"].str.fullmatch(r"[\w.-]+/[\w.-]+: [\w./-]+\.(md|ipynb), .+").all()
+    assert table["source"].str.fullmatch(r"[\w./-]+\.(md|ipynb), .+ \([\w.-]+/[\w.-]+\)").all()
     assert np.isfinite(table["value"]).all()
 
 
