@@ -65,7 +65,7 @@ def test_right_in_measured_processes():
 @pytest.mark.slow
 def test_right_under_plain_papermill(tmp_path):
     notebook = nbformat.v4.new_notebook()
-    notebook.cells = [nbformat.v4.new_code_cell(f"import llama_jax as ll\nruntime = ll.runtime\n{ASK}")]
+    notebook.cells = [nbformat.v4.new_code_cell(f"from llama_jax.plumbing import runtime\n{ASK}")]
     notebook.metadata = {"kernelspec": {"name": "python3", "display_name": "x", "language": "python"}}
     nbformat.write(notebook, tmp_path / "in.ipynb")
     code = (
