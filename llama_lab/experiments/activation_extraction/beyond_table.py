@@ -8,7 +8,16 @@ from llama_lab.bench import frames, summary
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.rows import Run
 from llama_lab.bench.wording import listed, within
-from llama_lab.experiments.activation_extraction.beyond import IDLE, MESH, PIPELINED, SPREAD, TRACED, UPLOADS, Pass
+from llama_lab.experiments.activation_extraction.beyond import (
+    IDLE,
+    MESH,
+    PIPELINED,
+    SPREAD,
+    TRACED,
+    UPLOADS,
+    Pass,
+    writers_of,
+)
 
 NOT_YET = "not measured yet"
 TARGET = 0.05  # the idle share that the published plan asks for, at most
@@ -127,5 +136,5 @@ def upload_words(rows: Sequence[Pass], gaps: Sequence[dict] = (), seed: int = 0)
             ends[e["first"].delay_ms] = e
     if not ends:
         return "Uploads are " + ("; ".join(f"not measured: {gap['reason']}" for gap in gaps) or NOT_YET) + "."
-    parts = [f"{e['ratio'].words} of one where each request waits {delay} ms" for delay, e in ends.items()]
-    return f"Uploads by {next(iter(ends.values()))['subject']} have a rate of {listed(parts)}."
+    parts = [f"{e['ratio'].words} where each request waits {delay} ms" for delay, e in ends.items()]
+    return f"Uploads by {next(iter(ends.values()))['subject']}, over {writers_of(1)}: {listed(parts)}."

@@ -1,13 +1,16 @@
 """Beyond one device and one disk: passes under a trace, over a mesh of two virtual devices, and uploads to an object
 store; what does not count, and what the rows say."""
 
+import os
+import time
+import urllib.request
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.activations.folder import LocalFolder
+from llama_lab.activations.folder import LocalFolder, open_folder
 from llama_lab.activations.program import Extractor
 from llama_lab.bench import AGAIN, protocol, recorded
 from llama_lab.bench.journal import Journal
@@ -119,7 +122,22 @@ def test_uploads_to_an_object_store(kept):
     assert {(row.subject.removesuffix(AGAIN), row.workers) for row in rows} == {(writers_of(n), n) for n in (1, 3)}
     assert len({(row.objects, row.bytes, row.tokens) for row in rows}) == 1
     assert rows[0].objects >= 2 * PLAN.beyond_examples // PLAN.upload_unit
-    assert "Uploads by 3 writers have a rate of" in beyond_table.upload_words(rows)
+    assert "Uploads by 3 writers, over 1 writer: " in beyond_table.upload_words(rows)
+
+
+@pytest.mark.skipif(bool(object_store.missing()), reason="`make s3` adds an object store")
+def test_a_store_answers_later_where_it_is_told_to_and_is_gone_with_its_block(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "somebody")
+    with object_store.running(delay=0.2) as url:
+        address, folder = os.environ["AWS_ENDPOINT_URL"], open_folder(f"{url}/run")
+        began = time.monotonic()
+        folder.write("a", b"content")
+        assert time.monotonic() - began >= 0.2
+        assert folder.read("a") == b"content"
+    assert "AWS_ENDPOINT_URL" not in os.environ
+    assert os.environ["AWS_ACCESS_KEY_ID"] == "somebody"
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address)
 
 
 @pytest.mark.slow
@@ -189,7 +207,7 @@ def test_what_was_measured_is_said():
     assert "not below" in beyond_table.idle_words(measured(idle=0.08))
     assert "activations within 0.0002 of a token's length at 0.50x" in beyond_table.mesh_words(rows)
     assert "slower" in beyond_table.mesh_words(rows)
-    assert "by 2 writers have a rate of 2.00x" in beyond_table.upload_words(rows)
+    assert "by 2 writers, over 1 writer: 2.00x" in beyond_table.upload_words(rows)
     table = beyond_table.show(beyond_table.uploads(rows), beyond_table.UPLOAD_COLUMNS)
     assert table.loc[(50, 1), "MB/s"] == pytest.approx(1, rel=0.01)
     assert table.loc[(50, 2), "MB/s"] == pytest.approx(2, rel=0.01)
