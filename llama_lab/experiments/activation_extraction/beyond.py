@@ -3,7 +3,7 @@ gain that put shards into an object store at once.
 
 idle          the product's pipeline under a trace (`activations.trace`), and the same with every stage waiting for the
               one before it; both without a trace too, which says what tracing costs
-mesh          the same extraction by one virtual device of the processor and over a mesh of two. They share the cores, so
+mesh          the same extraction by one virtual device of the processor and over a mesh of two. They share the cores:
               this shows that the path gives the same activations and what it costs, not what two devices gain
 uploads N ms  the files of one store put into an object store (`object_store`) by so many writers at once, the
               product's own, each request answered N ms later than the server could; every object is read back
