@@ -51,7 +51,7 @@ def test_extraction(measured, tmp_path):
     finding = measured(
         "11", model=small, second=small, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1],
         starts=1, probe=12, workers=[1], worker_examples=4, worker_unit=2, worker_starts=1, unit_examples=64,
-        beyond_examples=4, beyond_blocks=1, upload_unit=2, upload_writers=[1, 2], upload_delays=[0],
+        beyond_examples=4, beyond_blocks=1, upload_writers=[],
     )  # fmt: skip
     assert "of the slower of its two ceilings" in finding
     assert len(list((tmp_path / "figures").glob("11-*.*"))) == 12

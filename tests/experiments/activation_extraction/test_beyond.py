@@ -5,6 +5,7 @@ import os
 import time
 import urllib.request
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -24,7 +25,6 @@ from llama_lab.experiments.activation_extraction.beyond import (
     SPREAD,
     TRACED,
     UPLOADS,
-    WAITING,
     Beyond,
     Pass,
     writers_of,
@@ -55,22 +55,15 @@ def kept():
     return lambda run: (Lab(say, dict(run=run, block=1, process=1), TINY), rows)
 
 
-def test_the_pipeline_is_traced_and_its_idle_share_is_a_share(kept):
+def test_passes_are_interleaved_and_the_first_subject_is_its_own_control(kept):
     lab, rows = kept(IDLE)
-    plan = replace(PLAN, beyond_blocks=1)
-    plan.traced(lab)
-    assert all(row.valid for row in rows), [row.reason for row in rows]
-    subjects = [PIPELINED, PIPELINED + TRACED, WAITING, WAITING + TRACED]
-    assert [row.subject for row in rows if row.phase == "cold"] == subjects
-    warm = sorted(row.subject for row in rows if row.phase == "warm")
-    assert warm == sorted([*subjects, PIPELINED + AGAIN])
-    assert len(rows) == plan.rows(len(subjects))
-    assert {row.compiled for row in rows} == {0}  # before all passes
-    assert all((row.idle is not None) == row.subject.endswith(TRACED) for row in rows)
-    assert all(0 <= row.idle <= 1 for row in rows if row.idle is not None)
-    table = beyond_table.show(beyond_table.idle(rows), beyond_table.IDLE_COLUMNS)
-    assert list(table.index) == subjects
-    assert "of the traced time" in beyond_table.idle_words(rows)
+    plan = replace(PLAN, beyond_blocks=3)
+    plan.interleaved(lab, dict.fromkeys("abc", partial(row, wall=10**9)))
+    assert [made.subject for made in rows if made.phase == "cold"] == [*"abc"]
+    warm = [[made.subject for made in rows if made.phase == "warm" and made.block == block] for block in range(3)]
+    assert [sorted(block) for block in warm] == [["a", "a" + AGAIN, "b", "c"]] * 3
+    assert len({*map(tuple, warm)}) > 1
+    assert len(warm[-1]) == plan.rows(3)
 
 
 @pytest.fixture
@@ -80,9 +73,25 @@ def passes(tmp_path):
     return Passes(setting, asked, 1, tmp_path, Reference(setting.loaded, asked[:1]))
 
 
-def test_another_store_than_that_of_one_device_does_not_count(passes):
+@pytest.fixture
+def spec(passes):
+    return rungs.spec_of(rungs.PRODUCT, passes.setting.loaded.config.num_hidden_layers, passes.setting.dtype)
+
+
+def test_the_pipeline_is_traced_and_its_idle_share_is_a_share(passes, spec):
+    extractor = Extractor(passes.setting.loaded, spec, passes.setting.shape)
+    plain, traced = (
+        beyond.watched(passes, passes.setting, extractor, with_trace, PIPELINED, **WHO) for with_trace in (False, True)
+    )
+    assert (plain.valid, traced.valid) == (True, True), traced.reason
+    assert plain.idle is None
+    assert 0 <= traced.idle <= 1
+    assert (plain.bytes, plain.rows) == (traced.bytes, traced.rows)  # the trace lies beside the store
+    assert not list(passes.scratch.iterdir())
+
+
+def test_another_store_than_that_of_one_device_does_not_count(passes, spec):
     """In the rows of which the reference knows nothing."""
-    spec = rungs.spec_of(rungs.PRODUCT, passes.setting.loaded.config.num_hidden_layers, "bfloat16")
     extractor = Extractor(passes.setting.loaded, spec, passes.setting.shape)
     rung, first = Rung("r", extractor.sites, product(passes.setting, extractor, None), extractor.plan), {}
     single = beyond.beside(passes, rung, first, SINGLE, **WHO)
@@ -173,12 +182,12 @@ def test_a_plan_that_cannot_be_is_one_line(change, words):
         replace(PLAN, **change).record()
 
 
-def row(run, subject, block, wall, phase="warm", **more):
-    about = dict(order=0, process=1, seed=0, valid=True, backend="jax", model="m", weights_hash="w", dtype="float32")
+def row(subject, run, block, wall, **more):
+    about = dict(order=0, process=1, seed=0, phase="warm", valid=True, backend="jax", model="m", weights_hash="w")
     sizes = dict(kept="bfloat16", sites=2, depth=2, batch=2, length=16, unit=2, examples=4, tokens=1000, batches=1)
+    sizes |= dict(slots=32, rows=20, bytes=10**6, dtype="float32", wall_ns=wall)
     none = dict.fromkeys(("trace_ns", "lower_ns", "backend_ns", "lowered", "compiled"), 0)
-    sizes |= dict(slots=32, rows=20, bytes=10**6)
-    return Pass(run=run, block=block, subject=subject, wall_ns=wall, phase=phase, **about, **sizes, **none, **more)
+    return Pass(**about | sizes | none | dict(subject=subject, run=run, block=block) | more)
 
 
 def measured(idle=0.031, cost=2.0):
@@ -192,9 +201,9 @@ def measured(idle=0.031, cost=2.0):
     for run, subjects in parts:
         base = next(iter(subjects))
         twice = subjects | {base + AGAIN: subjects[base]}
-        rows += [row(run, name, 0, 10**9, "cold", **more) for name, (_, more) in subjects.items()]
+        rows += [row(name, run, 0, 10**9, phase="cold", **more) for name, (_, more) in subjects.items()]
         rows += [
-            row(run, name, block, round(times * 10**9 * (1 + 0.002 * draw.random())), **more)
+            row(name, run, block, round(times * 10**9 * (1 + 0.002 * draw.random())), **more)
             for block in range(8)
             for name, (times, more) in twice.items()
         ]
