@@ -114,7 +114,7 @@ class Experiment:
         for name in names_of(self):
             said = name_in_notebook(name, marks[name])
             if said in self.given and said not in notebook.RUNNERS and REDRAWN not in marks[name]:
-                now = json.loads(json.dumps(self.given[said]))
+                now = json.loads(json.dumps(self.given[said], default=lambda one: getattr(one, "name", str(one))))
                 then = self.recorded_with(meta).get(name, notebook.UNKNOWN)
                 if now != then:
                     raise notebook.differs(said, now, table, then)

@@ -109,7 +109,10 @@ def fit(name: str, values: Mapping[str, object], known: Mapping[str, object]) ->
 
 
 def alike(value: object, example: object) -> bool:
-    """Whether a value has the type of an example; so must the members of a list, where the example has some."""
+    """Whether a value has the type of an example; so must the members of a list, where the example has some. What is no
+    literal a person has made, such as a placement of their own."""
+    if not isinstance(value, (*KINDS, dict, tuple, type(None))):
+        return True
     if type(example) is list and type(value) is list:
         return not example or all(any(alike(each, one) for one in example) for each in value)
     return type(value) is type(example) or (type(example) is float and type(value) is int)

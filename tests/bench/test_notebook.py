@@ -96,6 +96,12 @@ def test_a_persons_own_parameter_is_known_and_a_misfit_edit_is_found(kernel):
         notebook.check("77-made", kernel(edited=CELL.replace("= 5", "= 'three'")))
 
 
+def test_what_no_one_could_inject_is_let_through(kernel):
+    cells = kernel()
+    cells["lengths"] = [10, paths]  # in place of a placement that the set-up cell adds, run once more
+    notebook.check("77-made", cells)
+
+
 def test_what_only_a_measurement_depends_on_is_refused_where_recorded_data_are_drawn(kernel):
     notebook.check("77-made", kernel(), ["prompts"])
     notebook.check("77-made", kernel("prompts = 3\nsource = 'measure'"), ["prompts"])

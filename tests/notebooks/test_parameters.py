@@ -58,10 +58,10 @@ def test_another_value_than_the_recorded_one_is_refused_and_the_default_is_drawn
         mine = {name: field for name, field in parameters_of(kind).items() if name in known.keys() - notebook.RUNNERS}
         asked = [field for field, _ in mine.values() if field not in kind.beside]
         metas = [json.loads(file.read_text()) for file in (paths.ROOT / "data").glob(f"{path.stem}*.meta.json")]
-        meta = next((meta for meta in metas if {*asked} <= meta["parameters"].keys()), None)
+        one = object.__new__(kind)  # nothing of it is needed but what it was given
+        meta = next((meta for meta in metas if {*asked} <= one.recorded_with(meta).keys()), None)
         if meta is None and kind.optional:  # nobody has recorded it
             continue
-        one = object.__new__(kind)  # nothing of it is needed but what it was given
         one.check_recorded("it", meta)
         for name, (_, marks) in mine.items():
             object.__setattr__(one, "given", {name: ["another"]})
