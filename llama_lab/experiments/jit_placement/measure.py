@@ -64,6 +64,9 @@ class JitPlacement(Experiment):
     def also(self) -> object:
         return self.subjects, self.ollama_prompts
 
+    def recorded_with(self, meta: dict) -> dict:
+        return dict(placements=meta["subjects"]) | super().recorded_with(meta)
+
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         loaded, sampler = checkpoint.load(self.model), Sampler(self.temperature, self.top_k, self.top_p)
         if self.ollama_prompts:
