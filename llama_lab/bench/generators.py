@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Generator = Callable[[str], Iterator]
 FUNCTION = "function"  # the backend of its rows: what it runs on is its own affair
+AT_ONCE_NS = 10_000  # a token: no model is as quick, so they were made before the first was given
 AS_TEXT = -1  # in the place of an id where a token came as text
 MODEL_FIELDS = ("model", "weights_hash", "dtype")  # of a Trial: unknown without a model
 UNFINISHED = "\ufffd"  # what a tokenizer reads from a character of which bytes are missing
@@ -103,7 +104,8 @@ class Judge(gate.Reference):
     """The gate for generators too. One need not say what it computes in: its tokens are held to those of `step`.
 
     It may end where the model ends, its stop token with it or not. Text is compared with what the reference's tokens
-    read. What cannot be compared is said to be so: sampled text, and whatever comes without a model.
+    read. What cannot be compared is said to be so: sampled text, and whatever comes without a model. Tokens that all
+    come at once were made before the first of them: they have no rate, and the trial is void.
     """
 
     def __init__(self, loaded: Checkpoint | None, workload: Workload, functions: Sequence[Function]):
@@ -116,10 +118,15 @@ class Judge(gate.Reference):
 
     def judge(self, record: Trial, tokens: np.ndarray, sampler: Sampler | None = None) -> Trial:
         judged = super().judge(record, tokens, sampler)
-        text = "".join(self.said(record))  # its tokens have no ids
-        if not text:
+        if record.backend != FUNCTION or not record.token_times_ns:
             return judged
-        return judged.model_copy(update=dict(tokens_sha256=hashlib.sha256(text.encode()).hexdigest()))
+        changed, times = {}, record.token_times_ns
+        if text := "".join(self.said(record)):  # its tokens have no ids
+            changed |= dict(tokens_sha256=hashlib.sha256(text.encode()).hexdigest())
+        if len(times) > 1 and times[-1] - times[0] < AT_ONCE_NS * (len(times) - 1):
+            told = f"failed: its {len(times)} tokens came at once; it must yield each as soon as it is made"
+            changed |= dict(valid=False, reason="; ".join(filter(None, (judged.reason, told))))
+        return judged.model_copy(update=changed)
 
     def verdict(self, record: Trial, row: int, tokens: np.ndarray, sampler: Sampler) -> Verdict:
         if record.backend != FUNCTION:
@@ -237,8 +244,9 @@ def run(
     generator chooses; greedy tokens must be equal, sampled ones likely. chat: whether a text is a question put through
     the model's chat template (the default where it has one), or goes to the tokenizer as it is.
 
-    A trial is void as any other: where something was compiled in it, where its tokens are wrong, where it failed.
-    Nothing is drawn meanwhile. Raises UserError for a function that fails on the first prompt or yields no tokens.
+    A trial is void as any other: where something was compiled in it, where its tokens are wrong, where it failed; and
+    where all its tokens came at once. Nothing is drawn meanwhile. Raises UserError for a function that fails on the
+    first prompt or yields no tokens.
     """
     loaded = checkpoint.load(model) if isinstance(model, str) else model
     if not isinstance(loaded, Checkpoint | None):

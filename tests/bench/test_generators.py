@@ -1,6 +1,7 @@
 """Plain functions as subjects: their rows pair with those of placements, and what is wrong with one is seen."""
 
 import itertools
+import time
 from dataclasses import replace
 
 import jax
@@ -59,6 +60,13 @@ def talking(speaking):
         return made, [words.decode([i]) for i in made]
 
     return talking
+
+
+def slowly(tokens):
+    """Tokens as a model would give them."""
+    for token in tokens:
+        time.sleep(1e-4)
+        yield token
 
 
 def of(trials, name="mine"):
@@ -120,15 +128,22 @@ def test_what_compiles_is_wrong_or_fails_is_void_and_says_so(loaded, greedy):
         assert all(t.reason.startswith(words) for t in trials), trials[0].reason
 
 
+@pytest.mark.parametrize("given", [iter, lambda ids: iter([np.array(ids)])], ids=["one by one", "a block"])
+def test_tokens_that_were_made_before_the_first_came_have_no_rate(loaded, engine, given):
+    trials = llama_lab.run("mine", lambda p: given(ll.answer(engine, [p], N)[0].token_ids), PROMPTS, model=loaded)
+    assert not any(t.valid for t in trials)
+    assert all(t.reason.startswith(f"failed: its {N} tokens came at once") for t in trials)
+
+
 def test_it_may_be_cut_and_may_end_where_the_model_ends(loaded, engine, greedy):
     assert {t.new_tokens for t in llama_lab.run("mine", greedy, PROMPTS[:1], 3, model=loaded)} == {3}
     free = ll.answer(engine, PROMPTS[:1], 12)[0].token_ids
     stopping = replace(loaded, tokenizer=Stopping((free[4],)))
     count = free.index(free[4]) + 1
     for n in (count, count - 1):  # with its stop token, and without
-        trials = llama_lab.run("mine", lambda _, n=n: iter(free[:n]), PROMPTS[:1], 12, model=stopping)
+        trials = llama_lab.run("mine", lambda _, n=n: slowly(free[:n]), PROMPTS[:1], 12, model=stopping)
         assert all(t.valid and t.new_tokens == n for t in trials), trials[0].reason
-    trials = llama_lab.run("mine", lambda _: iter(free[:2]), PROMPTS[:1], 12, model=stopping)
+    trials = llama_lab.run("mine", lambda _: slowly(free[:2]), PROMPTS[:1], 12, model=stopping)
     assert not any(t.valid for t in trials)
 
 
@@ -145,14 +160,14 @@ class Stopping:
 def test_text_is_compared_with_what_the_reference_reads(speaking, talking, chat):
     questions = ["Why is the sky blue?", "What is light?"]
     told = {q: talking(q, chat) for q in questions}
-    trials = llama_lab.run("mine", lambda q: iter(told[q][1]), questions, model=speaking, chat=chat)
+    trials = llama_lab.run("mine", lambda q: slowly(told[q][1]), questions, model=speaking, chat=chat)
     assert all(t.valid and not t.reason and t.new_tokens == N for t in trials), trials[0].reason
     assert len({t.tokens_sha256 for t in trials if t.prompt == 0}) == 1
     assert len({t.tokens_sha256 for t in trials}) == len({"".join(pieces) for _, pieces in told.values()})
     assert all(t.prompt_tokens > 0 for t in trials)
     whole = {q: ["", "", "", "", speaking.tokenizer.decode(ids)] for q, (ids, _) in told.items()}
-    assert all(t.valid for t in llama_lab.run("mine", lambda q: iter(whole[q]), questions, model=speaking, chat=chat))
-    other = llama_lab.run("mine", lambda q: iter([*told[q][1][:-1], "?!"]), questions, model=speaking, chat=chat)
+    assert all(t.valid for t in llama_lab.run("mine", lambda q: slowly(whole[q]), questions, model=speaking, chat=chat))
+    other = llama_lab.run("mine", lambda q: slowly([*told[q][1][:-1], "?!"]), questions, model=speaking, chat=chat)
     assert all(t.reason.startswith("wrong: its text is not the reference's from character ") for t in other)
     fewer = llama_lab.run("mine", lambda q: iter(["".join(told[q][1])]), questions, N, model=speaking, chat=chat)
     assert all(t.reason == f"wrong: 1 pieces of text, the reference has {N} tokens" for t in fewer)
@@ -162,10 +177,10 @@ def test_sampled_ids_must_be_likely_and_sampled_text_is_not_compared(speaking, t
     drawn = ll.Sampler(temperature=0.8)
     ids, pieces = talking("What is light?", n=24)
     asked = dict(prompts=["What is light?"], model=speaking, sampler=drawn)
-    certain = llama_lab.run("mine", lambda _: iter(ids), **asked)  # greedy tokens are too likely to have been drawn
+    certain = llama_lab.run("mine", lambda _: slowly(ids), **asked)  # greedy tokens are too likely to have been drawn
     assert {t.sampling for t in certain} == {"temperature 0.8"}
     assert all(t.reason.startswith("wrong: its text's surprise") for t in certain)
-    text = llama_lab.run("mine", lambda _: iter(pieces), **asked)
+    text = llama_lab.run("mine", lambda _: slowly(pieces), **asked)
     assert all(t.valid and t.reason.endswith("it is text, and sampled") for t in text)
     assert [summary.tokens_word(e) for e in summary.table(text, "mine")] == ["unchecked"] * 2
 
@@ -176,7 +191,7 @@ def test_without_a_model_nothing_is_compared_and_compiling_is_still_seen():
             jax.jit(lambda x: x + 0)(jnp.zeros(3))
             yield word
 
-    quiet = llama_lab.run("mine", lambda prompt: iter(prompt.split()), ["one two", "three four"], model=None)
+    quiet = llama_lab.run("mine", lambda prompt: slowly(prompt.split()), ["one two", "three four"], model=None)
     assert all(t.valid and t.reason.endswith("no model was named") and np.isfinite(t.tg) for t in quiet)
     assert {(t.model, t.prompt_tokens, t.bytes_per_token) for t in quiet} == {("", 0, None)}
     assert not any(t.valid for t in llama_lab.run("mine", compiling, ["one two"], model=None))

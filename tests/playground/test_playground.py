@@ -83,7 +83,7 @@ def test_sampling_settings_reach_the_model(board):
         (dict(prompt="1 2 97"), "Token id 97 is outside the vocabulary of 97"),
         (dict(prompt="1 " * 50_000), "exceed the model&#x27;s context"),
         (dict(prompt="9" * 5_000), "write the prompt as token ids"),
-        (dict(model="smollm2-135m-instuct"), "No such model: &#x27;smollm2-135m-instuct&#x27;. Did you mean"),
+        (dict(model="smollm2-135m-instuct"), "No such model: &#x27;smollm2-135m-instuct&#x27;."),
         (dict(model=" "), "No model is named"),
         (dict(placement="stpe"), "No such placement: &#x27;stpe&#x27;. Did you mean &#x27;step&#x27;"),
         (dict(placement="eager+aot"), "nothing to compile"),
