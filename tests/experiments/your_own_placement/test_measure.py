@@ -6,16 +6,21 @@ import re
 from dataclasses import asdict, replace
 
 import jax
+import jax.numpy as jnp
+import nbformat
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import llama_jax as ll
+import llama_lab
 from llama_jax import generate, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.placement import LADDER, TREE, Placement, parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, protocol, record, summary
+from llama_jax.tokenizer import Numbers
+from llama_lab.bench import AGAIN, protocol, record, roofline, summary
 from llama_lab.bench.frames import show
 from llama_lab.bench.guard import Region
 from llama_lab.bench.journal import Journal
@@ -23,6 +28,7 @@ from llama_lab.bench.protocol import Reference
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.your_own_placement import chart, measure
 from llama_lab.experiments.your_own_placement.measure import ANEW, GATE, GUARD, INTERVAL, NESTED, SHORT
+from llama_lab.reporting import notebooks
 from tests.bench.test_record import trial
 from tests.experiments.conftest import TINY
 from tests.figures.drawn import assert_drawn, words
@@ -235,3 +241,18 @@ def test_measuring_goes_through_children_and_goes_on_where_it_stopped(tmp_path):
     path = record.write(tmp_path / "t.csv", journal.trials)
     assert record.read(path)[0] == journal.trials
     assert all(np.isfinite(t.tg) for t in journal.trials)
+
+
+def test_the_notebooks_own_loop_makes_the_tokens_of_step_and_can_be_watched(tmp_path, monkeypatch):
+    """Its cells are live, so that no page shows what they say."""
+    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
+    (path,) = notebooks.find(("13",))
+    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
+    names = dict(jax=jax, jnp=jnp, np=np, ll=ll, run=llama_lab.run, own=measure, summary=summary, Numbers=Numbers)
+    names |= dict(small=ll.load(TINY))
+    exec(cells["own-loop"], names)
+    assert all(t.valid for t in names["timed"]), names["rows"]
+    assert {*names["rows"].index} == {"step", "step" + AGAIN, "by NumPy"}
+    exec(cells["own-loop-view"], names)
+    assert names["view"].view.tokens == 16
