@@ -165,6 +165,7 @@ class Experiment:
             recorded.write(name, out_dir, rows, journal, parameters, **about)
             return recorded.read(name, out_dir, self.kind)
         if self.optional and not recorded.table_path(name, out_dir).is_file():
+            self.check_recorded(name, dict(parameters={}))
             return [], {}
         rows, meta = recorded.read(name, out_dir, self.kind)
         self.check_recorded(name, meta)

@@ -233,6 +233,10 @@ def test_what_was_not_measured_is_one_line(tmp_path, monkeypatch):
     words = beyond_table.idle_words([]) + beyond_table.mesh_words([]) + beyond_table.upload_words([])
     assert words.count("not measured yet") == 3
     assert "moto is not installed" in beyond_table.upload_words([], GAP)
+    chosen = replace(PLAN)
+    object.__setattr__(chosen, "given", dict(beyond_blocks=5, seed=1))
+    with pytest.raises(UserError, match="beyond_blocks is 5, and 77-beyond does not say what it was recorded with"):
+        chosen.obtain("recorded", "77-beyond", tmp_path)
     monkeypatch.setattr(Beyond, "optional", False)
     with pytest.raises(UserError, match="No recorded data"):
         PLAN.obtain("recorded", "77-beyond", tmp_path)
