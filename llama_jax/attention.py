@@ -42,7 +42,7 @@ def attention_mask(config: ModelConfig, position_mask: Int[Array, "B W"]) -> Boo
     cache. Padding may stand anywhere; positions are counted without it.
     Raises UserError for a mask of another shape or kind, or longer than the model's context.
     """
-    shape, dtype = jnp.shape(position_mask), jnp.result_type(position_mask)
+    shape, dtype = getattr(position_mask, "shape", ()), getattr(position_mask, "dtype", type(position_mask).__name__)
     if len(shape) != 2 or not (jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.bool_)):
         raise UserError(f"The position mask is {dtype}{list(shape)}; it must be 1 or 0 for each token id, int32 [B T].")
     if shape[1] > config.max_position_embeddings:

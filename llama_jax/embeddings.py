@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
 
-from llama_jax.axes import Array, Float, Int
+from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.config import ModelConfig
 from llama_jax.linear import narrow
 from llama_jax.plumbing.errors import UserError
@@ -38,12 +39,24 @@ def forward(
 ) -> Float[Array, "B T D"]:
     """The first part of a step that a person composes. positions: of the ids, for a model that learned them.
 
-    Raises UserError for ids of another shape or kind, and where such a model is given no positions.
+    Raises UserError for ids of another shape or kind, for ids that the vocabulary does not have, and where such a model
+    is given no positions. Inside `jax.jit` nobody can see the ids: all is NaN there if the vocabulary lacks one.
     """
     check_ids(ids)
     if config.positions == "learned" and positions is None:
         raise UserError(f"A {config.model_type} model adds learned positions; give embeddings.forward its positions=.")
-    return embed(embeddings, ids, positions)
+    known = jnp.all((ids >= 0) & (ids < config.vocab_size))
+    words = f"A token id is not in the vocabulary, 0 to {config.vocab_size - 1}; take the tokenizer of this model."
+    return demanded(embed(embeddings, ids, positions), known, lambda: words)
+
+
+def demanded(x: jax.Array, holds: Bool[Array, ""], otherwise: Callable[[], str]) -> jax.Array:
+    """x where `holds`. Where not: NaN inside `jax.jit`, outside a UserError with the words of `otherwise`."""
+    if isinstance(holds, jax.core.Tracer):
+        return jnp.where(holds, x, jnp.nan)
+    if not holds:
+        raise UserError(otherwise())
+    return x
 
 
 def check_ids(ids: Int[Array, "B T"], what: str = "The token ids") -> None:

@@ -24,10 +24,12 @@ from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.config import ModelConfig
 from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import shown, whole
 
 POLICIES = ("fixed", "growing", "none")
 DTYPES = {"f32": jnp.float32, "bf16": jnp.bfloat16, "f16": jnp.float16, "int8": jnp.int8}
@@ -69,7 +71,12 @@ class KVCache:
     def __iter__(self) -> Iterator[LayerCache]:
         if not isinstance(self.entries, tuple) or not isinstance(self.entries[0], tuple):
             raise UserError("This cache is not kept layer by layer; use kvc.create(config), a fixed one, not stacked.")
-        return (LayerCache(entry, self.length) for entry in self.entries)
+        if self.pad is not None:
+            raise UserError(
+                "This cache has a pad, which the model's parts do not read; use kvc.create(config, rows=B)."
+            )
+        # a length each: a program of one layer may be given its cache to overwrite
+        return (LayerCache(entry, jnp.copy(self.length)) for entry in self.entries)
 
 
 def create(
@@ -82,19 +89,36 @@ def create(
     *,
     rows: int = 1,
 ) -> KVCache:
-    """An empty cache for B rows and `slots` positions (growing: zero positions). rows: B, where no `pad` says it."""
-    pad = jnp.zeros(rows, jnp.int32) if pad is None else pad
-    shape = (pad.shape[0] * config.num_key_value_heads, 0 if policy == "growing" else slots)
+    """An empty cache for B rows and `slots` positions (growing: zero positions). pad: as `transform` reads it; without,
+    the cache is one of `rows` rows for the model's parts, which read a position mask. dtype: one of `DTYPES`, or its
+    name.
+
+    Raises UserError for another policy or dtype, and for rows or slots that cannot be.
+    """
+    dtype = checked(policy, slots, rows, dtype)
+    rows = rows if pad is None else pad.shape[0]
+    shape = (rows * config.num_key_value_heads, 0 if policy == "growing" else slots)
     parts = [(config.head_dim, dtype)] * 2 + [(1, jnp.float32)] * (2 if dtype == jnp.int8 else 0)
 
     def empty(*before: int) -> tuple[jax.Array, ...]:
         return tuple(jnp.zeros((*before, *shape, width), kind) for width, kind in parts)
 
     if policy == "none":
-        return KVCache(None, jnp.zeros((pad.shape[0], slots), jnp.int32), jnp.zeros((), jnp.int32), pad)
+        return KVCache(None, jnp.zeros((rows, slots), jnp.int32), jnp.zeros((), jnp.int32), pad)
     layers = config.num_hidden_layers
     entries = empty(layers) if stacked else tuple(empty() for _ in range(layers))
     return KVCache(entries, None, jnp.zeros((), jnp.int32), pad)
+
+
+def checked(policy: str, slots: int, rows: int, dtype) -> np.dtype:
+    """The dtype, if these are a cache's. Raises UserError otherwise."""
+    if policy not in POLICIES:
+        raise UserError(f"The cache's policy is {shown(policy)}; it must be one of {', '.join(POLICIES)}.")
+    whole(slots, "slots"), whole(rows, "rows", 1)
+    for name, known in DTYPES.items():
+        if dtype in (name, jnp.dtype(known).name) or dtype is known or dtype == jnp.dtype(known):
+            return jnp.dtype(known)
+    raise UserError(f"The cache's dtype is {shown(dtype)}; it must be one of {', '.join(DTYPES)}.")
 
 
 def itemsize(dtype, head_dim: int) -> float:

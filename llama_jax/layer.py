@@ -14,6 +14,7 @@ from llama_jax import attention, kvc, rope
 from llama_jax.attention import Attention, CallPositions
 from llama_jax.axes import Array, Bool, Float
 from llama_jax.config import ModelConfig
+from llama_jax.embeddings import demanded
 from llama_jax.ffn import FFN, FFNS
 from llama_jax.kvc import LayerCache
 from llama_jax.norm import Norm, normaliser
@@ -81,12 +82,12 @@ def forward(
     Raises UserError for a mask or a cache that does not fit, and for a full cache. Inside `jax.jit` nobody can see how
     full a cache is: what is past its last slot is NaN there.
     """
+    if rotation is None:
+        raise UserError("There is no rope; model.create(config) makes it.")
     check(config, mask, x, layer_cache)
     slot, (t, slots) = layer_cache.length, (x.shape[1], layer_cache.entry[0].shape[1])
-    if isinstance(slot, jax.core.Tracer):
-        x = jnp.where(slot + t <= slots, x, jnp.nan)
-    elif slot + t > slots:
-        raise UserError(f"The cache has {slots} slots, {slot} of them in use; create it with slots={slot + t} or more.")
+    words = "The cache has {} slots, {} of them in use; create it with slots={} or more."
+    x = demanded(x, slot + t <= slots, lambda: words.format(slots, slot, slot + t))
     where = call_positions(rotation, mask, slot, t, slots)
     x, entry = assembled(config, normaliser(config), kvc.append_fixed)(params, x, where, layer_cache.entry)
     return x, LayerCache(entry, slot + t)
@@ -94,9 +95,15 @@ def forward(
 
 def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
     """Raises UserError where the mask, the tokens and the cache are not of one call and one model."""
-    rows, t, width = x.shape
-    if width != config.hidden_size:
-        raise UserError(f"x has vectors of {width} numbers, the model's have {config.hidden_size}.")
+    if x.ndim != 3 or x.shape[2] != config.hidden_size:
+        raise UserError(f"x is {list(x.shape)}; it must be [B T {config.hidden_size}], as embeddings.forward gives it.")
+    if not isinstance(layer_cache, LayerCache):
+        raise UserError(
+            f"The layer's cache is a {type(layer_cache).__name__}; list(kvc.create(config)) has one a layer."
+        )
+    if mask.ndim != 2 or mask.dtype != bool:
+        raise UserError(f"The mask is {mask.dtype}{list(mask.shape)}; make it bool [B W] by attention.attention_mask.")
+    rows, t, _ = x.shape
     if mask.shape[0] != rows or 1 < t > mask.shape[1]:
         raise UserError(f"The attention mask is {list(mask.shape)}, and x has {rows} rows of {t} tokens.")
     n, slots, size = layer_cache.entry[0].shape
@@ -106,7 +113,9 @@ def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
             f" {config.head_dim}; create it with kvc.create(config, rows={rows})."
         )
     if mask.shape[1] > slots:
-        raise UserError(f"The attention mask has {mask.shape[1]} positions, the cache {slots} slots.")
+        raise UserError(
+            f"The attention mask has {mask.shape[1]} positions, the cache {slots} slots; create it with slots= of more."
+        )
 
 
 def call_positions(rotation: Rope, mask: Bool[Array, "B W"], slot, t: int, slots: int) -> CallPositions:

@@ -34,18 +34,30 @@ class Model:
     rope: Rope | None = field(default=None, metadata=dict(static=True))  # of a model made by `create`
 
 
-def create(config: ModelConfig, params: Model | None = None, dtype: str = "float32") -> Model:
+def create(config: ModelConfig, params: Model | None = None, dtype: str | None = None) -> Model:
     """A model's weights for a step that a person composes of its parts: with `rope`, and with a matrix in the head also
-    where it is the embedding's. params: weights that are loaded already; else they are read from where `config` was.
+    where it is the embedding's. params: weights that are loaded already; else they are read from where `config` was, in
+    `dtype` (float32).
 
-    Raises UserError where `config` says nothing of weights, as `checkpoint.load` does, and for layers that are stacked.
+    Raises UserError where `config` says nothing of weights, as `checkpoint.load` does, for layers that are stacked, for
+    weights of another shape than the configuration's, and for a dtype of weights that are loaded already.
     """
     if params is None:
         if config.home is None:
             raise UserError("This configuration names no weights; use checkpoint.load_config(name), or give params.")
-        params = config.home.load(dtype)
+        params = config.home.load(dtype or "float32")
+    elif dtype is not None:
+        raise UserError(f"These weights are loaded already; leave dtype={dtype!r} out, or load them with it.")
+    if not isinstance(params, Model):
+        raise UserError(f"These weights are a {type(params).__name__}; checkpoint.load(name).params are weights.")
     if not isinstance(params.layers, tuple):
         raise UserError("These layers are stacked or packed into one; use the weights as checkpoint.load gives them.")
+    (vocabulary, width), depth = params.embeddings.weight.shape, len(params.layers)
+    if (vocabulary, width, depth) != (config.vocab_size, config.hidden_size, config.num_hidden_layers):
+        raise UserError(
+            f"These weights have {depth} layers of width {width} and {vocabulary} tokens, the configuration"
+            f" {config.num_hidden_layers} of {config.hidden_size} and {config.vocab_size}; give those of this model."
+        )
     weight = params.embeddings.weight if params.head.weight is None else params.head.weight
     return replace(params, head=replace(params.head, weight=weight), rope=rope.create(config))
 
@@ -132,7 +144,7 @@ def on_matrices(function: Callable, model: Model) -> Model:
             ffn=replace(net, gate_up=function(net.gate_up, False), down=function(net.down, False)),
         )
 
-    return Model(embeddings, tuple(map(within, model.layers)), head)
+    return replace(model, embeddings=embeddings, layers=tuple(map(within, model.layers)), head=head)
 
 
 def quantised(model: Model, form: str) -> Model:

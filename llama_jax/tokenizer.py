@@ -169,10 +169,13 @@ class BatchTokenizer:
         return jnp.asarray(ids), jnp.asarray(mask)
 
     def decode(self, ids: Int[Array, "B T"]) -> tuple[str, ...]:
-        """The text of each row, special tokens left out. Raises UserError for an array that is not [B T]."""
-        if np.ndim(ids) != 2:
-            raise UserError(f"The token ids are {list(np.shape(ids))}; decode takes [B T].")
-        return tuple(self.text.decode(row) for row in np.asarray(ids))
+        """The text of each row, special tokens left out. Raises UserError for what is no array of ids [B T]."""
+        ids = np.asarray(ids)
+        if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or (ids < 0).any():
+            raise UserError(
+                f"The token ids are {ids.dtype}{list(ids.shape)}; decode takes whole numbers from 0, [B T]."
+            )
+        return tuple(self.text.decode(row) for row in ids)
 
 
 def check_length(size: int, what: str) -> None:

@@ -1,5 +1,6 @@
 """A step that a person composes of the model's parts: equal to the package's own, under any place of jit."""
 
+import pathlib
 from functools import partial
 
 import jax
@@ -132,6 +133,11 @@ def wrong(name, cfg, made):
         "cache without slots": dict(cache=kvc.create(cfg, "growing", rows=2)),
         "cache without keys": dict(cache=kvc.create(cfg, "none", rows=2)),
         "stacked cache": dict(cache=kvc.create(cfg, rows=2, stacked=True)),
+        "cache with a pad": dict(cache=kvc.create(cfg, pad=jnp.asarray([0, 3]), slots=8)),
+        "ids past the vocabulary": dict(ids=ids + cfg.vocab_size - 9),
+        "ids below 0": dict(ids=ids - 9),
+        "list as mask": dict(position_mask=mask.tolist()),
+        "weights without rope": dict(params=ll.model.Model(made.embeddings, made.layers, made.head)),
         "tied head": dict(params=ll.model.Model(made.embeddings, made.layers, made.head, made.rope)),
     }[name]
     return good | changes
@@ -154,6 +160,11 @@ def wrong(name, cfg, made):
         "cache without slots": ["9 positions|0 slots"],
         "cache without keys": ["layer by layer", "kvc.create(config)"],
         "stacked cache": ["layer by layer", "not stacked"],
+        "cache with a pad": ["pad", "rows=B"],
+        "ids past the vocabulary": ["0 to 96"],
+        "ids below 0": ["0 to 96"],
+        "list as mask": ["list[]", "[B T]"],
+        "weights without rope": ["no rope", "model.create(config)"],
     }.items(),
 )
 def test_wrong_input_is_one_line(composed, name, words):
@@ -163,8 +174,76 @@ def test_wrong_input_is_one_line(composed, name, words):
     assert all(any(word in str(raised.value) for word in words_of.split("|")) for words_of in words), raised.value
 
 
+@pytest.mark.parametrize(
+    ("at", "value", "words"),
+    [
+        (3, lambda mask: mask * 2, "int32[2, 5]"),  # which would be taken for a mask bit by bit
+        (3, lambda mask: jnp.where(mask, 0, -jnp.inf), "float32[2, 5]"),
+        (3, lambda mask: jnp.ones((2, 5, 5), bool), "bool[2, 5, 5]"),
+        (4, lambda x: x[0], "[5, 32]"),
+        (5, lambda cache: KVCache([cache]), "KVCache"),
+    ],
+)
+def test_what_a_layer_refuses(composed, at, value, words):
+    cfg, _, made = composed
+    x = ll.embeddings.forward(cfg, made.embeddings, padded()[0])
+    given = [cfg, made.layers[0], made.rope, padded()[1], x, next(iter(kvc.create(cfg, slots=8, rows=2)))]
+    given[3] = given[3] == 1 if at != 3 else given[3]
+    given[at] = value(given[at])
+    with says(words):
+        ll.layer.forward(*given)
+
+
+@pytest.mark.parametrize(
+    "given", [dict(policy=1024), dict(slots=-1), dict(slots=8.0), dict(rows=-1), dict(dtype="int4")]
+)
+def test_a_cache_that_cannot_be_is_one_line(given):
+    with says(str(next(iter(given))), str(next(iter(given.values())))):
+        kvc.create(config.tiny(), **given)
+
+
+def test_a_cache_takes_a_dtype_by_any_of_its_names():
+    cfg = config.tiny()
+    for dtype in ("int8", np.int8, jnp.int8, jnp.dtype("int8")):
+        assert [part.shape[-1] for part in kvc.create(cfg, dtype=dtype).entries[0]] == [cfg.head_dim] * 2 + [1, 1]
+    assert {kvc.create(cfg, dtype=dtype).entries[0][0].dtype.name for dtype in ("bf16", "bfloat16")} == {"bfloat16"}
+
+
+def test_steps_can_be_scanned_from_an_empty_cache_and_ids_that_are_none_are_not_a_number_there(composed):
+    cfg, _, made = composed
+
+    def body(cache, token):
+        logits, cache = transform(cfg, made, token, jnp.ones((1, 1), jnp.int32), cache)
+        return cache, logits
+
+    def scanned(ids):
+        return jax.lax.scan(body, kvc.create(cfg, slots=8), ids.T[:, :, None])
+
+    ids = padded()[0][:1]
+    whole, _ = transform(cfg, made, ids, jnp.ones((1, 5), jnp.int32), kvc.create(cfg, slots=8))
+    cache, logits = scanned(ids)
+    np.testing.assert_allclose(logits[-1], whole, rtol=1e-4, atol=1e-5)
+    assert int(cache.length) == 5
+    assert np.isnan(scanned(ids.at[0, 2].set(cfg.vocab_size))[1]).any(axis=(1, 2)).tolist() == [False] * 2 + [True] * 3
+
+
+def test_a_layer_may_overwrite_its_cache(composed):
+    cfg, _, made = composed
+    layer = jax.jit(ll.layer.forward, static_argnames="config", donate_argnames="layer_cache")
+    expected = greedy(transform, cfg, made, *padded(), 3)
+    np.testing.assert_array_equal(greedy(partial(transform, layer=layer), cfg, made, *padded(), 3), expected)
+
+
 def test_what_create_refuses(composed):
-    cfg, params, _ = composed
+    cfg, params, made = composed
+    with says("loaded already", "dtype='bfloat16'"):
+        model.create(cfg, params, dtype="bfloat16")
+    with says("Checkpoint", ".params"):
+        model.create(cfg, checkpoint.Checkpoint("", cfg, params, None, "", "", "float32"))
+    for change in (dict(num_hidden_layers=3), dict(vocab_size=96), dict(hidden_size=64)):
+        with says("These weights have 2 layers of width 32 and 97 tokens"):
+            model.create(config.tiny(cfg.model_type, **change), params)
+    assert model.cast(made, jnp.bfloat16).rope == model.quantised(made, "int8").rope == made.rope
     with says("names no weights", "load_config"):
         model.create(cfg)
     with says("stacked"):
@@ -184,6 +263,8 @@ def test_what_create_refuses(composed):
         ("Random:Llama3.2-1B,num_hidden_layers=2:7", "random:llama-3.2-1b,num_hidden_layers=2:7"),
         ("random:nothing:1", "random:nothing:1"),
         ("somebody/Model.7B", "somebody/Model.7B"),
+        ("./SmolLM2-135M-Instruct", "./SmolLM2-135M-Instruct"),  # a folder that is not there, not the packaged model
+        (pathlib.Path("~/smollm2-135m-instruct"), "~/smollm2-135m-instruct"),
     ],
 )
 def test_known_names_in_any_spelling(given, name):
@@ -216,8 +297,9 @@ def test_prompts_to_arrays_and_back(packaged):
     for nothing in ([], "", ["a", ""]):
         with says("no prompt, or one without a token"):
             tokenizer.encode(nothing)
-    with says("decode takes [B T]"):
-        tokenizer.decode(ids[0])
+    for wrong in (ids[0], ids * 1.0, ids - ids.max()):
+        with says("decode takes whole numbers"):
+            tokenizer.decode(wrong)
 
 
 @pytest.mark.parametrize("message", [{"content": "Hi"}, {"role": "nobody", "content": "Hi"}, "Hi", {"role": "user"}])

@@ -31,6 +31,7 @@ from llama_jax.config import PRESETS, Home, ModelConfig
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
 from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.values import shown
 from llama_jax.quantise import FORMS, LAYOUTS
 
 if TYPE_CHECKING:
@@ -93,13 +94,16 @@ def models() -> dict[str, str]:
 
 
 def alike(name: str, known: Iterable[str]) -> str | None:
-    """The known name that differs from this one in case, dots and dashes at most."""
-    letters = {re.sub(r"[^a-z0-9]", "", each.lower()): each for each in known}
-    return letters.get(re.sub(r"[^a-z0-9]", "", name.lower()))
+    """The known name that differs from this one in case, dots, dashes and underscores at most."""
+    letters = {re.sub("[-._]", "", each.lower()): each for each in known}
+    return letters.get(re.sub("[-._]", "", name.lower()))
 
 
-def canonical(name: str) -> str:
-    """A name that `models` lists, whatever the case, dots and dashes it is given in; any other name as it is."""
+def canonical(name: str | Path) -> str:
+    """A name that `models` lists, in whatever spelling `alike` reads; any other name or path as it is."""
+    if not isinstance(name, str | Path):
+        raise UserError(f"The model is {shown(name)}; it must be a name or a path.")
+    name = str(name)
     start, colon, rest = name.partition(":")
     if colon and start.lower() == "random":
         preset = re.split("[:,]", rest)[0]
