@@ -278,7 +278,7 @@ def test_a_folder_goes_before_a_name_that_is_alike(tmp_path, monkeypatch):
 
 
 def test_a_model_that_is_not_here_says_what_is():
-    with says("'Llama3.2-3b-Instruct'", checkpoint.DEFAULT, "random:llama-3.2-3b"):
+    with says("'Llama3.2-3b-Instruct'", "random:llama-3.2-3b", checkpoint.DEFAULT):
         checkpoint.load_config("Llama3.2-3b-Instruct")
 
 

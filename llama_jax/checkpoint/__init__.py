@@ -157,7 +157,7 @@ def opened(name: str) -> Source:
     shape = alike(name.lower().removesuffix("-instruct"), PRESETS)
     hint = f" random:{shape} has its shape and random weights." if shape else near(name[:120], models())
     raise UserError(
-        f"No such model: {name[:120]!r}. {DEFAULT} is here.{hint} A path or a hub id (owner/name) works too."
+        f"No such model: {name[:120]!r}.{hint} {DEFAULT} is here; a path or a hub id (owner/name) works too."
     )
 
 
