@@ -36,10 +36,10 @@ class CallPositions:
 
 
 def attention_mask(config: ModelConfig, position_mask: Int[Array, "B W"]) -> Bool[Array, "B W"]:
-    """Which positions hold a token: 1 where one does, 0 where there is padding. Those after the W that are given do.
+    """True where a position holds a token, False where it holds padding. All positions after these W hold tokens.
 
-    This is a row a sequence. `layer.forward` adds the causal part, which depends on where a call's tokens stand in the
-    cache. Padding may stand anywhere; positions are counted without it.
+    position_mask: 1 or 0, a row a sequence; padding may stand anywhere, and positions are counted without it.
+    `layer.forward` adds the causal part, which depends on where a call's tokens stand in the cache.
     Raises UserError for a mask of another shape or kind, or longer than the model's context.
     """
     shape, dtype = getattr(position_mask, "shape", ()), getattr(position_mask, "dtype", type(position_mask).__name__)

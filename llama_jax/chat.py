@@ -18,7 +18,7 @@ from pydantic import ConfigDict, Field
 from llama_jax import template
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
-from llama_jax.tokenizer import Tokenizer, check_length, check_text
+from llama_jax.tokenizer import Numbers, Tokenizer, check_length, check_text
 
 
 class Message(TypedDict):
@@ -70,6 +70,7 @@ def encode(tokenizer: Tokenizer, messages: Sequence[Message], allow_special_toke
     allow_special_tokens: what spells a special token in a message is that token; else it stays text.
     """
     messages = checked(messages)
+    template_of(tokenizer)  # before the tokenizer is asked, which may be `Numbers`
     if not allow_special_tokens:
         messages = [{**message, "content": as_text(tokenizer, message["content"])} for message in messages]
     return tokenizer.encode_marked(rendered(tokenizer, messages))
@@ -92,13 +93,19 @@ def as_text(tokenizer: Tokenizer, content: str) -> str:
     return marked
 
 
-def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True) -> str:
+def template_of(tokenizer: Tokenizer | Numbers) -> str:
+    """The chat template's source. Raises UserError where there is none."""
     if tokenizer.chat_template is None:
         raise UserError("This model has no chat template; give a plain prompt (--no-chat).")
+    return tokenizer.chat_template
+
+
+def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True) -> str:
+    source = template_of(tokenizer)
     given = dict(
         messages=messages, add_generation_prompt=answer, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
     )
-    text = renderer(tokenizer.chat_template).render(given)
+    text = renderer(source).render(given)
     if "error" in text:
         raise UserError(f"The model's chat template failed: {text['error']}.")
     return text["text"]

@@ -45,8 +45,8 @@ def forward(
     check_ids(ids)
     if config.positions == "learned" and positions is None:
         raise UserError(f"A {config.model_type} model adds learned positions; give embeddings.forward its positions=.")
-    known = jnp.all((ids >= 0) & (ids < config.vocab_size))
     words = f"A token id is not in the vocabulary, 0 to {config.vocab_size - 1}; take the tokenizer of this model."
+    known = jnp.all((ids >= 0) & (ids < config.vocab_size))
     return demanded(embed(embeddings, ids, positions), known, lambda: words)
 
 
@@ -59,9 +59,9 @@ def demanded(x: jax.Array, holds: Bool[Array, ""], otherwise: Callable[[], str])
     return x
 
 
-def check_ids(ids: Int[Array, "B T"], what: str = "The token ids") -> None:
+def check_ids(ids: Int[Array, "B T"]) -> None:
     """Raises UserError for what is no array of whole numbers [B T]."""
     shape, dtype = getattr(ids, "shape", None), getattr(ids, "dtype", None)
     if shape is None or len(shape) != 2 or not jnp.issubdtype(dtype, jnp.integer):
         given = f"{dtype}{list(shape)}" if shape is not None else f"a {type(ids).__name__}"
-        raise UserError(f"{what} are {given}; they must be whole numbers [B T], as tokenizer.encode gives them.")
+        raise UserError(f"The token ids are {given}; they must be whole numbers [B T], as tokenizer.encode gives them.")

@@ -119,7 +119,7 @@ def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
 
 
 def call_positions(rotation: Rope, mask: Bool[Array, "B W"], slot, t: int, slots: int) -> CallPositions:
-    """Where the T tokens of a call stand that begins at `slot`, and what each may see of a cache of `slots`."""
+    """Where the T tokens of a call that begins at `slot` stand, and what each may see of a cache of `slots`."""
     real = jnp.pad(mask, ((0, 0), (0, slots - mask.shape[1])), constant_values=True)
     queries = slot + jnp.arange(t, dtype=jnp.int32)
     seen = (jnp.arange(slots) <= queries[:, None]) & real[:, None]

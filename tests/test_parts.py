@@ -313,6 +313,8 @@ def test_a_model_without_a_tokenizer_reads_numbers():
     ids, mask = tokenizer.encode("5, 9 2")
     assert ids[mask == 1].tolist() == [5, 9, 2]
     assert tokenizer.decode(ids[:, -3:]) == ("5 9 2",)
+    with says("no chat template"):
+        tokenizer.encode(ll.chat.render_prompt([Message(role="user", content="Hi")]))
 
 
 def test_weights_come_from_where_the_configuration_was():
