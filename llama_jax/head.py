@@ -35,7 +35,8 @@ def forward(
 ) -> Float[Array, "B V"]:
     """The last part of a step that a person composes: logits of each row's last token, float32.
 
-    position_mask: its first T columns say which tokens of x are padding; it may have more. With T = 1 it is not read.
+    position_mask: its first T columns say which tokens of x are padding; it may have more. A later piece of a prompt
+    needs its own columns. With T = 1 the mask is not read.
     Raises UserError for a mask of fewer rows or columns, and for a head without a matrix of its own.
     """
     rows, t = x.shape[:2]
