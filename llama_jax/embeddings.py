@@ -39,15 +39,20 @@ def forward(
 ) -> Float[Array, "B T D"]:
     """The first part of a step that a person composes. positions: of the ids, for a model that learned them.
 
-    Raises UserError for ids of another shape or kind, for ids that the vocabulary does not have, and where such a model
-    is given no positions. Inside `jax.jit` nobody can see the ids: all is NaN there if the vocabulary lacks one.
+    Raises UserError for ids of another shape or kind, for ids or positions that the tables do not have, and where such
+    a model is given no positions. Inside `jax.jit` nobody can see the numbers: all is NaN there if a table lacks one.
     """
     check_ids(ids)
     if config.positions == "learned" and positions is None:
         raise UserError(f"A {config.model_type} model adds learned positions; give embeddings.forward its positions=.")
     words = f"A token id is not in the vocabulary, 0 to {config.vocab_size - 1}; take the tokenizer of this model."
     known = jnp.all((ids >= 0) & (ids < config.vocab_size))
-    return demanded(embed(embeddings, ids, positions), known, lambda: words)
+    x = demanded(embed(embeddings, ids, positions), known, lambda: words)
+    if config.positions != "learned":
+        return x
+    last = config.max_position_embeddings - 1
+    learned = jnp.all(jnp.asarray(positions) <= last)  # below 0 is padding, which nobody sees
+    return demanded(x, learned, lambda: f"The model learned the positions 0 to {last}; give none past them.")
 
 
 def demanded(x: jax.Array, holds: Bool[Array, ""], otherwise: Callable[[], str]) -> jax.Array:

@@ -83,6 +83,8 @@ def test_learned_positions_are_asked_for():
     made, ids, ones = model.create(cfg, params), jnp.asarray([PROMPTS[0]]), jnp.ones((1, 5), jnp.int32)
     with says("learned positions", "positions="):
         transform(cfg, made, ids, ones, kvc.create(cfg))
+    with says("positions 0 to 255"):
+        transform(cfg, made, ids, ones, kvc.create(cfg), positions=252 + jnp.arange(5)[None])
     logits, _ = transform(cfg, made, ids, ones, kvc.create(cfg), positions=jnp.arange(5)[None])
     engine = ll.bind(cfg, params, ll.parse("step"))
     np.testing.assert_allclose(logits[0], ll.logits(engine, PROMPTS[0])[-1], rtol=1e-4, atol=1e-5)
