@@ -44,10 +44,10 @@ def table():
 def of(claim: str, quantity: str) -> Published:
     """One published figure. Raises KeyError where there is none."""
     known = table()
-    found = known[(known["claim"] == claim) & (known["quantity"] == quantity)].to_dict("records")
-    if not found:
+    matching = known[(known["claim"] == claim) & (known["quantity"] == quantity)].to_dict("records")
+    if not matching:
         raise KeyError((claim, quantity))
-    return Published(**found[0])
+    return Published(**matching[0])
 
 
 def figure_of(claim: str, quantity: str) -> float:

@@ -121,10 +121,10 @@ def idle_words(rows: Sequence[Pass], seed: int = 0) -> str:
 
 def mesh_words(rows: Sequence[Pass], seed: int = 0) -> str:
     """What the mesh makes of one device's tokens/s, and how far its activations are from those of it."""
-    found = next((e for e in meshes(rows, seed) if e["subject"] == SPREAD and e["ratio"].n), None)
-    if found is None:
+    mesh = next((e for e in meshes(rows, seed) if e["subject"] == SPREAD and e["ratio"].n), None)
+    if mesh is None:
         return f"A mesh is {NOT_YET}."
-    ratio, apart = found["ratio"], max(found["points"]["apart"])
+    ratio, apart = mesh["ratio"], max(mesh["points"]["apart"])
     same = "the same activations" if apart == 0 else f"activations within {apart:.1g} of a token's length"
     return f"The {SPREAD} gives {same} at {ratio.words} the tokens/s of one device: {ratio.verdict}, n = {ratio.n}."
 

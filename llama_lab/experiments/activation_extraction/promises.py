@@ -48,9 +48,9 @@ def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
 
 def promised(*quantities: str) -> dict:
     """{promised: the published factors in words, standing}."""
-    found = [ends(CLAIM, quantity) for quantity in quantities]
-    factors = (" to ".join(f"{end.value:g}x" for end in both) for both in found)
-    return dict(promised="; ".join(factors), standing=found[0][0].standing)
+    promised_ends = [ends(CLAIM, quantity) for quantity in quantities]
+    factors = (" to ".join(f"{end.value:g}x" for end in both) for both in promised_ends)
+    return dict(promised="; ".join(factors), standing=promised_ends[0][0].standing)
 
 
 def step(rows: Sequence[Extraction], rung: str, seed: int, to: str = "") -> dict:

@@ -21,9 +21,9 @@ def examine(trials: Sequence[Trial], meta: dict) -> list[dict]:
     """[{rule, kept, evidence}] of one comparison. Rules of `RULES` are about its timed trials, cold and cached starts
     left out; those of `AROUND` about all trials and their meta."""
     timed = [t for t in trials if t.phase not in ("cold", "cached")]
-    found = {rule: check(timed) for rule, check in RULES.items()}
-    found |= {rule: check(trials, meta) for rule, check in AROUND.items()}
-    return [dict(rule=rule, kept=kept, evidence=evidence) for rule, (kept, evidence) in found.items()]
+    results = {rule: check(timed) for rule, check in RULES.items()}
+    results |= {rule: check(trials, meta) for rule, check in AROUND.items()}
+    return [dict(rule=rule, kept=kept, evidence=evidence) for rule, (kept, evidence) in results.items()]
 
 
 def warmed_up(trials: Sequence[Trial]) -> tuple[bool, str]:

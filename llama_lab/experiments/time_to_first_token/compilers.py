@@ -85,13 +85,13 @@ def stages() -> list[Stage]:
     return ([] if missing() else torchscript()) + xla()
 
 
-def words(found: Sequence[Stage]) -> list[str]:
+def words(stages: Sequence[Stage]) -> list[str]:
     """What each step of a compiler changed, a line each, and why there is nothing, or nothing fused, of TorchScript."""
     lines = [missing() or why_unfused()]
-    for before, after in pairwise(found):
+    for before, after in pairwise(stages):
         if before.compiler == after.compiler and after.name in STEPS:
-            said = [changed(before, after), folded(before, after), fused(after)]
-            lines.append(f"{after.compiler}, {STEPS[after.name]}: {'; '.join(filter(None, said)) or 'nothing changes'}")
+            changes = filter(None, [changed(before, after), folded(before, after), fused(after)])
+            lines.append(f"{after.compiler}, {STEPS[after.name]}: {'; '.join(changes) or 'nothing changes'}")
     return [line for line in lines if line]
 
 
@@ -106,8 +106,8 @@ def folded(before: Stage, after: Stage) -> str:
     held, kept = ({value for _, value in stage.constants} for stage in (before, after))
     gone = dict.fromkeys(shown(*pair) for pair in before.constants if pair[1] not in kept)
     come = dict.fromkeys(shown(*pair) for pair in after.constants if pair[1] not in held)
-    said = [f"{kind}: {', '.join(values)}" for kind, values in (("gone", gone), ("new", come)) if values]
-    return f"constants {', '.join(said)}" if said else ""
+    changes = [f"{kind}: {', '.join(values)}" for kind, values in (("gone", gone), ("new", come)) if values]
+    return f"constants {', '.join(changes)}" if changes else ""
 
 
 def fused(stage: Stage) -> str:
@@ -134,14 +134,14 @@ def shapes(vocabulary: int = VOCABULARY) -> list[dict]:
 
     settings = torch_script.settings_of(SAMPLER)
     scripted, sample = map(torch_script.scripted, (torch_script.probabilities, torch_script.sample))
-    found, values = [], np.random.default_rng(0).normal(size=(2, 3, vocabulary)).astype(np.float32)
+    entries, values = [], np.random.default_rng(0).normal(size=(2, 3, vocabulary)).astype(np.float32)
     for what, logits in (("flat", values[0, 0]), ("rows", values[:, 0]), ("rows of positions", values)):
         last = logits[:, -1] if logits.ndim == 3 else logits
         theirs, ours = scripted(torch.tensor(last), *settings).numpy(), np.asarray(chances(jnp.asarray(last), SAMPLER))
         tokens = sample(torch.tensor(logits), *settings)
         own = dict(logits=list(logits.shape), scripted=list(theirs.shape), ours=list(ours.shape))
-        found.append(dict(what=what, **own, tokens=list(tokens.shape), apart=float(abs(theirs - ours).max())))
-    return found
+        entries.append(dict(what=what, **own, tokens=list(tokens.shape), apart=float(abs(theirs - ours).max())))
+    return entries
 
 
 SHAPES = frames.Columns(
@@ -180,12 +180,12 @@ def torchscript(settings: Sampler = SAMPLER, vocabulary: int = VOCABULARY) -> li
             frozen(torch.zeros(1, vocabulary))
         return torch.jit.last_executed_optimized_graph()
 
-    found = [of_graph("scripted, settings as attributes", scripted.inlined_graph)]
-    found.append(of_graph("frozen", torch_script.made("freeze_ns", torch.jit.freeze, scripted).graph))
-    found.append(of_graph("frozen and optimised", as_run()))
+    stages = [of_graph("scripted, settings as attributes", scripted.inlined_graph)]
+    stages.append(of_graph("frozen", torch_script.made("freeze_ns", torch.jit.freeze, scripted).graph))
+    stages.append(of_graph("frozen and optimised", as_run()))
     with fuser_on_cpu():
-        found.append(of_graph("the same, its fuser forced", as_run()))
-    return found
+        stages.append(of_graph("the same, its fuser forced", as_run()))
+    return stages
 
 
 def why_unfused() -> str:
@@ -223,22 +223,22 @@ def nodes(graph) -> Iterator:
 
 
 def of_graph(name: str, graph: torch.Graph) -> Stage:
-    found = list(nodes(graph))
-    inside = [node for group in found if group.kind() == GROUP for node in nodes(group.g("Subgraph"))]
+    operations = list(nodes(graph))
+    inside = [node for group in operations if group.kind() == GROUP for node in nodes(group.g("Subgraph"))]
     constants = [(node.output().debugName(), node.output().toIValue())
-                 for node in found + inside if node.kind() == "prim::Constant"]  # fmt: skip
+                 for node in operations + inside if node.kind() == "prim::Constant"]  # fmt: skip
     numbers = [(label, f"{value:g}") for label, value in constants if type(value) in (int, float)]
     return Stage(
-        "TorchScript", name, kinds(found), numbers,
-        branches=sum(node.kind() == "prim::If" for node in found),
-        fusions=sum(node.kind() == GROUP for node in found),
+        "TorchScript", name, kinds(operations), numbers,
+        branches=sum(node.kind() == "prim::If" for node in operations),
+        fusions=sum(node.kind() == GROUP for node in operations),
         fused=kinds(inside),
     )  # fmt: skip
 
 
-def kinds(found: Sequence) -> Counter[str]:
+def kinds(operations: Sequence) -> Counter[str]:
     """Nodes by kind, without those that compute nothing."""
-    return Counter(n.kind().partition("::")[2] for n in found if n.kind() not in NO_OPERATION)
+    return Counter(n.kind().partition("::")[2] for n in operations if n.kind() not in NO_OPERATION)
 
 
 # XLA ------------------------------------------------------------------------------------------------------------------
@@ -257,12 +257,12 @@ def chances(logits: jax.Array, s: Sampler | TracedSampler) -> jax.Array:
 
 def xla(settings: Sampler = SAMPLER, vocabulary: int = VOCABULARY) -> list[Stage]:
     """As traced and lowered, and as compiled for this processor: with the settings as arguments, and as constants."""
-    found = []
+    stages = []
     for words, given in (("settings traced", settings.traced()), ("settings static", settings)):
         lowered = jax.jit(chances).lower(jax.ShapeDtypeStruct((1, vocabulary), jnp.float32), given)
-        found.append(of_hlo(f"{words}, lowered", lowered.as_text("hlo")))
-        found.append(of_hlo(f"{words}, compiled", lowered.compile().as_text()))
-    return found
+        stages.append(of_hlo(f"{words}, lowered", lowered.as_text("hlo")))
+        stages.append(of_hlo(f"{words}, compiled", lowered.compile().as_text()))
+    return stages
 
 
 def of_hlo(name: str, text: str) -> Stage:

@@ -40,13 +40,13 @@ class Jitted:
 
 def jitted(placement: Placement) -> list[Jitted]:
     """What a placement jits, in the order in which a request meets it. Shapes alone go through: nothing is compiled."""
-    found: dict[str, Jitted] = {}
+    by_name: dict[str, Jitted] = {}
 
     def wrap(name, function, placement, **options):
         program = transforms.compiled(name, function, placement, **options)
 
         def call(*args, **named):
-            found.setdefault(name, as_called(name, function, program, args, named))
+            by_name.setdefault(name, as_called(name, function, program, args, named))
             return program(*args, **named)
 
         return call
@@ -57,7 +57,7 @@ def jitted(placement: Placement) -> list[Jitted]:
     model = jax.eval_shape(partial(transforms.prepare, placement=placement), model)
     ids, row = jax.ShapeDtypeStruct((1, 4), jnp.int32), jax.ShapeDtypeStruct((1,), jnp.int32)
     jax.eval_shape(partial(request, programs, placement), model, ids, row, jax.ShapeDtypeStruct((1,), jnp.uint32))
-    return list(found.values())
+    return list(by_name.values())
 
 
 def request(programs: transforms.Programs, placement: Placement, model, ids, pad, seeds):
