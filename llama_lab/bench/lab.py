@@ -111,7 +111,9 @@ class Lab:
 
 def without_weights(model: str, dtype: str = "float32") -> Checkpoint:
     source = checkpoint.find(model)
-    return Checkpoint(model, source.config, None, source.tokenizer(), source.hash(), source.where, dtype)
+    return Checkpoint(
+        source.config.home.name, source.config, None, source.tokenizer(), source.hash(), source.where, dtype
+    )
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import pytest
 
+from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import lab as labs
 from llama_lab.bench import protocol, recorded
@@ -226,3 +227,8 @@ def test_another_measurement_does_not_begin_between_two_processes_of_one(monkeyp
     Counting(["a"], model=TINY).obtain("measure", "77-made", tmp_path)
     assert ended == [ended[0], False]
     assert ended[0].closed
+
+
+def test_every_row_names_a_model_as_the_package_does():
+    """Also the rows of a subject that reads the file by itself."""
+    assert labs.without_weights("SmolLM2-135M.Instruct").name == checkpoint.DEFAULT
