@@ -93,19 +93,19 @@ def as_text(tokenizer: Tokenizer, content: str) -> str:
     return marked
 
 
-def template_of(tokenizer: Tokenizer | Numbers) -> str:
+def template_of(tokenizer: Tokenizer | Numbers, remedy: str = "give a plain prompt (--no-chat)") -> str:
     """The chat template's source. Raises UserError where there is none."""
     if tokenizer.chat_template is None:
-        raise UserError("This model has no chat template; give a plain prompt (--no-chat).")
+        raise UserError(f"This model has no chat template; {remedy}.")
     return tokenizer.chat_template
 
 
 def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True) -> str:
-    source = template_of(tokenizer)
+    template_source = template_of(tokenizer)
     given = dict(
         messages=messages, add_generation_prompt=answer, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
     )
-    text = renderer(source).render(given)
+    text = renderer(template_source).render(given)
     if "error" in text:
         raise UserError(f"The model's chat template failed: {text['error']}.")
     return text["text"]

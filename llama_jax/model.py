@@ -33,6 +33,11 @@ class Model:
     head: Head
     rope: Rope | None = field(default=None, metadata=dict(static=True))  # of a model made by `create`
 
+    @property
+    def vocabulary(self) -> jax.Array:
+        """The matrix that logits are made with, [V D]: the head's own or, when tied, the embedding's."""
+        return self.embeddings.weight if self.head.weight is None else self.head.weight
+
 
 def create(config: ModelConfig, params: Model | None = None, dtype: str | None = None) -> Model:
     """A model's weights for a step that a person composes of its parts: with `rope`, and with a matrix in the head also
@@ -58,8 +63,7 @@ def create(config: ModelConfig, params: Model | None = None, dtype: str | None =
             f"These weights have {depth} layers of width {width} and {vocabulary} tokens, the configuration"
             f" {config.num_hidden_layers} of {config.hidden_size} and {config.vocab_size}; give those of this model."
         )
-    weight = params.embeddings.weight if params.head.weight is None else params.head.weight
-    return replace(params, head=replace(params.head, weight=weight), rope=rope.create(config))
+    return replace(params, head=replace(params.head, weight=params.vocabulary), rope=rope.create(config))
 
 
 @dataclass(frozen=True)
@@ -85,8 +89,7 @@ def transform(model: Model, ids: Int[Array, "B T"], cache: KVCache, *, parts: Pa
     x, entries = parts.layers(model.layers, parts.embed(model.embeddings, ids, positions), where, opened.entries)
     if not every:
         x = jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
-    vocabulary = model.embeddings.weight if model.head.weight is None else model.head.weight
-    logits = parts.head(model.head, vocabulary, x)
+    logits = parts.head(model.head, model.vocabulary, x)
     return logits if every else logits[:, 0], replace(opened, entries=entries, length=cache.length + t)
 
 

@@ -87,8 +87,8 @@ def generate_text(
             known.engines[placed] = generate.build(known.checkpoint, placed)
         start = time.perf_counter()
         asks = tokenizer.chat_template is not None if chat is None else chat
-        if asks and tokenizer.chat_template is None:
-            raise UserError("This model has no chat template; give a plain prompt (chat=False).")
+        if asks:
+            conversations.template_of(tokenizer, "give a plain prompt (chat=False)")
         ids = conversations.encode(tokenizer, conversations.ask(prompt)) if asks else tokenizer.encode(prompt)
         made, arrivals = [], []
         for block in generate.stream(known.engines[placed], [ids], new_tokens, sampler, seed, tokenizer.stop):

@@ -19,7 +19,7 @@ import numpy as np
 import tokenizers
 
 from llama_jax.axes import Array, Int
-from llama_jax.decoding.request import bucket
+from llama_jax.decoding.request import bucket, padded
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 
@@ -162,11 +162,8 @@ class BatchTokenizer:
         rows = [prompt.ids(self.text) if hasattr(prompt, "ids") else self.text.encode(prompt) for prompt in given]
         if not rows or not all(rows):
             raise UserError("There is no prompt, or one without a token; give a text or several.")
-        width = bucket(max(map(len, rows)))
-        ids, mask = np.zeros((2, len(rows), width), np.int32)
-        for i, row in enumerate(rows):
-            ids[i, width - len(row) :], mask[i, width - len(row) :] = row, 1
-        return jnp.asarray(ids), jnp.asarray(mask)
+        ids, pad = padded(rows, bucket(max(map(len, rows))))
+        return jnp.asarray(ids), jnp.asarray(np.arange(ids.shape[1]) >= pad[:, None], jnp.int32)
 
     def decode(self, ids: Int[Array, "B T"]) -> tuple[str, ...]:
         """The text of each row, special tokens left out. Raises UserError for what is no array of ids [B T]."""

@@ -32,6 +32,14 @@ def bucket(n: int) -> int:
     return size
 
 
+def padded(prompts: Sequence[Sequence[int]], length: int) -> tuple[np.ndarray, np.ndarray]:
+    """(ids int32 [B T], pad int32 [B]): prompts padded on the left to `length`, and how far each of them is."""
+    ids, pad = np.zeros((len(prompts), length), np.int32), np.array([length - len(p) for p in prompts], np.int32)
+    for row, prompt, start in zip(ids, prompts, pad, strict=True):
+        row[start:] = prompt
+    return ids, pad
+
+
 @dataclass(frozen=True)
 class Request:
     """A batch made ready for the device: prompts padded on the left to one length, and the cache they need."""
@@ -86,10 +94,7 @@ def request(
         f"{rows} prompts of {length} padded tokens with {slots} cache slots",
         "ask for fewer prompts or tokens",
     )
-    ids = np.zeros((rows, length), np.int32)
-    for row, prompt, size in zip(ids, prompts, sizes, strict=True):
-        row[length - size :] = token_ids(prompt, config.vocab_size)
-    pad = np.array([length - size for size in sizes], np.int32)
+    ids, pad = padded([token_ids(prompt, config.vocab_size) for prompt in prompts], length)
     return Request(ids, pad, check_seeds(seeds, rows), check_stop(stop, config.vocab_size), new_tokens, slots)
 
 

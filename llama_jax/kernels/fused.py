@@ -105,8 +105,7 @@ def operands(model: Model, ids, first, numbers, entries, inverse: np.ndarray) ->
     """What the kernel is given, in its order (`native.operands`); as `rows`."""
     positions = first[:, None] + jnp.arange(ids.shape[1], dtype=jnp.int32)
     cos, sin = (part.reshape(ids.size, part.shape[-1]) for part in rope.angles(positions, inverse))
-    head = model.embeddings.weight if model.head.weight is None else model.head.weight
     layers = model.layers
-    fixed = [ids, first, numbers, cos, sin, model.embeddings.weight.data, head.data, model.head.norm.weight]
+    fixed = [ids, first, numbers, cos, sin, model.embeddings.weight.data, model.vocabulary.data, model.head.norm.weight]
     biases = [] if layers.biases is None else [layers.biases]
     return [*fixed, *entries, layers.norms, layers.blocks, layers.table, *biases]

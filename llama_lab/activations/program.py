@@ -79,8 +79,7 @@ def tapped(
     if Site("ln_final") in sites:
         values["ln_final"] = normalise(params.head.norm, x)
     if Site("logits") in sites:
-        vocabulary = params.embeddings.weight if params.head.weight is None else params.head.weight
-        values["logits"] = head.head(params.head, vocabulary, x, norm=normalise)
+        values["logits"] = head.head(params.head, params.vocabulary, x, norm=normalise)
     return values
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from llama_jax.plumbing import paths
@@ -41,13 +42,16 @@ def table():
     return pd.read_csv(FILE, keep_default_na=False)
 
 
+@functools.cache
+def by_name() -> dict[tuple[str, str], Published]:
+    """(claim, quantity) → each published figure; the file is read once."""
+    figures = (Published(**row) for row in table().to_dict("records"))
+    return {(figure.claim, figure.quantity): figure for figure in figures}
+
+
 def of(claim: str, quantity: str) -> Published:
     """One published figure. Raises KeyError where there is none."""
-    known = table()
-    matching = known[(known["claim"] == claim) & (known["quantity"] == quantity)].to_dict("records")
-    if not matching:
-        raise KeyError((claim, quantity))
-    return Published(**matching[0])
+    return by_name()[claim, quantity]
 
 
 def figure_of(claim: str, quantity: str) -> float:

@@ -111,8 +111,7 @@ class Service:
 
     def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Token ids of messages; special tokens that their texts spell are text. Raises UserError."""
-        if self.tokenizer.chat_template is None:
-            raise UserError("This model has no chat template; send a prompt to be continued instead.")
+        chat.template_of(self.tokenizer, "send a prompt to be continued instead")
         return chat.encode(self.tokenizer, messages)
 
     def answer(

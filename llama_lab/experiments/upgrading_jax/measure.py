@@ -16,7 +16,7 @@ import numpy as np
 from llama_jax import checkpoint
 from llama_jax.plumbing import paths, xla_flags
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import record, recorded
+from llama_lab.bench import recorded
 from llama_lab.bench.experiment import Experiment, Point, Runner, check_counts
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.progress import Progress, announce
@@ -77,6 +77,7 @@ class Upgrading(Experiment):
     reference and caches.
     """
 
+    optional = True
     beside = ("made", "small", "folder")
 
     model: str
@@ -166,9 +167,5 @@ def obtain(
         if not made.there:
             raise UserError(f"No release of JAX can be had here: {made.gaps[0]['reason']}")
         return replace(asked, made=made).obtain(source, NAME, out_dir, progress)
-    path = recorded.table_path(NAME, out_dir)
-    if not path.is_file():
-        return [], None
-    trials, meta = record.read(path)
-    asked.check_recorded(NAME, meta)
-    return trials, meta
+    trials, meta = asked.obtain("recorded", NAME, out_dir, progress)
+    return trials, meta or None
