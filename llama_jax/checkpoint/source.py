@@ -15,8 +15,8 @@ from llama_jax.plumbing.errors import UserError
 
 @dataclass(frozen=True)
 class Raw:
-    """A GGUF tensor's own bytes: its type ("q4_0", "f16" …), and how to get them as rows of blocks [out, in/32, bytes a
-    block]."""
+    """A GGUF tensor's own bytes: its type ("q4_0", "q6_k", "f16" …), and how to get them as rows of blocks [out, in /
+    weights a block, bytes a block]; a block has 32 weights, of a type in "_k" or "_xs" 256, of a float one 1."""
 
     kind: str
     read: Callable[[], np.ndarray]

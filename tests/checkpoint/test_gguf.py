@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -24,16 +25,21 @@ from tests.fuzz.base import gguf_name
 CONFIG = config.tiny(
     hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=260
 )
-KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
+SCALES = {  # where a block's float16 numbers begin, as ggml-common.h declares them
+    "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108],
+    "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0],
+}  # fmt: skip
+KINDS = ("F32", "F16", "BF16", *SCALES, "MXFP4")
 
 
 def blocks(kind, shape, rng):
     """Valid bytes of a quantised tensor: random blocks with small scales."""
     size, width = gguf.GGML_QUANT_SIZES[kind]
     raw = rng.integers(0, 256, (*shape[:-1], shape[-1] // size, width), dtype=np.uint8)
-    scales = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q4_K": [0, 2], "Q6_K": [width - 2]}[kind.name]
-    for at in scales:
+    for at in SCALES.get(kind.name, ()):
         raw[..., at : at + 2] = np.frombuffer(np.float16(0.01).tobytes(), np.uint8)
+    if kind.name == "MXFP4":
+        raw[..., 0] = rng.integers(118, 124, raw.shape[:-1])
     return raw.reshape(*shape[:-1], -1)
 
 
@@ -90,7 +96,7 @@ def write(
         if len(shape) == 1 or kind.name == "F32":
             w.add_tensor(gguf_name(name), values[:, : shape[1]].copy() if len(shape) == 2 else values)
         else:
-            data = blocks(kind, shape, rng) if kind.name.startswith("Q") else gguf.quantize(values, kind)
+            data = gguf.quantize(values, kind) if kind.name in ("F16", "BF16") else blocks(kind, shape, rng)
             values = gguf.dequantize(data, kind)
             w.add_tensor(gguf_name(name), data, raw_dtype=kind)
         if heads:  # the file holds interleaved pairs; the model wants halves
@@ -109,6 +115,13 @@ def test_every_supported_type_reads_as_the_gguf_library_reads_it(tmp_path, kind)
     np.testing.assert_array_equal(loaded.params.layers[1].attention.qkv, np.concatenate(parts))
     np.testing.assert_array_equal(loaded.params.layers[0].ffn.down, expected["model.layers.0.mlp.down_proj.weight"])
     np.testing.assert_array_equal(loaded.params.embeddings.weight, expected["model.embed_tokens.weight"])
+    raw = loaded.origin.tensors["model.layers.1.self_attn.k_proj.weight"].raw
+    block, width = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]]
+    rows = raw.read()
+    assert raw.kind == kind.lower()
+    assert rows.shape == (128, 256 // block, width)
+    stored = gguf.dequantize(rows.reshape(128, -1), gguf.GGMLQuantizationType[kind]) if kind != "F32" else rows
+    np.testing.assert_array_equal(np.ascontiguousarray(stored).view(np.float32).reshape(128, 256), parts[1])
     assert loaded.config.tie_word_embeddings
     assert loaded.tokenizer.encode("ab") == [259 if CONFIG.vocab_size > 259 else 0]
 
@@ -165,8 +178,10 @@ def test_a_file_that_is_damaged_is_one_line(tmp_path, damage, words):
     fails(path, words)
 
 
-def q5(w):
-    w.add_tensor("odd.weight", np.zeros((1, 22), np.uint8), raw_dtype=gguf.GGMLQuantizationType.Q5_0)
+def unread(kind):
+    kind = gguf.GGMLQuantizationType[kind]
+    zeros = np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+    return lambda w: w.add_tensor("odd.weight", zeros, raw_dtype=kind)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +189,7 @@ def q5(w):
     [
         (dict(architecture="mamba"), ["mamba", "llama"]),
         (dict(vocabulary=False), ["vocabulary"]),
-        (dict(extra=q5), ["odd.weight", "Q5_0", "Q4_K"]),
+        *((dict(extra=unread(kind)), ["odd.weight", kind, "Q4_K", "MXFP4"]) for kind in ("IQ1_S", "TQ1_0", "Q8_K")),
         (dict(extra=lambda w: w.add_tensor("blk.0.attn_q.bias", np.zeros(256, np.float32))), ["biases", "q_proj.bias"]),
         (dict(extra=lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)), ["yarn"]),
         (dict(skip=("model.layers.1.mlp.up_proj.weight",)), ["model.layers.1.mlp.up_proj.weight", "missing"]),
@@ -327,13 +342,16 @@ def test_a_weight_that_is_no_number_is_refused(tmp_path, kind, form):
     write(path, kind)
     place = reader.read(path).tensors["blk.1.ffn_down.weight"]
     width = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
-    at = place.offset + place.size - (2 if kind == "Q6_K" else width)
-    not_a_number = {"F32": b"\0\0\xc0\x7f", "BF16": b"\xc0\x7f"}.get(kind, b"\0\x7e")
-    raw = bytearray(path.read_bytes())
-    for damage in (not_a_number, {"F32": b"\0\0\x80\xff", "BF16": b"\x80\xff"}.get(kind, b"\0\xfc")):
-        raw[at : at + len(damage)] = damage
-        path = tmp_path / f"{damage.hex()}.gguf"  # one of its own: who is refused may still read the one before
-        path.write_bytes(raw)
+    damages = {
+        "F32": (b"\0\0\xc0\x7f", b"\0\0\x80\xff"),
+        "BF16": (b"\xc0\x7f", b"\x80\xff"),
+        "MXFP4": (b"\xff", b"\xfd"),  # E8M0's NaN, and a scale of which 12 times is infinite
+    }
+    whole, last = path.read_bytes(), place.offset + place.size - width
+    scales = [last + at for at in SCALES.get(kind, [0])]
+    for at, damage in itertools.product(scales, damages.get(kind, (b"\0\x7e", b"\0\xfc"))):
+        path = tmp_path / f"{at}-{damage.hex()}.gguf"  # one of its own: who is refused may still read the one before
+        path.write_bytes(whole[:at] + damage + whole[at + len(damage) :])
         with pytest.raises(UserError, match=r"tensor blk\.1\.ffn_down\.weight holds NaN or infinity"):
             checkpoint.load(str(path), form)
 
