@@ -20,7 +20,7 @@ from llama_jax.head import Head
 from llama_jax.layer import Layer
 from llama_jax.model import Model
 from llama_jax.norm import Norm
-from llama_jax.plumbing import memory
+from llama_jax.plumbing import memory, progress
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, is_quantised
 
@@ -111,14 +111,15 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
     own choice, the first). Several are read at a time; what is quantised here one after the other, so that a single
     tensor is there in float32.
 
-    Shapes are checked before anything is read.
+    Shapes are checked before anything is read. Who listens (`plumbing.progress`) hears how far it is.
     """
     leaves, tree = jax.tree.flatten(names(source.config))
     check(source)
     if dtype == "gguf" and (why := quantised.complaint(source, leaves)):
         raise UserError(f"{why}; use q8_0, which quantises it here (weights='q8_0', +q8_0 or dtype='q8_0').")
     remedy = "load it as bfloat16 or q8_0, or choose a smaller model"
-    memory.check(size(source, dtype), f"{source.where}: the weights", remedy, device)
+    total = size(source, dtype)
+    memory.check(total, f"{source.where}: the weights", remedy, device)
     weight = partial(quantised.read, form=dtype) if dtype in FORMS else partial(read, dtype=dtype)
 
     def placed(rows: Rows):
@@ -126,7 +127,7 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
             return weight(source, rows)
 
     with ThreadPoolExecutor(1 if dtype in FORMS and dtype != "gguf" else os.cpu_count()) as pool:
-        return jax.tree.unflatten(tree, pool.map(placed, leaves))
+        return jax.tree.unflatten(tree, progress.told(pool.map(placed, leaves), bytes_of, total))
 
 
 def read(source: Source, rows: Rows, dtype: str) -> jax.Array:
@@ -153,6 +154,10 @@ def check(source: Source) -> None:
             raise UserError(
                 f"{source.where}: tensor {name} has shape {list(stored)}, the configuration says {list(shape)}."
             )
+
+
+def bytes_of(weight) -> float:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(weight))
 
 
 def size(source: Source, dtype: str) -> float:

@@ -18,6 +18,7 @@ import jax
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.plumbing import progress
 from llama_lab.bench import environment, process, protocol
 from llama_lab.bench.workload import Subject, Workload
 
@@ -50,7 +51,8 @@ class Lab:
     def load(self, dtype: str = "float32", model: str | None = None) -> Checkpoint:
         """The checkpoint, its arrays ready. model: another one than the process's."""
         began = time.perf_counter_ns()
-        loaded = checkpoint.load(model or self.model, dtype)
+        with progress.heard(progress.lines(lambda line: self.announce(what=line), every_s=1.0)):
+            loaded = checkpoint.load(model or self.model, dtype)
         jax.block_until_ready(loaded.params)
         self.load_ns = time.perf_counter_ns() - began
         return loaded

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import typer
 
+from llama_jax.plumbing import progress
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import LARGEST, shown
 from llama_lab.cli import options
@@ -242,7 +243,12 @@ def bar() -> Iterator[Callable]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not bars_shown()) as drawn:
         task = drawn.add_task("reading", total=None)
-        yield lambda done: drawn.update(task, description=line(done))
+
+        def say(text: str) -> None:
+            drawn.update(task, description=text)
+
+        with progress.heard(progress.lines(say, 0.2)) if bars_shown() else contextlib.nullcontext():
+            yield lambda done: say(line(done))
 
 
 def line(done) -> str:

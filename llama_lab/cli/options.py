@@ -23,6 +23,7 @@ from typing import Any, TypeVar, dataclass_transform, get_type_hints
 import typer
 
 from llama_jax.plumbing.values import LARGEST
+from llama_lab.cli import loading
 from llama_lab.cli.common import app, emit
 
 T = TypeVar("T")
@@ -96,7 +97,8 @@ def verb(example: str) -> Callable[[type[T]], type[T]]:
         kind = group(kind)
 
         def run(**values: Any) -> None:
-            result = build(kind, values).run()
+            with loading.shown():
+                result = build(kind, values).run()
             document, well = result if isinstance(result, tuple) else (result, True)
             if document is not None and values["json"]:
                 emit(document)

@@ -14,6 +14,7 @@ from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import Engine
 from llama_jax.placement import LADDER, MODIFIERS
+from llama_jax.plumbing import progress
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.threads import Channel, Worker
 from llama_lab.playground import Moment, Wish, answer
@@ -139,11 +140,15 @@ class Playground:
         time."""
         if self.is_new(wish.model):
             self.loaded, self.engines = None, {}
-            self.loaded = checkpoint.load(wish.model)
+            with progress.heard(progress.lines(self.tell, EVERY_S)):
+                self.loaded = checkpoint.load(wish.model)
             self.status.value = "reading the prompt …"
         if wish.placement not in self.engines:
             self.engines[wish.placement] = generate.build(self.loaded, wish.placement)
         return self.engines[wish.placement]
+
+    def tell(self, line: str) -> None:
+        self.status.value = html.escape(line)
 
     def say(self, line: str) -> None:
         self.message.value = html.escape(line)

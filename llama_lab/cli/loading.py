@@ -1,0 +1,52 @@
+"""The line on standard error that says how far a model is loaded: on a terminal it changes, elsewhere it is plain and
+said once."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+from collections.abc import Iterator
+
+from llama_jax.plumbing import progress
+from llama_lab.cli import common
+
+EVERY_S = 0.2
+
+
+class Line:
+    """What stands in the terminal's last line."""
+
+    def __init__(self):
+        self.width = 0
+
+    def write(self, line: str) -> None:
+        with contextlib.suppress(OSError):
+            print(f"\r{line:{self.width}}", end="\r" * (not line), file=sys.stderr, flush=True)
+        self.width = len(line)
+
+    def erase(self) -> None:
+        if self.width:
+            self.write("")
+
+
+@contextlib.contextmanager
+def shown() -> Iterator[None]:
+    """Says how far a model is that is loaded inside, unless --quiet."""
+    if not common.bars_shown():
+        with progress.heard(progress.lines(common.tell, math.inf)):
+            yield
+        return
+    line = Line()
+    say = progress.lines(line.write, EVERY_S)
+
+    def hear(done: float, total: float) -> None:
+        say(done, total)
+        if done >= total:  # what follows has the line to itself
+            line.erase()
+
+    try:
+        with progress.heard(hear):
+            yield
+    finally:
+        line.erase()

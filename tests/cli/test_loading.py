@@ -1,0 +1,74 @@
+"""The line that says how far a model is loaded, in real processes: on a terminal, elsewhere, and not if unwanted."""
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from llama_jax import checkpoint
+from llama_jax.plumbing import progress
+from tests.conftest import TINY
+
+AT_ONCE = (
+    "from llama_jax.plumbing import progress; progress.AFTER_S = 0.0\nfrom llama_lab import __main__ as m; m.main()"
+)
+GENERATE = ("generate", "--token-ids", "1,2", "--model", TINY, "-n", "2", "--ignore-eos")
+
+
+def run(code, *arguments, stderr=subprocess.PIPE):
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL, timeout=200)
+
+
+@pytest.mark.parametrize(("before", "said"), [((), 1), (("--quiet",), 0)])
+def test_a_file_gets_one_plain_line_unless_nobody_wants_it(before, said):
+    done = run(AT_ONCE, *before, *GENERATE, "--json")
+    lines = done.stderr.decode().splitlines()
+    assert done.returncode == 0
+    assert len(lines) == said
+    assert all(line.startswith("loading: ") and "MB" in line for line in lines)
+
+
+def test_a_terminal_gets_a_line_that_changes_and_goes():
+    ours, theirs = pty.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen:
+        done = run(AT_ONCE, *GENERATE, stderr=theirs)
+        os.close(theirs)
+        shown = screen.read(1 << 16).decode()
+    assert done.returncode == 0
+    first, *others = shown.split("\r")
+    assert first == ""
+    assert others[0].startswith("loading: ")
+    assert "\n" not in shown
+    assert others[-1] == ""
+    assert others[-2].isspace()
+    assert len(others[-2]) >= max(map(len, others[:-2]))
+
+
+def test_all_bytes_are_told_in_rising_order_and_the_innermost_listener_hears():
+    outer, heard = [], []
+    with progress.heard(lambda *told: outer.append(told)), progress.heard(lambda *told: heard.append(told)):
+        checkpoint.load_params(TINY)
+        checkpoint.load_params(TINY, "q8_0")
+    for total in dict.fromkeys(total for _, total in heard):
+        done = [part for part, whole in heard if whole == total]
+        assert (done[0], done[-1]) == (0, total)
+        assert done == sorted(done)
+        assert len(done) > 10
+    assert len({total for _, total in heard}) == 2
+    assert outer == []
+    checkpoint.load_params(TINY)  # nobody listens
+
+
+def test_what_loads_soon_is_not_told_and_what_does_not_tells_the_rest(monkeypatch):
+    said, now = [], iter([0.0, 1.9, 2.0, 2.1, 3.1, 4.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    hear = progress.lines(said.append, every_s=1.0)
+    for done in (0, 1e8, 2e8, 3e8, 5e8, 8e8):
+        hear(done, 8e8)
+    assert said == [
+        "loading: 200 of 800 MB, about 6 s left",
+        "loading: 500 of 800 MB, about 2 s left",
+    ]
