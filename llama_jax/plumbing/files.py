@@ -1,10 +1,15 @@
-"""Writing files in one piece: a reader sees the old file or the new one, never half."""
+"""Writing files in one piece: a reader sees the old file or the new one, never half.
+
+A file that is replaced keeps its mode, and its owner where the system lets us; a link stays, and the file that it leads
+to is replaced. A new file gets the mode that the umask leaves of 0644.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +18,8 @@ from typing import BinaryIO
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import LONG, shown
 
+MODE = 0o644  # of a new file, less what the umask takes
+LINKS = 40  # that are followed, one after the other: as many as Linux does
 LEAVING_S = 2.0  # a process that was killed is given so long to leave: its children go with it, and then its locks
 
 
@@ -44,35 +51,62 @@ def explained(path: Path) -> Iterator[None]:
         raise UserError(f"Cannot write {shown(str(path), LONG)}: {reason}.") from error
 
 
+def behind(path: Path) -> Path:
+    """The file that a path leads to through links, whether it is there or not. Raises UserError for links that lead
+    round, and for one that another user put where everybody may: as Linux refuses to follow it
+    (fs.protected_symlinks)."""
+    place = path
+    for _ in range(LINKS):
+        try:
+            status = place.lstat()
+        except (OSError, ValueError):  # there is none, or writing says what is wrong
+            return place
+        if not stat.S_ISLNK(status.st_mode):
+            return place
+        folder = place.parent.stat()
+        if folder.st_mode & stat.S_IWOTH and status.st_uid not in (os.geteuid(), folder.st_uid):
+            raise UserError(f"Cannot write {shown(str(place), LONG)}: it is a link of another user's; remove it.")
+        place = place.parent / place.readlink()
+    raise UserError(f"Cannot write {shown(str(path), LONG)}: its links lead round; remove it.")
+
+
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """An empty file in the folder of `path`, which is made as needed; removed at the end unless it was moved."""
+    """An empty file in the folder of `path`, which is made as needed; removed at the end unless it was moved. Nobody
+    else can read it while it is to replace a file."""
     check(path)
+    staged = path.with_name(f".{secrets.token_hex(8)}.tmp")
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            staged = Path(file.name)
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+        os.close(os.open(staged, flags, 0o600 if path.exists() else MODE))
     try:
         yield staged
     finally:
         staged.unlink(missing_ok=True)
 
 
-def complete(staged: Path) -> None:
-    """Bring a file's content to the disk, and let others read it."""
+def complete(staged: Path, path: Path) -> None:
+    """Bring a file's content to the disk, and give it the owner and the mode of the file that it is to replace."""
     with open(staged, "rb") as file:
         os.fsync(file.fileno())
-    os.chmod(staged, 0o644)
+    if path.exists():
+        old, new = path.stat(), staged.stat()
+        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+            with contextlib.suppress(OSError):  # only the superuser may give files away
+                os.chown(staged, old.st_uid, old.st_gid)
+        os.chmod(staged, stat.S_IMODE(old.st_mode))
 
 
 def write_together(contents: dict[Path, str | bytes]) -> None:
     """Replace several files that belong together: all are complete on the disk before the first takes its place."""
+    contents = {behind(path): content for path, content in contents.items()}
     with contextlib.ExitStack() as stack:
         staged = {path: stack.enter_context(beside(path)) for path in contents}
         for path, content in contents.items():
             with explained(path):
                 staged[path].write_bytes(content.encode() if isinstance(content, str) else content)
-                complete(staged[path])
+                complete(staged[path], path)
         for path, temporary in staged.items():
             with explained(path):
                 os.replace(temporary, path)
@@ -82,9 +116,10 @@ def write_together(contents: dict[Path, str | bytes]) -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """An empty file beside `path`, for what is written piece by piece: it takes that place when the block ends, and is
     removed where the block fails. Raises UserError when it cannot be written."""
+    path = behind(path)
     with beside(path) as staged, explained(path):
         yield staged
-        complete(staged)
+        complete(staged, path)
         os.replace(staged, path)
 
 
@@ -107,18 +142,32 @@ def alone(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def lockable(path: Path) -> BinaryIO:
+    """A file for a lock, made as needed and opened to be read and written. Raises UserError for one that cannot be
+    written, for a link, and for a file that has another name: what is written there would be written elsewhere."""
+    flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            raise UserError(f"{shown(str(path), LONG)} is a link, where a lock is to be; remove it.")
+        file = open(path, "r+b", buffering=0, opener=lambda name, how: os.open(name, how | flags, MODE))  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        file.close()
+        raise UserError(f"{shown(str(path), LONG)} is no file with one name, where a lock is to be; remove it.")
+    return file
+
+
 def taken(path: Path, busy: str) -> BinaryIO:
     """A file, made as needed, that no other process takes until it is closed here, or this process ends however it
     does: by flock. It holds the number of the process. A child that is handed the file keeps it taken.
 
-    busy: what is said where another has it, `{holder}` being that process's number. Raises UserError then, and for a
-    file that cannot be written.
+    busy: what is said where another has it, `{holder}` being that process's number. Raises UserError then, and as
+    `lockable`.
     """
     import fcntl
 
-    with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a+b", buffering=0)  # noqa: SIM115 (whoever takes it closes it)
+    file = lockable(path)
     end = time.monotonic() + LEAVING_S
     while True:
         try:
@@ -127,12 +176,14 @@ def taken(path: Path, busy: str) -> BinaryIO:
         except BlockingIOError:
             if time.monotonic() > end:
                 file.seek(0)
-                holder = file.read(20).decode(errors="replace").strip() or "unknown"
+                holder = file.read(20).strip()
                 file.close()
-                raise UserError(busy.replace("{holder}", holder)) from None
+                name = holder.decode() if holder.isdigit() else "unknown"
+                raise UserError(busy.replace("{holder}", name)) from None
             time.sleep(0.05)
         except OSError:  # a file system that has no locks gives none
             break
+    file.seek(0)
     file.truncate(0)
     file.write(b"%d" % os.getpid())
     return file

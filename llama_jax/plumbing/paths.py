@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from pathlib import Path
 
 from llama_jax.plumbing.errors import UserError
@@ -38,8 +39,7 @@ def private(*parts: str) -> Path:
             if not parent.is_dir():
                 parent.mkdir(mode=0o700, exist_ok=True)
         for parent in own:
-            status = parent.stat()
-            if status.st_uid != os.geteuid() or stat.S_IMODE(status.st_mode) & 0o022:
+            if not owned(parent.stat()):
                 raise UserError(
                     f"{parent} belongs to another user or may be written by others, and holds what is run as code;"
                     " remove it, or set LLAMA_JAX_CACHE to a folder of your own."
@@ -47,3 +47,28 @@ def private(*parts: str) -> Path:
     except (OSError, ValueError) as error:
         raise UserError(f"Cannot make the folder {folder}: {getattr(error, 'strerror', None) or error}.") from None
     return folder
+
+
+def of_this_machine() -> Path:
+    """This user's own folder on this machine, for locks: `llama-jax-UID` in the temporary folder, which no other
+    machine shares; made with mode 0700 where it is missing.
+
+    Raises UserError where it cannot be made, and where another user has taken its name: by a folder, a file or a link.
+    """
+    folder = Path(tempfile.gettempdir()) / f"llama-jax-{os.geteuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        status = folder.lstat()
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+    if not stat.S_ISDIR(status.st_mode) or not owned(status):
+        raise UserError(
+            f"{folder} is a link, belongs to another user or may be written by others, and is to hold locks; remove it,"
+            " or set TMPDIR to a folder of your own."
+        )
+    return folder
+
+
+def owned(status: os.stat_result) -> bool:
+    """Whether a folder is this user's, and only theirs to write."""
+    return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022

@@ -13,9 +13,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TextIO
+from typing import BinaryIO, TextIO
 
+from llama_jax.plumbing import files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations.supervisor import AGAIN, terminable
 
@@ -25,7 +25,7 @@ SMALLEST_STORE = 80 << 20  # bytes of Ray's store of objects: what is sent are n
 NOT_HERE = "Ray is not installed here; `make ray` or pip install 'llama-jax[ray]' adds it."
 BEGINS = "`ray start --head` begins one."
 ADDRESS, LOOK_S = re.compile(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d+)$"), 5.0  # seconds that one may take to answer
-KEPT: list[tuple[int, TextIO]] = []  # locks on cores, until the process ends
+KEPT: list[tuple[int, BinaryIO]] = []  # locks on cores, until the process ends
 
 
 def installed():
@@ -139,9 +139,9 @@ def shared_out(cpus: Sequence[int], gpus: Sequence[int], count: int | None) -> t
 def settle(cores: int) -> None:
     """Keep to so many of this machine's cores that no other actor keeps to, by locks that go with the process; to all
     where too few are left, or none are asked for. Must come before JAX computes."""
-    mine: list[tuple[int, TextIO]] = []
+    mine: list[tuple[int, BinaryIO]] = []
     for core in sorted(os.sched_getaffinity(0)) if cores else ():
-        lock = open(Path(tempfile.gettempdir()) / f"llama-jax-core-{core}-{os.getuid()}.lock", "w")  # noqa: SIM115
+        lock = files.lockable(paths.of_this_machine() / f"core-{core}.lock")
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             mine.append((core, lock))

@@ -4,14 +4,11 @@ gated."""
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import jax
@@ -22,7 +19,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.model import Model
 from llama_jax.placement import Placement
-from llama_jax.plumbing import files
+from llama_jax.plumbing import files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, gate, memory, roofline
 from llama_lab.bench.arithmetic import Arithmetic
@@ -202,12 +199,13 @@ def warm_up(
 
 @contextlib.contextmanager
 def alone() -> Iterator[BinaryIO]:
-    """Hold the machine's measurement lock, an open file; who holds it already goes on holding it. Raises UserError
-    while another process measures."""
+    """Hold the measurement lock, an open file; who holds it already goes on holding it. Raises UserError while another
+    process of this user's measures on this machine. What other users do there is seen by `environment.Watch`, as
+    all other work."""
     if _held:
         yield _held[0]
         return
-    path = Path(tempfile.gettempdir()) / f"llama-jax-measuring-{os.getuid()}.lock"
+    path = paths.of_this_machine() / "measuring.lock"
     with files.taken(path, "Another measurement is running (process {holder}); wait for it to end.") as file:
         _held.append(file)
         try:

@@ -3,7 +3,6 @@
 import pytest
 
 from llama_jax import checkpoint
-from llama_lab.bench import protocol
 
 
 @pytest.fixture(scope="session")
@@ -14,5 +13,5 @@ def loaded(tiny):
 @pytest.fixture
 def own_lock(tmp_path, monkeypatch):
     """A measurement lock that no other test holds."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     return tmp_path

@@ -13,6 +13,7 @@ from typing import Literal, Optional
 import pytest
 
 from llama_jax.placement import Placement, parse
+from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab import peers
@@ -176,7 +177,7 @@ def test_a_subject_that_keeps_killing_its_process_is_left_out(folder, monkeypatc
 
 
 def measure_in_a_process(folder, path, lock):
-    protocol.alone.__wrapped__.__globals__["tempfile"].gettempdir = lambda: lock
+    paths.tempfile.gettempdir = lambda: lock
     phases.run(plan(folder, blocks=30), Journal(path, {"blocks": 30}))
 
 

@@ -134,7 +134,7 @@ ENDINGS = ("INT", "TERM", "HUP", "QUIT", "KILL", "TERM TERM", "INT INT", "TERM K
 @pytest.mark.parametrize("signs", ENDINGS)
 def test_no_child_outlives_its_parent_nor_does_its_lock(signs, tmp_path, monkeypatch):
     """Nor one that says nothing; the signals go to the whole group, as `timeout` and a closed terminal send them."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     parent = subprocess.Popen(
         [sys.executable, "-c", STARTING, f"{HERE}:asleep"],
         stdout=subprocess.PIPE,

@@ -14,6 +14,7 @@ import pytest
 
 from llama_jax import checkpoint, config, generate
 from llama_jax.placement import parse
+from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import AGAIN, available, gate, guard, harness, protocol, roofline, summary
@@ -270,7 +271,7 @@ def test_a_text_is_judged_by_the_references_own_logits(loaded, reference):
 
 
 def hold(folder, ready, release):
-    protocol.tempfile.gettempdir = lambda: folder
+    paths.tempfile.gettempdir = lambda: folder
     with protocol.alone():
         ready.set()
         release.wait(60)
@@ -294,7 +295,7 @@ def test_two_measurements_never_run_at_once(tmp_path):
 
 def test_a_lock_that_cannot_be_taken_is_one_line(tmp_path):
     with protocol.alone():
-        (path,) = tmp_path.iterdir()
+        (path,) = paths.of_this_machine().iterdir()
     path.write_bytes(b"\xff" * 100)
     with protocol.alone():
         assert path.read_text() == str(os.getpid())

@@ -13,7 +13,7 @@ from typer.main import get_command
 from llama_jax import checkpoint
 from llama_jax.plumbing import files, paths
 from llama_lab import cli, doctor
-from llama_lab.bench import Guard, protocol, record, roofline
+from llama_lab.bench import Guard, record, roofline
 from llama_lab.cli.common import join_pairs
 from llama_lab.experiments.honest_measurement import selftest
 from llama_lab.peers import ollama_native
@@ -95,7 +95,7 @@ def bench(model, names, blocks=1, tokens=5):
 @pytest.fixture
 def alone(tmp_path, monkeypatch):
     """A lock of its own: something may be measured here."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     return tmp_path
 
 

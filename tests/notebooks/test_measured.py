@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax import kvc
 from llama_lab import figures
-from llama_lab.bench import AGAIN, footprints, protocol, quality, record, standings
+from llama_lab.bench import AGAIN, footprints, quality, record, standings
 from llama_lab.bench.cold import Start
 from llama_lab.experiments.kv_cache.measure import TYPES
 from llama_lab.experiments.ollama import measure
@@ -21,7 +21,7 @@ def measured(tmp_path, monkeypatch):
     """number, parameters → the finding of a notebook that was measured through the runner, all it promises left in
     tmp_path."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.tempdir", None)
     monkeypatch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")  # what becomes of times is tested, not how short they are
 
     def run(number: str, **given) -> str:

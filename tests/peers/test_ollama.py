@@ -10,7 +10,6 @@ import pytest
 
 from llama_jax import checkpoint
 from llama_lab import peers
-from llama_lab.bench import protocol
 from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import ollama
@@ -263,7 +262,7 @@ def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, serve
     replay.tokenizer = checkpoint.find(str(tmp_path / "m.gguf")).tokenizer()
     replay.answer = ["ab"]
 
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     replay.lives = 6
     sizes = "--prompt-tokens 8 --new-tokens 4 --blocks 3 --no-cold --json".split()  # noqa: SIM905
     asked = "--placements", "step", "--peers", "ollama", *sizes

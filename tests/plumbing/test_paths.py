@@ -87,3 +87,49 @@ def test_a_name_that_no_file_can_have_is_one_line(monkeypatch):
     monkeypatch.setenv("LLAMA_JAX_CACHE", "/tmp/" + "a" * 5_000)
     with pytest.raises(UserError, match="File name too long"):
         paths.private("code")
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """A temporary folder that everybody may write, and the name of this user's own in it."""
+    monkeypatch.setattr(paths.tempfile, "gettempdir", lambda: str(tmp_path))
+    return tmp_path / f"llama-jax-{os.geteuid()}"
+
+
+def test_locks_lie_in_a_folder_of_the_users_own(shared):
+    before = os.umask(0)
+    try:
+        assert paths.of_this_machine() == shared
+    finally:
+        os.umask(before)
+    assert mode(shared) == 0o700
+    assert paths.of_this_machine() == shared
+
+
+def taken_by_a_link(shared, monkeypatch):
+    (shared.parent / "elsewhere").mkdir()
+    shared.symlink_to(shared.parent / "elsewhere")
+
+
+def open_to_all(shared, monkeypatch):
+    shared.mkdir()
+    shared.chmod(0o777)
+
+
+def of_another(shared, monkeypatch):
+    me = os.geteuid()
+    shared.with_name(f"llama-jax-{me + 1}").mkdir(mode=0o755)
+    monkeypatch.setattr(os, "geteuid", lambda: me + 1)
+
+
+@pytest.mark.parametrize("take", [taken_by_a_link, open_to_all, of_another])
+def test_what_another_put_in_its_place_is_refused(shared, monkeypatch, take):
+    take(shared, monkeypatch)
+    with pytest.raises(UserError, match="is to hold locks; remove it, or set TMPDIR"):
+        paths.of_this_machine()
+
+
+def test_a_file_in_its_place_is_one_line(shared):
+    shared.write_text("x")
+    with pytest.raises(UserError, match="Cannot make the folder"):
+        paths.of_this_machine()

@@ -13,7 +13,7 @@ import pytest
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations.folder import LocalFolder, open_folder
 from llama_lab.activations.program import Extractor
-from llama_lab.bench import AGAIN, protocol, recorded
+from llama_lab.bench import AGAIN, recorded
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.lab import Lab
 from llama_lab.experiments.activation_extraction import beyond, beyond_table, object_store, rungs
@@ -152,7 +152,7 @@ def test_a_store_answers_later_where_it_is_told_to_and_is_gone_with_its_block(mo
 @pytest.mark.slow
 def test_the_experiment_in_processes_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.tempdir", None)
     journal = Journal(kind=Pass)
     plan = replace(PLAN, beyond_blocks=1)
     rows, about = plan.record(journal)

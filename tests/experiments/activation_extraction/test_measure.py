@@ -12,7 +12,6 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab.activations import ActivationSpec, ActivationStore
 from llama_lab.bench import AGAIN
-from llama_lab.experiments.activation_extraction import measure as experiment
 from llama_lab.experiments.activation_extraction import probing, rungs, workers
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.measure import Extractions
@@ -278,7 +277,7 @@ def test_rounding_is_forgiven_and_nothing_else(dtype):
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     """A ladder of a few rungs in a process of its own, the probe, and two processes by command; the rows come back."""
-    monkeypatch.setattr(experiment.protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     subjects = (BASE, PRODUCT, rungs.FORWARD, rungs.DISK)
     plan = Extractions(model=TINY, batch=2, length=LENGTH, unit=3, examples=7, eager=2, blocks=2, starts=1, probe=10,
                        subjects=subjects)  # fmt: skip

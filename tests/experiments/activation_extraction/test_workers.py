@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import protocol
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.activation_extraction import simulation, workers, workers_chart, workers_table
 from llama_lab.experiments.activation_extraction.workers import (
@@ -79,7 +78,7 @@ def ran(monkeypatch, tmp_path):
     """Commands that are not run: what each was asked, and what it wrote."""
     asked = []
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.tempdir", None)
 
     def extracted(examples, folder, options, limit):
         asked.append(options)

@@ -7,7 +7,7 @@ from scipy import stats
 from llama_jax import checkpoint, generate
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import process, protocol, record
+from llama_lab.bench import process, record
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import NAN
 from llama_lab.experiments.compile_time import measure, table
@@ -147,7 +147,7 @@ def test_stages_that_overlap_void_their_row(monkeypatch):
 def measured(tmp_path_factory):
     home = tmp_path_factory.mktemp("compiling")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+        patch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(home))
         for name, value in dict(DEPTH_TOKENS=4, STAGED=(), SIZED=()).items():
             patch.setattr(measure, name, value)
         journal = Journal(home / "j.jsonl", kind=Compilation)

@@ -181,7 +181,7 @@ def test_what_cannot_be_started_is_one_line(words, changes):
 def measured(tmp_path_factory):
     home = tmp_path_factory.mktemp("starts")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+        patch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(home))
         journal = Journal(home / "j.jsonl", kind=Start)
         starting().record(journal)
         yield journal

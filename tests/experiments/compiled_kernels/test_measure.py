@@ -39,7 +39,7 @@ def asked(kind, **changes):
 @pytest.fixture(autouse=True)
 def _folders_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
 
 
 @pytest.mark.parametrize(

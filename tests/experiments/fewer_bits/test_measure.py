@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from llama_jax import checkpoint
-from llama_lab.bench import available, passages, protocol
+from llama_lab.bench import available, passages
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
@@ -78,7 +78,7 @@ def test_compiled_kernels_are_asked_for_once_a_way_and_start(monkeypatch):
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
     """Placements and PyTorch on random weights; what reads a file is a gap; an interrupted run goes on."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     journal = Journal()
     trials, meta = CONTEST.record(journal)
     assert all(t.valid for t in trials), [t.reason for t in trials]

@@ -6,7 +6,7 @@ import pytest
 
 from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import available, protocol, quality, record
+from llama_lab.bench import available, quality, record
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.fewer_bits import reading
 from llama_lab.experiments.fewer_bits.reading import ALL, CODE, PROSE, Reading
@@ -93,7 +93,7 @@ def asked(*placements, **changes):
 def test_really_read(tmp_path, monkeypatch):
     """The control exactly zero, bfloat16 and int8 further, every position of both texts once; a gap for what reads
     files."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     journal = Journal(kind=Reading)
     experiment = asked("loop", "loop+bf16", peers=["torch-int8", "llamacpp+q4_0"])
     made, meta = experiment.record(journal)

@@ -32,7 +32,7 @@ SUITE = Suite(
 
 @pytest.fixture(autouse=True)
 def own_lock(tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def recorded(tmp_path_factory):
     """A real run on this machine's processor: the folder, and what it said."""
     folder, said = tmp_path_factory.mktemp("gpu"), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(folder))
+        patch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(folder))
         measure.run(folder, any_device=True, tell=said.append, suite=SUITE)
     return folder, said
 

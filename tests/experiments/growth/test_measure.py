@@ -70,7 +70,7 @@ def test_an_axis_in_the_order_of_its_sizes():
 
 @pytest.mark.slow
 def test_points_are_measured_in_processes_of_their_own(tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     journal = Journal()
     models = [SMALL.format(1), SMALL.format(3) + " loop+bf16"]
     trials, _ = growth(layers=[], models=models, answers=2).record(journal)

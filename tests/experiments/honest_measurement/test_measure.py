@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import process, protocol, published, record, statistics, summary
+from llama_lab.bench import process, published, record, statistics, summary
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
@@ -137,7 +137,7 @@ def measured(tmp_path_factory):
     home = tmp_path_factory.mktemp("claims")
     folder, _ = save_llama(home / "m")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+        patch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(home))
         yield claimed(str(folder), Journal(home / "j.jsonl"))
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import protocol, record
+from llama_lab.bench import record
 from llama_lab.experiments.host_loop import chart, flax_twin
 from llama_lab.experiments.host_loop.flax_twin import CallRow
 from tests.figures.drawn import assert_drawn
@@ -120,7 +120,7 @@ def test_mistakes_are_named_before_anything_runs(words, changes):
 def test_really_measured(tmp_path, monkeypatch):
     """Every way in one process: silent under the guard, equal tokens, and the ways that are jitted one dispatch a
     call."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     made, meta = cost_of_a_call().obtain("measure", "77-calls", tmp_path)
     assert all(r.valid for r in made), [r.reason for r in made]
     assert sorted((r.subject, r.round) for r in made) == sorted((way, n) for way in flax_twin.WAYS for n in range(2))

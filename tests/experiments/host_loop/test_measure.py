@@ -218,7 +218,7 @@ def test_each_model_is_asked_once_and_more_often_where_it_takes_no_time():
 def measured(tmp_path_factory):
     home = tmp_path_factory.mktemp("hostloop")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(protocol.tempfile, "gettempdir", lambda: str(home))
+        patch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(home))
         journal = Journal(home / "j.jsonl", kind=HostTrial)
         host_loop().record(journal)
         yield journal

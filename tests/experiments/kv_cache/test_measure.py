@@ -138,7 +138,7 @@ def test_english_is_text_of_the_asked_length(packaged):
 
 @pytest.mark.slow
 def test_the_case_is_measured_whole_and_gated(tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     trials = suite.collect(kv_cache().plans[0])
     assert {t.subject for t in trials} == {*measure.COMBINATIONS, "step" + AGAIN}
     assert all(t.valid and t.new_tokens == measure.NEW and t.prompt_tokens == measure.PROMPT for t in trials), [

@@ -8,7 +8,7 @@ import pytest
 
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import footprints, protocol
+from llama_lab.bench import footprints
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
@@ -82,7 +82,7 @@ def test_nobody_is_asked_where_nothing_is_served():
 def test_a_file_reader_needs_no_weights(packaged, tmp_path, monkeypatch):
     """llama.cpp alone in its process holds less than the float32 weights would take."""
     pytest.importorskip("llama_cpp")
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     runner, work = Runner(replace(CONTEST, model=packaged.name), Journal()), turns.conversation(packaged, 1, 2)
     runner.run(footprints.points(["llamacpp"], 1, work))
     (found,) = footprints.table(runner.rows, runner.journal.notes, ["llamacpp"])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_lab.bench import passages, protocol
+from llama_lab.bench import passages
 from llama_lab.bench.workload import encoder
 from llama_lab.experiments.past_one_token_a_pass import measure, table
 from tests.experiments.conftest import TINY
@@ -52,7 +52,7 @@ def test_passes_are_those_of_the_stream():
 @pytest.mark.slow
 def test_it_is_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.tempdir", None)
     trials, meta = measure.PastOneToken(**ASKED).record()
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, generate
-from llama_lab.bench import compile_causes, process, protocol, record, workload
+from llama_lab.bench import compile_causes, process, record, workload
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.shapes_and_recompilation import measure, table
 from llama_lab.experiments.shapes_and_recompilation.measure import Served, Stream
@@ -185,7 +185,7 @@ def test_a_wrong_answer_is_void_and_keeps_its_programs(stream):
 
 @pytest.mark.slow
 def test_children_fill_a_journal_once(loaded, tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(measure, "SUBJECTS", {measure.COMMITTED: measure.SUBJECTS[measure.COMMITTED]})
     journal = Journal(tmp_path / "j.jsonl", kind=Served)
     rows, _ = recompilation().record(journal)

@@ -163,7 +163,7 @@ def test_a_plan_without_some_peers_has_no_tail_for_nobody():
 def measured(tmp_path_factory):
     lock = tmp_path_factory.mktemp("lock")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(lock))
+        patch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(lock))
         said = []
         journal = Journal(kind=Start)
         experiment = replace(PLAN, peers=("flax-linen+jit", "llamacpp"), temperature=0.7, tail=((5, 2), (8, 1)))
@@ -243,7 +243,7 @@ def test_a_cold_request_with_other_tokens_is_void():
 
 @pytest.mark.slow
 def test_a_peer_that_cannot_start_is_a_gap_and_a_placement_that_cannot_is_not(tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_lab.bench.protocol.tempfile.gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     loaded = checkpoint.load(SMALL)
     plan = replace(PLAN, placements=("step exact",), peers=("flax-nnx",), tail=(), tail_subjects=())
     # a child that is silent for so long is stopped

@@ -8,7 +8,7 @@ import pytest
 
 from llama_jax import checkpoint, config, kernels
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, protocol, roofline
+from llama_lab.bench import AGAIN, roofline
 from llama_lab.bench.cold import Start
 from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
@@ -131,7 +131,7 @@ def test_the_chart_names_who_is_first_and_what_is_not_measured():
 
 @pytest.mark.slow
 def test_really_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     journal = Journal(kind=Start)
     experiment = race("step", "step+fused", "llamacpp", first_lengths=[5, 20], first_blocks=2)
     made, meta = experiment.record(journal)

@@ -8,7 +8,7 @@ import pytest
 
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import COMPILED, protocol
+from llama_lab.bench import COMPILED
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.experiments.what_serving_needs import measure, servers, table
@@ -152,7 +152,7 @@ def test_a_server_that_does_not_start_says_why():
 @pytest.mark.slow
 def test_it_is_measured(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
-    monkeypatch.setattr(protocol.tempfile, "tempdir", None)
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.tempdir", None)
     journal = Journal(kind=Request)
     rows, meta = Serving(**ASKED).record(journal)
     assert all(r.valid for r in rows), [r.reason for r in rows]

@@ -245,7 +245,7 @@ def test_measuring_goes_through_children_and_goes_on_where_it_stopped(tmp_path):
 
 def test_the_notebooks_own_loop_makes_the_tokens_of_step_and_can_be_watched(tmp_path, monkeypatch):
     """Its cells are live, so that no page shows what they say."""
-    monkeypatch.setattr(protocol.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
     (path,) = notebooks.find(("13",))
     cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
