@@ -19,7 +19,7 @@ from jax.experimental.compilation_cache import compilation_cache
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from llama_jax import checkpoint, config
-from llama_jax.checkpoint import random, tensors
+from llama_jax.checkpoint import fetched, random, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.plumbing import paths
 from llama_lab import __main__ as program
@@ -191,6 +191,20 @@ def tiny():
 @pytest.fixture(scope="session")
 def packaged():
     return checkpoint.load()
+
+
+@pytest.fixture(scope="session")
+def real_model():
+    """A function of a name in `fetched.WEIGHTS`: that model's file. Its test is skipped where it is not fetched."""
+
+    here = {name: fetched.place(name) for name in fetched.WEIGHTS if fetched.is_here(name)}
+
+    def file(name):
+        if name not in here:
+            pytest.skip(f"{name} is not here: `llama-jax fetch {name}`")
+        return here[name]
+
+    return file
 
 
 @pytest.fixture(scope="session")

