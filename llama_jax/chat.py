@@ -102,9 +102,8 @@ def template_of(tokenizer: Tokenizer | Numbers, remedy: str = "give a plain prom
 
 def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True) -> str:
     template_source = template_of(tokenizer)
-    given = dict(
-        messages=messages, add_generation_prompt=answer, bos_token=tokenizer.bos_token, eos_token=tokenizer.eos_token
-    )
+    # tools and documents are None where there are none, and a special token that the model lacks is not defined
+    given = dict(tokenizer.names, messages=messages, tools=None, documents=None, add_generation_prompt=answer)
     text = renderer(template_source).render(given)
     if "error" in text:
         raise UserError(f"The model's chat template failed: {text['error']}.")

@@ -42,20 +42,52 @@ def answer(source: str, given: dict) -> dict:
 def compiled(source: str, made={}):  # noqa: B006 - it is meant to be kept
     """The template, ready to render."""
     if source not in made:
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.globals["raise_exception"] = refuse
-        environment.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)
-        environment.filters["tojson"] = as_json  # transformers'; Jinja's writes < as \u003c
-        made[source] = environment.from_string(source)
+        made[source] = environment().from_string(source)
     return made[source]
 
 
-def as_json(value, indent: int | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def environment():
+    """Jinja as transformers' `apply_chat_template` sets it up."""
+    from jinja2 import ext, nodes, sandbox, utils
+
+    class Generation(ext.Extension):
+        """{% generation %} … {% endgeneration %}: what the assistant says, which training wants to know of."""
+
+        tags = {"generation"}  # noqa: RUF012 - Jinja's own way
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
+
+    class Namespace(utils.Namespace):
+        """Holds no name that Python's own objects have."""
+
+        def __setitem__(self, name, value):
+            if str(name).startswith("_"):
+                raise sandbox.SecurityError(f"a namespace cannot hold {name!r}")
+            super().__setitem__(name, value)
+
+    def namespace(*pairs, **more) -> Namespace:
+        made = Namespace()
+        for name, value in dict(*pairs, **more).items():
+            made[name] = value
+        return made
+
+    made = sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
+    )
+    made.globals |= dict(raise_exception=refuse, strftime_now=strftime_now, namespace=namespace)
+    made.filters["tojson"] = as_json
+    return made
+
+
+def strftime_now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)
+
+
+def as_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
+    """transformers'; Jinja's writes < as \\u003c."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def refuse(reason: str):

@@ -37,7 +37,8 @@ MARK = "\ufdd0\ufdef"  # two noncharacters, which Unicode keeps for use inside a
 class Tokenizer:
     """A tokenizer with what generation needs to know of it.
 
-    definition: tokenizer.json as text. stop: ids that end an answer. chat_template: Jinja source, or None.
+    definition: tokenizer.json as text. stop: ids that end an answer. chat_template: Jinja source, or None. named: more
+    special tokens that a template may write, each with its name, such as ("pad_token", "<pad>").
     """
 
     definition: str = field(repr=False)
@@ -45,6 +46,13 @@ class Tokenizer:
     bos_token: str
     eos_token: str
     stop: tuple[int, ...]
+    named: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Name → spelling of the special tokens that the model has, as its chat template names them."""
+        known = [("bos_token", self.bos_token), ("eos_token", self.eos_token), *self.named]
+        return {name: token for name, token in known if token}
 
     @cached_property
     def backend(self) -> tokenizers.Tokenizer:
