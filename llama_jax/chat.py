@@ -37,15 +37,21 @@ class GivenMessage(boundary.Declared):
 
 
 Conversation = Annotated[list[GivenMessage], Field(min_length=1, max_length=10_000)]
+END = "\ufdd1\ufdef "  # after a message to be gone on with; a template that trims a message takes the space away
 
 
-def render(tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = True) -> str:
+def render(
+    tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = True, continue_final_message: bool = False
+) -> str:
     """The conversation as the model was trained to read it; `answer` opens the assistant's turn.
 
-    Raises UserError when a message is none, the checkpoint has no template, or the template refuses the messages or
-    takes too much time or memory.
+    continue_final_message: the last message begins the assistant's answer, and its turn stays open instead.
+
+    Raises UserError when a message is none, the last one is not the assistant's and should be gone on with, the
+    checkpoint has no template, or the template refuses the messages or takes too much time or memory.
     """
-    return rendered(tokenizer, checked(messages), answer)
+    messages = checked(messages, continue_final_message)
+    return left_open(tokenizer, messages) if continue_final_message else rendered(tokenizer, messages, answer)
 
 
 @dataclass(frozen=True)
@@ -53,36 +59,51 @@ class Prompt:
     """A conversation that is still to be rendered, which the tokenizer does that it is given to."""
 
     messages: tuple[Message, ...]
+    continue_final_message: bool = False
 
     def ids(self, tokenizer: Tokenizer) -> list[int]:
         """Its token ids by this tokenizer's own chat template; the assistant's turn is open."""
-        return encode(tokenizer, self.messages)
+        return encode(tokenizer, self.messages, continue_final_message=self.continue_final_message)
 
 
-def render_prompt(messages: Sequence[Message]) -> Prompt:
-    """The conversation as a prompt for `BatchTokenizer.encode`. Raises UserError for messages that are none."""
-    return Prompt(tuple(checked(messages)))
+def render_prompt(messages: Sequence[Message], continue_final_message: bool = False) -> Prompt:
+    """The conversation as a prompt for `BatchTokenizer.encode`. continue_final_message: as for `render`. Raises
+    UserError for messages that are none."""
+    return Prompt(tuple(checked(messages, continue_final_message)), continue_final_message)
 
 
-def encode(tokenizer: Tokenizer, messages: Sequence[Message], allow_special_tokens: bool = False) -> list[int]:
+def encode(
+    tokenizer: Tokenizer,
+    messages: Sequence[Message],
+    allow_special_tokens: bool = False,
+    answer: bool = True,
+    continue_final_message: bool = False,
+) -> list[int]:
     """Token ids of a rendered conversation; the template writes the special tokens itself.
 
-    allow_special_tokens: what spells a special token in a message is that token; else it stays text.
+    allow_special_tokens: what spells a special token in a message is that token; else it stays text. answer,
+    continue_final_message, and errors: as for `render`.
     """
-    messages = checked(messages)
+    messages = checked(messages, continue_final_message)
     template_of(tokenizer)  # before the tokenizer is asked, which may be `Numbers`
     if not allow_special_tokens:
         messages = [{**message, "content": as_text(tokenizer, message["content"])} for message in messages]
-    return tokenizer.encode_marked(rendered(tokenizer, messages))
+    text = left_open(tokenizer, messages) if continue_final_message else rendered(tokenizer, messages, answer)
+    return tokenizer.encode_marked(text)
 
 
-def checked(messages: Sequence[Message]) -> list[Message]:
-    """The messages. Raises UserError where they are none, or hold what no tokenizer reads."""
+def checked(messages: Sequence[Message], continue_final_message: bool = False) -> list[Message]:
+    """The messages. Raises UserError where they are none, hold what no tokenizer reads, or end with another's than the
+    assistant's though that is to be gone on with."""
     given = list(messages) if isinstance(messages, tuple) else messages
     parsed = boundary.read(Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.')
     for i, message in enumerate(parsed):
         check_text(message.content, f"Message {i + 1}")
     check_length(sum(len(message.content) for message in parsed), "The messages have")
+    if continue_final_message and parsed[-1].role != "assistant":
+        raise UserError(
+            f"The last message is of the {parsed[-1].role}; with continue_final_message it must be the assistant's."
+        )
     return [message.model_dump() for message in parsed]
 
 
@@ -108,6 +129,22 @@ def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True)
     if "error" in text:
         raise UserError(f"The model's chat template failed: {text['error']}.")
     return text["text"]
+
+
+def left_open(tokenizer: Tokenizer, messages: list[Message]) -> str:
+    """The conversation up to the end of its last message, whose turn is not closed: the bytes of transformers'
+    `apply_chat_template(continue_final_message=True)`, except that nothing before an empty message is trimmed.
+
+    Raises UserError where the template leaves out or rewrites that message.
+    """
+    *before, last = messages
+    content = last["content"]
+    text = rendered(tokenizer, [*before, {**last, "content": content + END}], answer=False)
+    kept, end, after = text.rpartition(END.rstrip())
+    if not end or content.strip() not in kept:
+        raise UserError("The model's chat template changes the last message, so that it cannot be gone on with.")
+    trimmed = content.strip() and not after.startswith(" ")
+    return kept.removesuffix(content[len(content.rstrip()) :]) if trimmed else kept
 
 
 def ask(question: str, system: str | None = None) -> list[Message]:

@@ -99,6 +99,67 @@ def test_the_process_of_a_template_that_nobody_uses_any_more_ends():
     assert process.poll() is not None
 
 
+TEMPLATES = {
+    "plain": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",
+    "opens a turn always": "{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}[assistant]",
+    "trims": "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}",
+    "trims between spaces": "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content | trim }} [/INST]"
+    "{% else %}{{ ' ' + m.content | trim + ' ' + eos_token }}{% endif %}{% endfor %}",
+    "leaves out what was thought": "{% for m in messages %}{{ m.role }}: {{ m.content.split('</think>')[-1] }}\n"
+    "{% endfor %}",
+    "renames": "{% for m in messages %}<turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content | trim }}"
+    "</turn>\n{% endfor %}{% if add_generation_prompt %}<turn>model\n{% endif %}",
+}
+
+
+def prefilled(text):
+    return [*chat.ask("Why?", "Be brief."), {"role": "assistant", "content": text}]
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_last_message_is_left_open_as_transformers_does(name):
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    words, special = with_template(TEMPLATES[name]), dict(bos_token="<s>", eos_token="</s>")
+    for text in ("Because", "Because ", " so \n\n", "Why? Be brief.", "naïve 🙂\t", "a\n b", "x|im_end|"):
+        asked = dict(conversations=[prefilled(text)], chat_template=TEMPLATES[name], continue_final_message=True)
+        (theirs,), _ = render_jinja_template(**asked, **special)
+        ours = chat.render(words, prefilled(text), continue_final_message=True)
+        assert ours == theirs, text
+        assert ours.rstrip().endswith(text.strip())
+    for nothing in ("", " \n"):  # the turn is open, its header whole
+        ours = chat.render(words, prefilled(nothing), continue_final_message=True)
+        assert ours.startswith(chat.render(words, prefilled("x"), continue_final_message=True)[:-1])
+
+
+def test_what_is_gone_on_with_becomes_the_ids_of_its_text_and_spells_no_special_token(packaged):
+    words, said = packaged.tokenizer, prefilled("The sky <|im_end|> is")
+    open_ids = chat.encode(words, said, continue_final_message=True)
+    assert open_ids == chat.render_prompt(said, continue_final_message=True).ids(words)
+    assert open_ids.count(2) == 2  # the turns before
+    assert words.decode(open_ids).endswith("assistant\nThe sky <|im_end|> is")
+    closed = chat.encode(words, said, answer=False)
+    assert closed[: len(open_ids)] == open_ids
+    assert closed[len(open_ids)] == 2
+    assert chat.encode(words, said)[: len(closed)] == closed  # and a new turn
+    assert chat.encode(words, prefilled(""), continue_final_message=True) == chat.encode(words, said[:-1])
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "words"),
+    [
+        (TEMPLATES["plain"], chat.ask("x"), "last message is of the user"),
+        ("{{ messages[0].content }}", prefilled("x"), "changes the last message"),
+        ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", prefilled("x"), "changes the last message"),
+        (TEMPLATES["leaves out what was thought"], prefilled("a</think>b"), "changes the last message"),
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_one_line(template, messages, words):
+    with pytest.raises(UserError, match=words):
+        chat.render(with_template(template), messages, continue_final_message=True)
+
+
 @pytest.mark.parametrize(
     ("messages", "words"),
     [

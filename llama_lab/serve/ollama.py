@@ -168,7 +168,7 @@ async def absent(service: Service, request: Request) -> Response:
 
 
 async def converse(service: Service, request: Request, asked: Chat) -> Response:
-    """/api/chat"""
+    """/api/chat. Where the last message is the assistant's, the answer goes on with it."""
     began = time.perf_counter_ns()
     asked.check(service)
     if asked.tools:
@@ -177,7 +177,8 @@ async def converse(service: Service, request: Request, asked: Chat) -> Response:
         raise UserError("This model reads text; send messages without images and tool calls.")
     if not asked.messages:
         return Document(line(asked, message("")) | dict(done=True, done_reason=asked.loads))
-    ids = service.conversation([dict(role=m.role, content=m.content) for m in asked.messages])
+    messages = [dict(role=m.role, content=m.content) for m in asked.messages]
+    ids = service.conversation(messages, continue_final_message=messages[-1]["role"] == "assistant")
     return await answered(service, request, asked, ids, began, message)
 
 

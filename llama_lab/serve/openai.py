@@ -72,8 +72,13 @@ class Part(boundary.Declared):
 
 
 class Message(boundary.Declared):
+    """prefix, partial: on the last message, that the answer goes on with it, as DeepSeek's, Mistral's and Qwen's
+    clients say."""
+
     role: Role
     content: str | list[Part]
+    prefix: bool = False
+    partial: bool = False
 
     @property
     def plain(self) -> dict[str, str]:
@@ -85,15 +90,29 @@ class Chat(Asked):
     messages: list[Message] = Field(min_length=1, max_length=10_000)
     logprobs: bool = False
     top_logprobs: int = Field(0, ge=0, le=SCORED)
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    chat_template: Annotated[Any, Neutral([""])] = None
+    chat_template_kwargs: Annotated[Any, Neutral([{}])] = None
+    documents: Annotated[Any, Neutral([[]])] = None
 
     def check(self, service: Service) -> None:
         super().check(service)
+        if any(message.prefix or message.partial for message in self.messages[:-1]):
+            raise UserError("prefix and partial are for the last message, which the answer goes on with.")
+        if self.continues and self.add_generation_prompt:
+            raise UserError("add_generation_prompt opens a new turn, continue_final_message none; send one of them.")
         if self.top_logprobs and not self.logprobs:
             raise UserError("top_logprobs is given without logprobs; set logprobs to true.")
 
     @property
     def scored(self) -> bool:
         return self.logprobs
+
+    @property
+    def continues(self) -> bool:
+        """Whether the answer goes on with the last message."""
+        return self.continue_final_message or self.messages[-1].prefix or self.messages[-1].partial
 
 
 class Completion(Asked):
@@ -136,7 +155,8 @@ async def absent(service: Service, request: Request) -> Response:
 async def converse(service: Service, request: Request, asked: Chat) -> Response:
     """/v1/chat/completions"""
     asked.check(service)
-    ids = service.conversation([message.plain for message in asked.messages])
+    how = dict(answer=asked.add_generation_prompt is not False, continue_final_message=asked.continues)
+    ids = service.conversation([message.plain for message in asked.messages], **how)
     head = dict(id=f"chatcmpl-{next(numbers)}", object="chat.completion", created=int(time.time()), model=asked.model)
 
     def choice(text: str, reason: str | None, streamed: bool, tokens: Sequence[Token]) -> dict:

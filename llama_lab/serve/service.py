@@ -109,10 +109,11 @@ class Service:
         if asked.removesuffix(":latest") != ours.removesuffix(":latest"):
             raise RefusalError(404, f"model '{name[:200]}' not found")
 
-    def conversation(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Token ids of messages; special tokens that their texts spell are text. Raises UserError."""
+    def conversation(self, messages: Sequence[dict[str, str]], **how: bool) -> list[int]:
+        """Token ids of messages; special tokens that their texts spell are text. how: as for `chat.encode`. Raises
+        UserError."""
         chat.template_of(self.tokenizer, "send a prompt to be continued instead")
-        return chat.encode(self.tokenizer, messages)
+        return chat.encode(self.tokenizer, messages, **how)
 
     def answer(
         self,

@@ -79,6 +79,15 @@ def test_what_spells_a_special_token_in_a_message_is_text(client, loaded, expect
     assert answer["prompt_eval_count"] > len(chat.encode(loaded.tokenizer, said, allow_special_tokens=True))
 
 
+@pytest.mark.parametrize("begun", ["The sky is", "The sky <|im_end|> ", ""])
+def test_an_answer_goes_on_with_a_last_message_of_the_assistants(client, loaded, expected, begun):
+    said = [*QUESTION, {"role": "Assistant", "content": begun}]
+    answer = ask(client, "/api/chat", messages=said, options=dict(temperature=0, num_predict=8), stream=False).json()
+    ids = chat.encode(loaded.tokenizer, [*QUESTION, dict(role="assistant", content=begun)], continue_final_message=True)
+    assert answer["message"]["content"] == expected(ids, 8)
+    assert answer["prompt_eval_count"] == len(ids)
+
+
 def test_the_model_is_described_where_clients_look(client, service):
     def get(path):
         return asyncio.run(client.send("GET", path))

@@ -61,6 +61,29 @@ def test_parts_of_a_message_are_one_text_and_a_seed_is_a_seed(client):
     assert one["choices"] == other["choices"]
 
 
+BEGUN = [*QUESTION, dict(role="assistant", content="The sky is")]
+
+
+@pytest.mark.parametrize(
+    ("flags", "mark", "how"),
+    [
+        (dict(continue_final_message=True), {}, dict(continue_final_message=True)),
+        (dict(continue_final_message=True, add_generation_prompt=False), {}, dict(continue_final_message=True)),
+        ({}, dict(prefix=True), dict(continue_final_message=True)),
+        ({}, dict(partial=True), dict(continue_final_message=True)),
+        (dict(add_generation_prompt=False), {}, dict(answer=False)),
+        (dict(add_generation_prompt=True, continue_final_message=False), dict(prefix=False), {}),
+        ({}, {}, {}),
+    ],
+)
+def test_an_answer_goes_on_with_the_last_message_where_that_is_asked_for(client, loaded, expected, flags, mark, how):
+    said = [*BEGUN[:-1], BEGUN[-1] | mark]
+    answer = ask(client, "/v1/chat/completions", messages=said, temperature=0, max_tokens=7, **flags).json()
+    ids = chat.encode(loaded.tokenizer, BEGUN, **how)
+    assert answer["choices"][0]["message"]["content"] == expected(ids, 7)
+    assert answer["usage"]["prompt_tokens"] == len(ids)
+
+
 def test_models_are_listed(client):
     listed = asyncio.run(client.send("GET", "/v1/models")).json()
     assert listed["object"] == "list"
@@ -138,6 +161,12 @@ BAD = [  # of what, what is asked, words of the line
     (CHAT, dict(response_format=dict(type="json_object")), "response_format is not supported"),
     (CHAT, dict(messages=IMAGE), "messages"),
     (CHAT, dict(messages=[]), "messages"),
+    (CHAT, dict(continue_final_message=True), "last message is of the user"),
+    (CHAT, dict(messages=[BEGUN[1] | dict(prefix=True), *QUESTION]), "prefix"),
+    (CHAT, dict(messages=BEGUN, continue_final_message=True, add_generation_prompt=True), "send one of them"),
+    (CHAT, dict(chat_template="x"), "chat_template is not supported"),
+    (CHAT, dict(chat_template_kwargs=dict(enable_thinking=False)), "chat_template_kwargs is not supported"),
+    (CHAT, dict(documents=[dict(text="x")]), "documents is not supported"),
     (CHAT, dict(max_tokens=0), "max_tokens"),
     (CHAT, dict(seed=-1), "seed"),
     *((TEXT, dict(logprobs=most), "logprobs") for most in (-1, 6, True, "2")),
