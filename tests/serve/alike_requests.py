@@ -12,6 +12,8 @@ SHORT = dict(num_predict=6, temperature=0)
 COUNT = dict(model="MODEL", prompt="1, 2, 3, 4, 5,", raw=True, options=SHORT)
 SAID = [dict(role="user", content="Count to nine.")]
 CHAT = dict(model="MODEL", messages=SAID, options=SHORT)
+BEGUN = CHAT | dict(messages=[dict(role="system", content="Be brief."), *SAID,
+                              dict(role="assistant", content="1, 2, 3, 4, 5,")])  # fmt: skip
 OPENAI = dict(model="MODEL", messages=SAID, max_tokens=6, temperature=0)
 TEXT = dict(model="MODEL", prompt="1, 2, 3, 4, 5,", max_tokens=6, temperature=0)
 TOOL = dict(type="function", function=dict(name="f", description="", parameters=dict(type="object", properties={})))
@@ -60,6 +62,7 @@ REQUESTS: dict[str, tuple] = {  # what it is: (method, path, body, headers)
     "chat with a system text": ("POST", "/api/chat", CHAT | dict(messages=[dict(role="system", content="x"), *SAID])),
     "chat in turns": ("POST", "/api/chat", CHAT | WHOLE | dict(messages=[*SAID, dict(role="assistant", content="One."),
                                                                         dict(role="user", content="On.")])),
+    "chat that begins the answer": ("POST", "/api/chat", BEGUN | WHOLE),
     "log probabilities": ("POST", "/api/generate", COUNT | dict(logprobs=True)),
     "log probabilities, whole": ("POST", "/api/generate", COUNT | WHOLE | dict(logprobs=True)),
     "log probabilities of the most likely": ("POST", "/api/chat", CHAT | dict(logprobs=True, top_logprobs=3)),

@@ -8,7 +8,7 @@ import pytest
 from llama_jax.plumbing import paths
 from llama_lab.peers import ollama, ollama_native
 from tests.serve import alike
-from tests.serve.alike_requests import COUNT, DIFFERENCES, REQUESTS, table
+from tests.serve.alike_requests import BEGUN, COUNT, DIFFERENCES, REQUESTS, table
 from tests.serve.test_process import NAME, start
 
 
@@ -51,6 +51,27 @@ def test_both_say_the_same_greedy_words_and_the_same_again_with_a_seed(servers):
     for server in servers:
         one, other = (alike.ask(*server, "POST", "/api/generate", drawn).documents[0]["response"] for _ in range(2))
         assert one == other
+
+
+# the packaged model's turns, as the templates of Ollama's library write them: a last turn of the assistant's is open
+LIBRARY = """{{- range $i, $_ := .Messages }}{{- $last := eq (len (slice $.Messages $i)) 1 }}<|im_start|>{{ .Role }}
+{{ .Content }}{{ if or (ne .Role "assistant") (not $last) }}<|im_end|>
+{{ end }}{{ if and (ne .Role "assistant") $last }}<|im_start|>assistant
+{{ end }}{{ end }}"""
+
+
+@pytest.mark.ollama
+@pytest.mark.slow
+def test_both_go_on_with_the_same_words_where_the_answer_is_begun(servers):
+    ours, (theirs, model) = servers
+    created = alike.ask(theirs, model, "POST", "/api/create", {"model": "begun", "from": model, "template": LIBRARY})
+    assert created.status == 200
+    said = [
+        alike.ask(*server, "POST", "/api/chat", BEGUN | dict(stream=False)).documents[0]
+        for server in (ours, (theirs, "begun"))
+    ]
+    assert said[0]["message"] == said[1]["message"]
+    assert said[0]["prompt_eval_count"] == said[1]["prompt_eval_count"]
 
 
 @pytest.mark.ollama
