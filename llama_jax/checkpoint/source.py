@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -12,14 +13,8 @@ import numpy as np
 from llama_jax.config import ModelConfig
 from llama_jax.plumbing.errors import UserError
 
-
-@dataclass(frozen=True)
-class Raw:
-    """A GGUF tensor's own bytes: its type ("q4_0", "q6_k", "f16" …), and how to get them as rows of blocks [out, in /
-    weights a block, bytes a block]; a block has 32 weights, of a type in "_k" or "_xs" 256, of a float one 1."""
-
-    kind: str
-    read: Callable[[], np.ndarray]
+if TYPE_CHECKING:
+    from llama_jax.checkpoint.raw import Raw
 
 
 @dataclass(frozen=True)

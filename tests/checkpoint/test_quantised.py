@@ -3,6 +3,7 @@
 import threading
 import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import gguf
 import jax
@@ -10,8 +11,7 @@ import numpy as np
 import pytest
 
 from llama_jax import checkpoint, config, generate, model
-from llama_jax.checkpoint import gguf as reader
-from llama_jax.checkpoint import quantised, random, tensors
+from llama_jax.checkpoint import quantised, random, raw, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.checkpoint.tensors import names
 from llama_jax.plumbing import memory
@@ -70,7 +70,7 @@ def test_joined_tensors_of_different_types_are_refused(tmp_path):
     write(tmp_path / "m.gguf", "Q8_0")
     source = checkpoint.find(str(tmp_path / "m.gguf"))
     name = "model.layers.1.self_attn.v_proj.weight"
-    mixed = source.tensors | {name: replace(source.tensors[name], raw=replace(source.tensors[name].raw, kind="q4_0"))}
+    mixed = source.tensors | {name: replace(source.tensors[name], raw=SimpleNamespace(kind="q4_0"))}
     with pytest.raises(UserError, match=rf"different types \(.*q_proj.weight Q8_0, .*{name} Q4_0\); use q8_0"):
         tensors.assemble(replace(source, tensors=mixed), "gguf")
 
@@ -174,7 +174,7 @@ def test_no_two_tensors_are_there_in_float32_at_a_time(form, monkeypatch):
 
 def test_the_files_own_blocks_are_never_expanded(tmp_path, monkeypatch):
     write(tmp_path / "m.gguf", "Q4_0")
-    monkeypatch.setattr(reader, "dequantize", lambda *a: pytest.fail("expanded"))
+    monkeypatch.setattr(raw, "dequantize", lambda *a: pytest.fail("expanded"))
     loaded = checkpoint.load(str(tmp_path / "m.gguf"), "gguf")
     assert sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params)) < 0.7 * CONFIG.num_parameters
 
