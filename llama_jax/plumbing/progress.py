@@ -39,7 +39,7 @@ def told(parts: Iterable[T], size: Callable[[T], float], total: float) -> Iterat
         yield part
 
 
-def lines(say: Callable[[str], None], every_s: float) -> Progress:
+def lines(say: Callable[[str], None], every_s: float, doing: str = "loading") -> Progress:
     """A listener that says lines, from AFTER_S on and then one in so many seconds: bytes so far, of how many, and about
     how long the rest takes."""
     began = due = 0.0
@@ -51,6 +51,6 @@ def lines(say: Callable[[str], None], every_s: float) -> Progress:
             began, due = now, now + AFTER_S
         elif now >= due and done < total:
             due, left = now + every_s, (now - began) * (total - done) / done
-            say(f"loading: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, about {left:.0f} s left")
+            say(f"{doing}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, about {left:.0f} s left")
 
     return hear

@@ -1,9 +1,18 @@
-"""The verbs `models`, `placements` and `doctor`."""
+"""The verbs `models`, `fetch`, `placements` and `doctor`."""
 
 from __future__ import annotations
 
-from llama_lab.cli import options
-from llama_lab.cli.options import option, verb
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+
+from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.values import shown
+from llama_lab.cli import loading, options
+from llama_lab.cli.common import show
+from llama_lab.cli.options import argument, flag, option, verb
+
+PLAIN_S = 10.0  # between two lines of progress where nobody sees one that changes
 
 
 @verb("`llama-jax models`")
@@ -69,3 +78,70 @@ class Doctor:
             else:
                 print(f"{title}: {value}")
         return examined
+
+
+@verb("`llama-jax fetch qwen2.5-coder-0.5b`")
+class Fetch:
+    """Fetch public models by name into the user's cache, from packages of the index that pip uses; without a name, say
+    which there are."""
+
+    names: list[str] | None = argument(None, "Models to fetch; without one all are listed.", metavar="[NAME]...")
+    accept_terms: bool = flag("Accept the terms that a model comes with.")
+    json: bool = options.as_json()
+
+    def run(self) -> dict:
+        from llama_jax.checkpoint import fetched
+        from llama_lab import fetching
+
+        asked = list(dict.fromkeys(map(to_fetch, self.names or ())))
+        for name in asked or fetched.WEIGHTS:
+            show(described(name), self.json)
+        for name in asked:
+            if not fetched.is_here(name):
+                agree(name, fetched.WEIGHTS[name].terms, self.accept_terms)
+        for name in asked:
+            with loading.shown("fetching", PLAIN_S):
+                show([f"{name} is at {fetching.fetch(name)}; its SHA-256 is right."], self.json)
+        return {"models": [facts(name) for name in asked or fetched.WEIGHTS]}
+
+
+def to_fetch(name: str) -> str:
+    """The model that a name stands for, in any spelling. Raises UserError where there is none."""
+    from llama_jax import checkpoint
+
+    if (known := checkpoint.alike(name, checkpoint.WEIGHTS)) is None:
+        raise UserError(f"There is no {shown(name)} to fetch.{near(name[:120], checkpoint.WEIGHTS)}")
+    return known
+
+
+def described(name: str) -> Iterator[str]:
+    """What is known of a model that can be fetched, in lines."""
+    from llama_jax.checkpoint import fetched
+
+    weights = fetched.WEIGHTS[name]
+    about = f"{name:24} {weights.about}: {weights.bytes:,} bytes, {weights.licence}"
+    yield f"{about}; {'is here' if fetched.is_here(name) else 'not here'}"
+    yield f"{'':24} SHA-256 {weights.sha256}"
+    yield f"{'':24} from {weights.package}1 to -part{len(list(weights.parts()))}, version {weights.version}"
+
+
+def facts(name: str) -> dict:
+    """The same for JSON; `path` is None where it is not here."""
+    from llama_jax.checkpoint import fetched
+
+    about, path = asdict(fetched.WEIGHTS[name]), fetched.place(name) if fetched.is_here(name) else None
+    kept = ("about", "licence", "terms", "bytes", "sha256")
+    return {"name": name, **{key: about[key] for key in kept}, "path": path}
+
+
+def agree(name: str, terms: str, accepted: bool) -> None:
+    """Show the terms of a model, and have them accepted. Raises UserError where they are not, or nobody is there."""
+    if not terms:
+        return
+    if not accepted and not sys.stdin.isatty():
+        raise UserError(f"{name} has terms: {terms} Give --accept-terms to accept them.")
+    print(terms, file=sys.stderr)
+    if not accepted:
+        print(f"Do you accept these terms for {name}? [y/N] ", end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise UserError(f"{name} is not fetched, since its terms are not accepted.")

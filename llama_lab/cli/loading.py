@@ -1,5 +1,5 @@
 """The line on standard error that says how far a model is loaded: on a terminal it changes, elsewhere it is plain and
-said once."""
+said once, or once in a while."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Line:
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[None]:
-    """Says how far a model is that is loaded inside, unless --quiet."""
+def shown(doing: str = "loading", every_s: float = math.inf) -> Iterator[None]:
+    """Says how far a model is that is loaded inside, unless --quiet. every_s: seconds between two plain lines."""
     if not common.bars_shown():
-        with progress.heard(progress.lines(common.tell, math.inf)):
+        with progress.heard(progress.lines(common.tell, every_s, doing)):
             yield
         return
     line = Line()
-    say = progress.lines(line.write, EVERY_S)
+    say = progress.lines(line.write, EVERY_S, doing)
 
     def hear(done: float, total: float) -> None:
         say(done, total)

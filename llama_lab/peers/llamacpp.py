@@ -57,7 +57,8 @@ def no_file(model: str, reader: str = "llama.cpp") -> tuple[str, str] | None:
     try:
         path = checkpoint.gguf_file(model)
     except UserError as error:
-        return str(error), "Run `make setup`."
+        name = checkpoint.canonical(model)
+        return str(error), f"Run `llama-jax fetch {name}`." if name in checkpoint.WEIGHTS else "Run `make setup`."
     remedy = "Give --model a path to a .gguf file."
     return None if path else (f"{reader} reads GGUF files, and {model} is none.", remedy)
 

