@@ -32,6 +32,7 @@ from llama_jax.checkpoint.torch import from_torch, to_torch  # noqa: F401
 from llama_jax.config import PRESETS, Home, ModelConfig
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
+from llama_jax.plumbing.deferred import Deferred
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import shown
 from llama_jax.quantise import FORMS, LAYOUTS
@@ -52,7 +53,7 @@ class Checkpoint:
     config: ModelConfig
     params: Model = field(repr=False)
     tokenizer: Tokenizer | None
-    weights_hash: str
+    weights_hash: str = Deferred()  # a file's takes seconds: when it is asked for
     source: str
     dtype: str
     origin: Source | None = field(default=None, repr=False, compare=False)
@@ -185,7 +186,7 @@ def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None 
     tokenizer = source.tokenizer()  # before the weights: it says soonest what is wrong with it
     params = assemble(source, check_dtype(dtype), device)
     return Checkpoint(
-        source.config.home.name, source.config, params, tokenizer, source.hash(), source.where, dtype, source
+        source.config.home.name, source.config, params, tokenizer, source.hash, source.where, dtype, source
     )
 
 

@@ -1,7 +1,7 @@
 """GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) of the Llama, Qwen2 and GPT-2 architectures.
 
-Hashing a large file takes seconds, so its SHA-256 is kept in the user's cache, under the file's path, size and time. An
-entry that cannot be used is made again.
+Hashing a large file takes seconds, so its SHA-256 is made when it is asked for, and kept in the user's cache under the
+file's path, size and time. An entry that cannot be used is made again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import Field
 from llama_jax.checkpoint import declared
 from llama_jax.checkpoint.header import Header, read
 from llama_jax.checkpoint.raw import SUPPORTED, Raw
-from llama_jax.checkpoint.source import Source, Tensor, hash_files
+from llama_jax.checkpoint.source import Source, Tensor, hash_files, hashed_later, identity
 from llama_jax.checkpoint.vocabulary import from_gguf
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.plumbing import boundary, files, paths
@@ -87,7 +87,7 @@ def open_file(path: Path) -> Source:
             raise UserError(f"{path}: tensor {boundary.shown(name)} is there under two names; the file is damaged.")
         tensors[full] = tensor
     tokenizer = partial(from_gguf, header.metadata, str(path), config.vocab_size)
-    return Source(str(path), config, tensors, tokenizer, partial(weights_hash, path))
+    return Source(str(path), config, tensors, tokenizer, hashed_later([path], partial(weights_hash, path)))
 
 
 def transposed(tensor: Tensor) -> Tensor:
@@ -125,16 +125,15 @@ class Hashed(boundary.Declared):
 
 def weights_hash(path: Path) -> str:
     """The file's SHA-256, from the cache where it is of this very file."""
-    status = path.stat()
-    identity = [str(path.resolve()), status.st_size, status.st_mtime_ns]
-    entry = paths.cache("gguf", hashlib.sha256(identity[0].encode()).hexdigest()[:16] + ".json")
+    known = identity(path)
+    entry = paths.cache("gguf", hashlib.sha256(known[0].encode()).hexdigest()[:16] + ".json")
     with contextlib.suppress(UserError, FileNotFoundError):  # no entry, or a damaged one
         hashed = boundary.read(Hashed, boundary.load(entry, 1 << 16), str(entry))
-        if hashed.identity == identity:
+        if hashed.identity == known:
             return hashed.sha256
     digest = hash_files([path])
     with contextlib.suppress(UserError):  # where the cache folder cannot be written, go without
-        files.write(entry, json.dumps(dict(identity=identity, sha256=digest)))
+        files.write(entry, json.dumps(dict(identity=known, sha256=digest)))
     return digest
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llama_jax.checkpoint.source import Source, Tensor, check_finite, hash_files
+from llama_jax.checkpoint.source import Source, Tensor, check_finite, hash_files, hashed_later
 from llama_jax.config import ModelConfig
 from llama_jax.plumbing.errors import UserError
 
@@ -52,7 +52,9 @@ def open_folder(folder: Path) -> Source:
             raise UserError(f"{path}: tensor {min(twice)} is in another file of this folder too; remove one of them.")
         tensors |= in_file
     tokenizer = partial(read_tokenizer, folder, config, raw)
-    return Source(str(folder), config, canonical(config, tensors), tokenizer, lambda: hash_files(files))
+    return Source(
+        str(folder), config, canonical(config, tensors), tokenizer, hashed_later(files, partial(hash_files, files))
+    )
 
 
 def read_object(path: Path) -> dict:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import jax
@@ -57,6 +58,35 @@ def check_finite(values: np.ndarray, where: str, name: str) -> None:
     bits = values.view(np.uint16) & 0x7F80 if values.dtype.name == "bfloat16" else None
     if not (np.isfinite(values).all() if bits is None else (bits != 0x7F80).all()):
         raise UserError(f"{where}: tensor {name} holds NaN or infinity; the file is damaged, fetch it again.")
+
+
+def identity(path: Path) -> list[str | int]:
+    """What tells a file from another, and from itself once it has been changed: its path, size and time."""
+    status = path.stat()
+    return [str(path.resolve()), status.st_size, status.st_mtime_ns]
+
+
+def hashed_later(paths: Sequence[Path], digest: Callable[[], str]) -> Callable[[], str]:
+    """A digest of files that may be asked for long after they were opened: it raises UserError where one has changed
+    since."""
+
+    def known() -> list:
+        try:
+            return [identity(path) for path in paths]
+        except OSError as error:
+            raise UserError(f"Cannot read {error.filename}: {error.strerror}.") from None
+
+    opened = known()
+
+    def later() -> str:
+        for path, now, then in zip(paths, known(), opened, strict=True):
+            if now != then:
+                raise UserError(
+                    f"{path} has changed since it was loaded, so its hash would be another's; load it again."
+                )
+        return digest()
+
+    return later
 
 
 def hash_files(paths) -> str:

@@ -210,6 +210,7 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path, damage):
     path = tmp_path / "m.gguf"
     write(path)
     first = checkpoint.load(str(path))
+    assert first.weights_hash
     entry = next((tmp_path / "cache" / "gguf").iterdir())
     identity = json.dumps(json.loads(entry.read_text())["identity"]).encode()
     entry.write_bytes(damage.replace(b"%s", identity))
@@ -221,9 +222,24 @@ def test_a_changed_file_is_read_again(tmp_path):
     path = tmp_path / "m.gguf"
     write(path)
     first = checkpoint.load(str(path))
+    assert first.weights_hash
     time.sleep(0.01)
     write(path, "F16")
     assert checkpoint.load(str(path)).weights_hash != first.weights_hash
+
+
+@pytest.mark.parametrize("change", [lambda path: write(path, "F16"), lambda path: path.unlink()])
+def test_the_hash_is_made_when_it_is_asked_for_and_never_of_another_file(tmp_path, monkeypatch, change):
+    write(path := tmp_path / "m.gguf")
+    with monkeypatch.context() as patch:
+        patch.setattr(reader, "hash_files", lambda paths: pytest.fail("hashed"))
+        first, second = checkpoint.load(str(path)), checkpoint.load(str(path))
+    assert first.weights_hash == reader.hash_files([path])
+    time.sleep(0.01)
+    change(path)
+    assert first.weights_hash
+    with pytest.raises(UserError, match=r"m\.gguf has changed since it was loaded|Cannot read .*m\.gguf"):
+        second.weights_hash  # noqa: B018
 
 
 def test_an_unwritable_cache_is_done_without(tmp_path, monkeypatch):
