@@ -1,12 +1,12 @@
-"""A live view of an answer: text as it comes, TTFT and tokens/s. For people; never inside a timed region, where drawing
-and decoding would be in the time."""
+"""A live view of an answer: text as it comes, what its first token took, and tokens/s of the steps in which nothing was
+compiled. For people; never inside a timed region, where drawing and decoding would be in the time."""
 
 from __future__ import annotations
 
 import contextlib
 import html
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
+from llama_jax.plumbing import compilations
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import LARGEST, shown
 from llama_jax.tokenizer import BatchTokenizer, Tokenizer
@@ -21,15 +22,25 @@ from llama_jax.tokenizer import BatchTokenizer, Tokenizer
 LONGEST = 80  # characters of a prompt that stands above its answer
 
 
+Before = Sequence[tuple[str, float]]  # what came before a request, such as ("load", 0.8), in seconds
+
+
 @dataclass(frozen=True)
 class View:
-    """One moment of an answer. Seconds since the request. pieces: how many came where they are text, without ids."""
+    """One moment of an answer. Seconds since the request; `before` came before it.
+
+    pieces: how many came where they are text, without ids. compiling: seconds in which this process compiled, until the
+    first token and after it. warm: tokens of the steps in which nothing was compiled, and the seconds of these steps.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     ttft: float
     seconds: float
     pieces: int = 0
+    before: Before = ()
+    compiling: tuple[float, float] = (0.0, 0.0)
+    warm: tuple[int, float] = (0, 0.0)
 
     @property
     def tokens(self) -> int:
@@ -38,20 +49,64 @@ class View:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """(n - 1) / (time since the first token); None for a first token alone."""
-        return (self.tokens - 1) / (self.seconds - self.ttft) if self.seconds > self.ttft else None
+        """Of the steps after the first token in which nothing was compiled; None where there was no such step."""
+        return self.warm[0] / self.warm[1] if self.warm[1] else None
 
     @property
     def status(self) -> str:
-        rate = "" if self.tokens_per_second is None else f" · {self.tokens_per_second:.1f} tok/s"
-        return f"{self.tokens} tokens · TTFT {self.ttft * 1e3:.0f} ms{rate}"
+        early, late = self.compiling
+        parts = [*self.before, ("compile", early)] if early else [*self.before]
+        first = span(self.ttft + sum(seconds for _, seconds in self.before))
+        if parts:
+            first += f" ({', '.join(f'{name} {span(s)}' for name, s in [*parts, ('prompt', self.ttft - early)])})"
+        line = f"{self.tokens} token{'s' * (self.tokens != 1)} · first after {first}"
+        if self.tokens_per_second is not None:
+            without = f" (without {span(late)} of compiling)" if late else ""
+            return f"{line} · then {self.tokens_per_second:.1f} tok/s{without}"
+        rest = f" · the rest took {span(self.seconds - self.ttft)}, {span(late)} of it compiling"
+        return line + rest * (self.seconds > self.ttft)
+
+
+def span(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+class Pace:
+    """When an answer's tokens came, and when this process compiled meanwhile. start: of the request."""
+
+    def __init__(self, start: float | None = None, before: Before = ()):
+        self.compiled, self.before = compilations.watch(), before
+        self.start = time.perf_counter() if start is None else start
+        self.first = self.last = self.start
+        self.steps: list[tuple[float, float, int]] = []  # the warm ones: from, to, tokens
+        self.came = False
+
+    def arrive(self, tokens: int) -> None:
+        """So many tokens come now."""
+        now = time.perf_counter()
+        if self.came:
+            self.steps.append((self.last, now, tokens))
+        else:
+            self.first, self.came = now, True
+        self.last = now
+        # what was compiled until now in another thread may have begun in an earlier step
+        while self.steps and self.compiled.programs.within(*self.steps[-1][:2]):
+            self.steps.pop()
+
+    def view(self, text: str, token_ids: tuple[int, ...] = (), pieces: int = 0) -> View:
+        """The answer as it is now."""
+        edges = (self.start, self.first), (self.first, self.last)
+        early, late = (self.compiled.all.within(*edge) for edge in edges)
+        warm = sum(tokens for *_, tokens in self.steps), sum(end - begin for begin, end, _ in self.steps)
+        times = self.first - self.start, self.last - self.start
+        return View(text, token_ids, *times, pieces, self.before, (early, late), warm)
 
 
 class TokenView:
     """An answer that grows, and is drawn whenever it does.
 
     tokenizer: needed for ids alone. draw: is called with each `View`. start: `time.perf_counter()` at the request, when
-    that was before this call.
+    that was before this call. before: what came before the request, to be shown.
     """
 
     def __init__(
@@ -59,10 +114,10 @@ class TokenView:
         tokenizer: Tokenizer | BatchTokenizer | None = None,
         draw: Callable[[View], None] = lambda view: None,
         start: float | None = None,
+        before: Before = (),
     ):
         self.tokenizer = tokenizer.text if isinstance(tokenizer, BatchTokenizer) else tokenizer
-        self.draw = draw
-        self.start = time.perf_counter() if start is None else start
+        self.draw, self.pace = draw, Pace(start, before)
         self.view: View | None = None
 
     def add_token(self, token: str | object) -> View:
@@ -70,26 +125,27 @@ class TokenView:
 
         Raises UserError for what is neither, for ids without a tokenizer, and for both kinds in one answer.
         """
-        now = time.perf_counter() - self.start
-        so_far = self.view or View("", (), now, now)
+        so_far = self.view or View("", (), 0.0, 0.0)
         if isinstance(token, str):
             if so_far.token_ids:
                 raise UserError(f"{shown(token)} is text, and the tokens before it were ids; give one or the other.")
-            self.view = View(so_far.text + token, (), so_far.ttft, now, so_far.pieces + 1)
+            self.pace.arrive(1)
+            self.view = self.pace.view(so_far.text + token, pieces=so_far.pieces + 1)
         else:
             ids = ids_of(token)
             if so_far.pieces:
                 raise UserError(f"{shown(token)} is no text, and the tokens before it were; give one or the other.")
             if self.tokenizer is None:
                 raise UserError("A view of token ids needs tokenizer=, such as that of the checkpoint.")
+            self.pace.arrive(len(ids))
             ids = (*so_far.token_ids, *ids)
-            self.view = View(self.tokenizer.decode(ids), ids, so_far.ttft, now)
+            self.view = self.pace.view(self.tokenizer.decode(ids), ids)
         self.draw(self.view)
         return self.view
 
     @property
     def tps(self) -> float:
-        """Tokens after the first over the time since the first; 0.0 as long as there is no second one."""
+        """`View.tokens_per_second`; 0.0 as long as there is none."""
         return (self.view and self.view.tokens_per_second) or 0.0
 
 
@@ -122,6 +178,7 @@ def token_view(
     tokenizer: Tokenizer | BatchTokenizer | None = None,
     console: Console | None = None,
     start: float | None = None,
+    before: Before = (),
 ) -> Iterator[TokenView]:
     """A view for whoever makes the tokens: `add_token(text)` shows one more, `tps` is their rate.
 
@@ -136,7 +193,7 @@ def token_view(
     """
     above = f"> {prompt if len(prompt) <= LONGEST else prompt[:LONGEST] + ' …'}" if prompt else ""
     with _screen(above, console) as draw:
-        yield TokenView(tokenizer, draw, start)
+        yield TokenView(tokenizer, draw, start, before)
 
 
 def show(
@@ -145,9 +202,10 @@ def show(
     console: Console | None = None,
     start: float | None = None,
     prompt: str | None = None,
+    before: Before = (),
 ) -> View:
     """Show an answer as it is made, as `token_view`; returns the last view. Raises UserError where no token comes."""
-    with token_view(prompt, tokenizer, console, start) as view:
+    with token_view(prompt, tokenizer, console, start, before) as view:
         for token in tokens:
             view.add_token(token)
     if view.view is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
 from llama_jax import chat as conversations
@@ -13,7 +12,7 @@ from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import compilations
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
-from llama_jax.render import View
+from llama_jax.render import Pace
 from llama_jax.sampling import Sampler
 from llama_jax.tokenizer import Numbers
 
@@ -22,15 +21,17 @@ from llama_jax.tokenizer import Numbers
 class Stats:
     """What an answer took. Seconds since the request, which begins with a loaded model.
 
-    tokens_per_second: those after the first over the time since the first; None for one token alone. compilations:
-    programs that XLA compiled during the call, loading included. chat: whether the prompt went through the model's chat
-    template. One answer is no measurement: the times of a first call hold its compilations.
+    tokens_per_second: of the steps after the first token in which nothing was compiled; None where there was no such
+    step, as in a first call of a placement that makes all tokens at once. compiling: seconds of these in which programs
+    were compiled; ttft holds its part. compilations: programs that XLA compiled during the call, loading included.
+    chat: whether the prompt went through the model's chat template. One answer is no measurement.
     """
 
     tokens: int
     seconds: float
     ttft: float
     tokens_per_second: float | None
+    compiling: float
     compilations: int
     chat: bool
 
@@ -85,15 +86,15 @@ def generate_text(
         tokenizer = known.checkpoint.tokenizer or Numbers()
         if placed not in known.engines:
             known.engines[placed] = generate.build(known.checkpoint, placed)
-        start = time.perf_counter()
+        pace = Pace()
         asks = tokenizer.chat_template is not None if chat is None else chat
         if asks:
             conversations.template_of(tokenizer, "give a plain prompt (chat=False)")
         ids = conversations.encode(tokenizer, conversations.ask(prompt)) if asks else tokenizer.encode(prompt)
-        made, arrivals = [], []
+        made = []
         for block in generate.stream(known.engines[placed], [ids], new_tokens, sampler, seed, tokenizer.stop):
-            arrivals.append(time.perf_counter() - start)
+            pace.arrive(len(block))
             made += block[:, 0].tolist()
-    view = View(tokenizer.decode(made), tuple(made), arrivals[0], arrivals[-1])
+    view = pace.view(tokenizer.decode(made), tuple(made))
     rate, compiled = view.tokens_per_second, compilations.compiled(kinds)
-    return view.text, Stats(view.tokens, view.seconds, view.ttft, rate, compiled, asks)
+    return view.text, Stats(view.tokens, view.seconds, view.ttft, rate, sum(view.compiling), compiled, asks)

@@ -1,12 +1,15 @@
 import io
+import itertools
 import time
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
 
 from llama_jax import render
+from llama_jax.plumbing import compilations
 from llama_jax.plumbing.errors import UserError
 from llama_jax.tokenizer import BatchTokenizer
 
@@ -39,7 +42,7 @@ def test_the_terminal_shows_text_and_rate(packaged):
     console = Console(file=out, width=80, force_terminal=True)
     view = render.show(blocks(packaged.tokenizer.encode("[red]hello[/red]")), packaged.tokenizer, console)
     assert "[red]hello[/red]" in out.getvalue()  # the model's text is not markup
-    assert "TTFT" in out.getvalue()
+    assert "first after" in out.getvalue()
     assert view.text == "[red]hello[/red]"
 
 
@@ -71,13 +74,75 @@ def test_a_plain_generator_of_text_is_shown_and_counted(console):
             assert (view.tps > 0) == (n > 0)
     shown, out = view.view, screen.file.getvalue()
     assert (shown.text, shown.tokens, shown.token_ids) == ("Blue light scatters most.", 4, ())
-    assert view.tps == 3 / (shown.seconds - shown.ttft)
+    assert view.tps == pytest.approx(3 / (shown.seconds - shown.ttft))
     assert 0.002 <= shown.ttft < shown.seconds < time.perf_counter() - began
     if screen.is_terminal:
         assert "> Why is the sky blue?" in out
         assert "4 tokens" in out
     else:
         assert out == "Blue light scatters most.\n"
+
+
+def compile_something():
+    """A program that this process has never seen, some hundredths of a second."""
+    jax.jit(lambda x: jnp.sort(jnp.sin(x)) @ x)(jnp.ones(next(sizes)))
+
+
+sizes = itertools.count(1001)
+
+
+def test_a_rate_is_of_the_steps_in_which_nothing_was_compiled():
+    def tokens():
+        compile_something()
+        yield "first"
+        for i in range(6):
+            if i in (0, 3):
+                compile_something()
+            time.sleep(0.002)
+            yield "next"
+
+    views = list(render.watch(tokens()))
+    last, early, late = views[-1], *views[-1].compiling
+    assert 0 < early < last.ttft
+    assert 0 < late < last.seconds - last.ttft
+    assert views[1].tokens_per_second is None  # its only step compiled
+    assert "the rest took" in views[1].status
+    assert last.warm[0] == 4
+    assert 4 * 0.002 <= last.warm[1] <= last.seconds - last.ttft - late
+    assert last.tokens_per_second == last.warm[0] / last.warm[1]
+    assert "without" in last.status
+
+
+def test_what_another_thread_compiles_spoils_every_step_that_it_reaches_into(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    pace = render.Pace(before=(("load", 2.0),))
+    pace.compiled = compilations.Watch()
+    for at, compiled in ((1.0, 0.5), (1.1, 0.0), (1.3, 0.0), (1.4, 0.25), (1.6, 0.0)):
+        now[0] = at
+        if compiled:
+            pace.compiled.hear("trace", "f", compiled / 2)
+            pace.compiled.hear("backend", "f", compiled)
+        pace.arrive(3)
+    view = pace.view("", tuple(range(15)))
+    assert view.compiling == pytest.approx((0.5, 0.25))
+    assert view.warm == pytest.approx((6, 0.3))  # to 1.1 and to 1.6; what ended at 1.4 began at 1.15
+    assert view.status == (
+        "15 tokens · first after 3.00 s (load 2.00 s, compile 500 ms, prompt 500 ms) · then 20.0 tok/s (without 250 ms"
+        " of compiling)"
+    )
+
+
+def test_tracing_alone_takes_its_time_and_spoils_no_step(monkeypatch):
+    pace = render.Pace()
+    pace.compiled = compilations.Watch()
+    pace.arrive(1)
+    time.sleep(0.002)
+    pace.compiled.hear("trace", "f", 0.001)
+    pace.arrive(1)
+    view = pace.view("ab", pieces=2)
+    assert view.warm[0] == 1
+    assert view.compiling[1] == pytest.approx(0.001)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,8 @@ def test_the_text_is_that_of_the_tokens_and_the_second_call_compiles_nothing(pla
     assert (warm.compilations, warm.tokens, warm.chat) == (0, 5, False)
     assert 0 < warm.ttft < warm.seconds
     assert warm.tokens_per_second == pytest.approx(4 / (warm.seconds - warm.ttft))
+    assert warm.compiling == 0 < stats.compiling < stats.seconds
+    assert stats.tokens_per_second is None or stats.tokens_per_second > 3 / (stats.seconds - stats.ttft)
     engine = ll.build(ll.load(TINY), placement)
     for ids, answer in (([1, 2, 3], made), ([4, 5, 6], again)):
         assert answer == Numbers().decode(ll.answer(engine, [ids], 5)[0].token_ids)
@@ -64,6 +66,13 @@ def test_one_model_is_held_and_another_one_is_another(speaking):
     assert text.held(speaking).checkpoint is speaking
     assert text.held(replace(speaking)).checkpoint is not speaking
     assert text.held(TINY) is not first
+
+
+def test_an_answer_that_comes_at_once_has_a_rate_once_nothing_is_compiled_for_it():
+    asked = dict(new_tokens=6, model=TINY, placement="loop")
+    first, again = (ll.generate_text("1 2 3", **asked)[1] for _ in range(2))
+    assert first.tokens_per_second is None
+    assert again.tokens_per_second == pytest.approx(5 / (again.seconds - again.ttft))
 
 
 def test_one_token_has_no_rate():

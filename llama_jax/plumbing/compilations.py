@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import functools
+import threading
+import time
 from collections.abc import Callable, Iterator
 
 from jax import monitoring
@@ -51,3 +55,51 @@ def heard(tell: Callable[[str, str, float], None]) -> Iterator[None]:
 def compiled(kinds: list[str]) -> int:
     """How many programs XLA compiled, from the kinds of all events: what came from the persistent cache is none."""
     return kinds.count("backend") - kinds.count("hit")
+
+
+class Stretches:
+    """Stretches of time on the clock of `time.perf_counter`, joined where they overlap, in the order of their ends."""
+
+    def __init__(self):
+        self.begins: list[float] = []
+        self.ends: list[float] = []
+        self.lock = threading.Lock()
+
+    def add(self, begin: float, end: float) -> None:
+        """One that ends now."""
+        with self.lock:
+            while self.ends and self.ends[-1] >= begin:
+                begin = min(begin, self.begins.pop())
+                self.ends.pop()
+            self.begins.append(begin)
+            self.ends.append(end)
+
+    def within(self, begin: float, end: float) -> float:
+        """Seconds of them between two times."""
+        with self.lock:
+            first = bisect.bisect_right(self.ends, begin)
+            pairs = zip(self.begins[first:], self.ends[first:], strict=True)
+            return sum(max(0.0, min(e, end) - max(b, begin)) for b, e in pairs)
+
+
+class Watch:
+    """When this process compiled, from the first look on. all: tracing, lowering, compiling, and reading a compiled
+    program from a cache. programs: without tracing alone, which runs nothing slower than its own time."""
+
+    def __init__(self):
+        self.all, self.programs = Stretches(), Stretches()
+
+    def hear(self, kind: str, name: str, seconds: float) -> None:
+        now = time.perf_counter()
+        self.all.add(now - seconds, now)
+        if kind in ("lower", "backend"):
+            self.programs.add(now - seconds, now)
+
+
+@functools.cache
+def watch() -> Watch:
+    """The process's own watch, which listens from now on."""
+    made = Watch()
+    made.listening = heard(made.hear)
+    made.listening.__enter__()  # and never left
+    return made

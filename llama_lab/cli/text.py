@@ -33,6 +33,7 @@ class Generate:
     json: bool = options.as_json()
 
     def run(self) -> dict | None:
+        began = time.perf_counter()
         import numpy as np
 
         from llama_jax import checkpoint, render
@@ -43,14 +44,16 @@ class Generate:
 
         sampler, placed = self.sampling.sampler, parse(self.placement)
         check_seeds(self.seed, 1)
-        prompt = self.read_prompt()
+        imported, prompt, asked = time.perf_counter(), self.read_prompt(), time.perf_counter()
         loaded = checkpoint.load(self.model, self.dtype)
-        start, tokenizer = time.perf_counter(), loaded.tokenizer
-        ids = self.encoded(loaded, prompt)
+        read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
+        engine, tokenizer = build(loaded, placed), loaded.tokenizer
+        start = time.perf_counter() - (encoded - read)  # a mistake in the prompt is told before the weights are packed
+        before = ("import", imported - began), ("load", start - asked)
         stop = () if self.ignore_eos or tokenizer is None else tokenizer.stop
-        blocks = stream(build(loaded, placed), [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
+        blocks = stream(engine, [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
         if not self.json and tokenizer is not None:
-            render.show(blocks, tokenizer, start=start)
+            render.show(blocks, tokenizer, start=start, before=before)
             return None
         *_, view = render.watch(blocks, Numbers(), start)  # the text is decoded once, at the end
         answer = cut(np.array(view.token_ids), stop)
@@ -59,9 +62,11 @@ class Generate:
         return {
             "model": self.model, "placement": self.placement, "prompt_token_ids": ids,
             "token_ids": list(answer.token_ids), "text": tokenizer.decode(answer.token_ids) if tokenizer else None,
-            "finish_reason": answer.finish_reason, "ttft_ms": view.ttft * 1e3,
+            "finish_reason": answer.finish_reason, **{f"{name}_ms": seconds * 1e3 for name, seconds in before},
+            "ttft_ms": view.ttft * 1e3, "ttft_compile_ms": view.compiling[0] * 1e3,
+            "compile_ms": sum(view.compiling) * 1e3, "warm_tokens": view.warm[0],
             "tokens_per_second": view.tokens_per_second,
-            "note": "times include compilation: this is the process's first request",
+            "note": "tokens_per_second is of the warm_tokens: of steps in which nothing was compiled",
         }  # fmt: skip
 
     def read_prompt(self) -> str | list[int]:

@@ -48,7 +48,10 @@ def test_generate_json_by_a_seed(call):
     code, out, _ = call(*line)
     answer = last_json(out)
     assert code == 0
-    assert {"model", "placement", "ttft_ms", "tokens_per_second"} <= set(answer)
+    times = ("import_ms", "load_ms", "ttft_ms", "ttft_compile_ms", "compile_ms")
+    assert {"model", "placement", "tokens_per_second", *times} <= set(answer)
+    assert 0 <= answer["ttft_compile_ms"] <= answer["ttft_ms"]
+    assert 3 <= answer["warm_tokens"] <= 5  # of the five steps, those in which nothing was compiled
     assert answer["prompt_token_ids"] == [5, 6, 7]
     assert (len(answer["token_ids"]), answer["finish_reason"], answer["text"]) == (6, "length", None)
     assert last_json(call(*line, "--placement", "step+scan")[1])["token_ids"] == answer["token_ids"]

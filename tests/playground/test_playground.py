@@ -172,7 +172,7 @@ def test_a_second_click_is_refused_in_words_and_stop_ends_an_answer(board, slow)
     assert "Stopping" in board.message.value
     on.set()
     first.join()
-    assert board.status.value == "1 tokens · TTFT 100 ms · 3 programs compiled · stopped"
+    assert board.status.value == "1 token · first after 100 ms · 3 programs compiled · stopped"
     assert board.text.value == "&lt;script&gt;1&lt;/script&gt;"
     assert (board.message.value, board.busy, board.go.disabled, board.halt.disabled) == ("", False, False, True)
 
