@@ -4,7 +4,8 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
+from safetensors.torch import load_file, save_file
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from llama_jax import checkpoint, config, generate
 from llama_jax.checkpoint import random
@@ -39,6 +40,7 @@ def qwen2(**changes):
 MODELS = {
     "gpt2": gpt2,
     "gpt2, wide feed-forward": lambda: gpt2(n_inner=80),
+    "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
     "qwen2": qwen2,
     "qwen2, untied": lambda: qwen2(tie_word_embeddings=False),
 }
@@ -134,8 +136,6 @@ def test_flax_and_back_is_bit_exact(family):
 
 
 def test_the_hubs_own_gpt2_has_shorter_names_and_a_mask(tmp_path):
-    from safetensors.torch import save_file
-
     model = made("gpt2")
     model.save_pretrained(tmp_path)
     shorter = {k.removeprefix("transformer."): v for k, v in model.state_dict().items() if k != "lm_head.weight"}
@@ -145,6 +145,45 @@ def test_the_hubs_own_gpt2_has_shorter_names_and_a_mask(tmp_path):
     edit_json(tmp_path / "config.json", n_head=...)
     with pytest.raises(UserError, match="no n_head"):
         checkpoint.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "make", [lambda **changes: LlamaForCausalLM(LlamaConfig(**LLAMA_SHAPE | changes)), qwen2, gpt2]
+)
+def test_a_head_of_its_own_is_used_though_the_configuration_says_that_it_is_the_table(tmp_path, make):
+    """As transformers 5 does; a head that repeats the table is not kept, and a table that is missing is the head."""
+    torch.manual_seed(0)
+    model = make(tie_word_embeddings=False).eval()
+    model.save_pretrained(tmp_path)
+    path, ids = tmp_path / "model.safetensors", list(range(3, 40))
+    edit_json(tmp_path / "config.json", tie_word_embeddings=True)
+    theirs = type(model).from_pretrained(tmp_path).eval()
+    own = checkpoint.load(str(tmp_path))
+    assert not own.config.tie_word_embeddings
+    assert relative_error(generate.logits(generate.build(own, "step"), ids), torch_logits(theirs, ids)) <= 1e-4
+    model.config.tie_word_embeddings = True
+    assert same(checkpoint.from_torch(model)[1], own.params)
+
+    stored = load_file(path)
+    (table,) = (name for name in stored if name.endswith(("embed_tokens.weight", "wte.weight")))
+    for changed in (
+        stored | {"lm_head.weight": stored[table].clone()},
+        {k: v for k, v in stored.items() if k != table},
+    ):
+        save_file(changed, path, {"format": "pt"})
+        tied, theirs = checkpoint.load(str(tmp_path)), type(model).from_pretrained(tmp_path).eval()
+        assert tied.config.tie_word_embeddings
+        assert relative_error(generate.logits(generate.build(tied, "step"), ids), torch_logits(theirs, ids)) <= 1e-4
+
+
+def test_a_gguf_of_gpt2_that_repeats_the_table_as_its_head_is_tied(written):
+    """As some converters write it."""
+    cfg, params, path = written("gpt2")
+    tensors = named(cfg, params)
+    write_gguf(path, cfg, tensors | {"lm_head.weight": tensors["transformer.wte.weight"]})
+    loaded = checkpoint.load(str(path))
+    assert loaded.config == cfg
+    assert same(loaded.params, params)
 
 
 def write_gguf(path, cfg, tensors):
@@ -175,7 +214,7 @@ def written(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("name", ["gpt2", "qwen2", "qwen2, untied"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt2, untied", "qwen2", "qwen2, untied"])
 def test_gguf_of_these_architectures(written, name):
     cfg, params, path = written(name)
     loaded = checkpoint.load(str(path))

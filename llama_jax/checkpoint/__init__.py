@@ -2,7 +2,7 @@
 
 load("smollm2-135m-instruct")      the packaged GGUF, the default
 load("qwen2.5-coder-0.5b")         a GGUF that `llama-jax fetch` has brought; `fetched.WEIGHTS` lists them
-load("path/to/model.gguf")         any GGUF of the Llama, Qwen2 or GPT-2 architecture
+load("path/to/model.gguf")         any GGUF of the Llama, Qwen2 or GPT-2 architecture; of a split one, any part
 load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
 load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
 load("random:llama-3.2-1b")        seeded random weights at a preset's real shapes; `random:PRESET:SEED`,
@@ -120,8 +120,10 @@ def canonical(name: str | Path) -> str:
 def gguf_file(name: str) -> Path | None:
     """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for
     packaged weights that are not installed, and for known ones that are not fetched."""
+    from llama_jax.checkpoint import split
+
     path = known_file(name := canonical(name)) or located(name)
-    return path if path.is_file() else None
+    return split.first(path) if path.is_file() else None
 
 
 def known_file(name: str) -> Path | None:

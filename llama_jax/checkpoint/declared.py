@@ -6,12 +6,13 @@ Each has names of its own for the same fields (`shape`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.plumbing.boundary import Declared
+from llama_jax.plumbing.values import shown
 
 Size = Annotated[int, Field(ge=1, le=1 << 20)]
 Factor = Annotated[float, Field(gt=0, le=1e12)]
@@ -21,33 +22,60 @@ Shard = Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]  # beside the i
 
 
 class Rope(Declared):
-    """Rotary positions, as `rope_parameters` (transformers 5) or `rope_scaling` (4) says it."""
+    """Rotary positions, as `rope_parameters` (transformers 5) or `rope_scaling` (4) says it. Every other field than
+    these says how positions are scaled, so it is refused."""
 
-    rope_type: Literal["default", "linear", "llama3"] = Field(
-        "default", validation_alias=AliasChoices("rope_type", "type")
-    )
+    model_config = ConfigDict(extra="allow")
+
+    rope_type: Literal["default", "linear", "llama3"] | None = None
+    type: Literal["default", "linear", "llama3"] | None = None
     rope_theta: Factor | None = None
     factor: Factor | None = None
     low_freq_factor: Factor | None = None
     high_freq_factor: Factor | None = None
     original_max_position_embeddings: Length | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def flat(cls, value: Any) -> Any:
+        """What is nested by the type of layer, where all layers are of one."""
+        return value["full_attention"] if isinstance(value, dict) and [*value] == ["full_attention"] else value
+
     @model_validator(mode="after")
     def complete(self) -> Rope:
-        for field in {"linear": ("factor",), "llama3": LLAMA_3}.get(self.rope_type, ()):
+        if self.rope_type and self.type and self.rope_type != self.type:
+            raise ValueError(f"rope_type is {self.rope_type!r} and type is {self.type!r}; keep one of them")
+        needed = {"linear": ("factor",), "llama3": LLAMA_3}.get(self.kind, ())
+        for field in needed:
             if getattr(self, field) is None:
-                raise ValueError(f"RoPE scaling {self.rope_type!r} needs a {field}")
-        if self.rope_type == "llama3" and self.low_freq_factor >= self.high_freq_factor:
+                raise ValueError(f"RoPE scaling {self.kind!r} needs a {field}")
+        given = {field: getattr(self, field) for field in LLAMA_3[:3]} | self.model_extra
+        for field in given.keys() - {*needed, "finetuned"}:
+            if given[field] not in (None, 1):
+                raise ValueError(f"RoPE scaling {self.kind!r} has no {field}, which is {shown(given[field])}")
+        if self.kind == "llama3" and self.low_freq_factor >= self.high_freq_factor:
             raise ValueError("low_freq_factor must be less than high_freq_factor")
         return self
 
+    @property
+    def kind(self) -> str:
+        return self.rope_type or self.type or "default"
+
     def scaling(self) -> RopeScaling | None:
-        if self.rope_type == "llama3":
+        if self.kind == "llama3":
             return RopeScaling("llama3", *(getattr(self, field) for field in LLAMA_3))
-        return RopeScaling("linear", self.factor) if self.rope_type == "linear" else None
+        return RopeScaling("linear", self.factor) if self.kind == "linear" and self.factor != 1 else None
 
 
 LLAMA_3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+
+
+class Split(Declared):
+    """What the header of one file of several says, as llama.cpp's `gguf-split` writes it."""
+
+    no: Annotated[int, Field(ge=0)] = Field(0, alias="split.no")
+    count: Annotated[int, Field(ge=0, lt=1 << 16)] = Field(1, alias="split.count")
+    tensors: int | None = Field(None, alias="split.tensors.count")
 
 
 class Shape(Declared):

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import importlib.util
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +19,11 @@ from typing import Annotated
 from gguf import GGMLQuantizationType
 from pydantic import Field
 
-from llama_jax.checkpoint import declared
-from llama_jax.checkpoint.header import Header, read
+from llama_jax.checkpoint import declared, keys, split
+from llama_jax.checkpoint.header import Header
 from llama_jax.checkpoint.raw import SUPPORTED, Raw
-from llama_jax.checkpoint.source import Source, Tensor, hash_files, hashed_later, identity
-from llama_jax.checkpoint.vocabulary import from_gguf
+from llama_jax.checkpoint.source import Source, Tensor, hash_files, hashed_later, identity, with_head
+from llama_jax.checkpoint.vocabulary import Vocabulary, from_gguf
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
@@ -48,8 +49,9 @@ LAYER_NAMES = {
 GPT2_NAMES = {
     "token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f",
     "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
-    "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj",
+    "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj", "output": "lm_head",
 }  # fmt: skip
+FREQUENCIES = "rope_freqs.weight"  # Llama 3's divisors, which are part of the configuration here
 # GPT-2's, [in, out] in Hugging Face
 CONV1D = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
 
@@ -66,33 +68,38 @@ def packaged() -> Path:
 
 
 def open_file(path: Path) -> Source:
-    """Open a GGUF file. Raises UserError: not a GGUF, truncated or damaged, unsupported architecture, tensor type or
-    value."""
-    header = read(path)
+    """Open a GGUF file, or a split one by any of its parts. Raises UserError: not a GGUF, truncated or damaged, a part
+    missing, unsupported architecture, tensor type or value."""
+    files = split.parts(path)
+    header, path = split.joined(files), next(iter(files))
+    homes = {name: part for part, each in files.items() for name in each.tensors}
     for name, place in header.tensors.items():
         if place.kind not in SUPPORTED:
             kind, known = GGMLQuantizationType(place.kind).name, ", ".join(sorted(s.name for s in SUPPORTED))
             raise UserError(
-                f"{path}: tensor {boundary.shown(name)} has the unsupported type {kind}; supported: {known}."
+                f"{homes[name]}: tensor {boundary.shown(name)} has the unsupported type {kind}; supported: {known}."
             )
-    config = read_config(path, header)
+    config = read_config(path, header, homes)
     tensors = {}
     for name, place in header.tensors.items():
+        if name == FREQUENCIES and config.model_type == "llama":
+            continue
         heads = rotated_heads(name, config)
-        raw = Raw(path, name, place, place.shape[0] // heads if heads else 0)
-        tensor = Tensor(place.shape, raw.values, raw)
+        raw = Raw(homes[name], name, place, place.shape[0] // heads if heads else 0)
+        tensor = Tensor(place.shape, raw.values, raw, name)
         if config.model_type == "gpt2":
             tensor = transposed(tensor) if name.endswith(CONV1D) else tensor
         if (full := hugging_face_name(name, config.model_type)) in tensors:
             raise UserError(f"{path}: tensor {boundary.shown(name)} is there under two names; the file is damaged.")
         tensors[full] = tensor
+    config, tensors = with_head(config, tensors)
     tokenizer = partial(from_gguf, header.metadata, str(path), config.vocab_size)
-    return Source(str(path), config, tensors, tokenizer, hashed_later([path], partial(weights_hash, path)))
+    return Source(str(path), config, tensors, tokenizer, hashed_later([*files], partial(weights_hash, *files)))
 
 
 def transposed(tensor: Tensor) -> Tensor:
     """As Hugging Face has it; the bytes stay [out, in]."""
-    return Tensor(tensor.shape[::-1], lambda: tensor.read().T, tensor.raw)
+    return replace(tensor, shape=tensor.shape[::-1], read=lambda: tensor.read().T)
 
 
 def hugging_face_name(name: str, architecture: str = "llama") -> str:
@@ -123,8 +130,10 @@ class Hashed(boundary.Declared):
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-def weights_hash(path: Path) -> str:
-    """The file's SHA-256, from the cache where it is of this very file."""
+def weights_hash(path: Path, *others: Path) -> str:
+    """The file's SHA-256, from the cache where it is of this very file; of several, that of theirs."""
+    if others:
+        return hashlib.sha256("".join(map(weights_hash, (path, *others))).encode()).hexdigest()
     known = identity(path)
     entry = paths.cache("gguf", hashlib.sha256(known[0].encode()).hexdigest()[:16] + ".json")
     with contextlib.suppress(UserError, FileNotFoundError):  # no entry, or a damaged one
@@ -137,14 +146,14 @@ def weights_hash(path: Path) -> str:
     return digest
 
 
-def read_config(path: Path, header: Header) -> ModelConfig:
-    """ModelConfig from the metadata (`llama.*`, `qwen2.*` or `gpt2.*`) and the tensors' table."""
+def read_config(path: Path, header: Header, homes: Mapping[str, Path]) -> ModelConfig:
+    """ModelConfig from the metadata (`llama.*`, `qwen2.*` or `gpt2.*`) and the tensors' table. homes: the file of each
+    tensor. Raises UserError for a key that would change what the model computes and is not supported."""
     fields, tensors = header.metadata, header.tensors
     if (kind := fields.get("general.architecture")) not in tuple(FAMILIES):
         raise UserError(
             f"{path}: architecture {boundary.shown(kind)} is not supported; this project reads {', '.join(FAMILIES)}."
         )
-    keys = KEYS | ({"norm_eps": "attention.layer_norm_epsilon"} if kind == "gpt2" else {})
     if "token_embd.weight" not in tensors:
         raise UserError(f"{path}: tensor token_embd.weight is missing; the file is incomplete.")
     given = dict(
@@ -152,32 +161,61 @@ def read_config(path: Path, header: Header) -> ModelConfig:
         # some converters write GPT-2's tied table twice
         tie_word_embeddings=kind == "gpt2" or "output.weight" not in tensors,
     )
-    form = declared.shape(kind, {field: f"{kind}.{key}" for field, key in keys.items()})
-    values = boundary.read(form, fields | given, f"{path}: the GGUF header")
-    config = values.config(kind)
-    if fields.get(f"{kind}.rope.dimension_count", config.head_dim) != config.head_dim:
-        raise UserError(
-            f"{path}: only a part of each head is rotated ({kind}.rope.dimension_count); that is not supported."
-        )
+    form = declared.shape(kind, {field: f"{kind}.{key}" for field, key in architecture_keys(kind).items()})
+    config = boundary.read(form, fields | given, f"{path}: the GGUF header").config(kind)
+    known = read_keys(kind)
+    for key, value in fields.items():
+        if keys.changes(value, verdict := keys.gguf_verdict(key, kind, known), vars(config)):
+            raise UserError(
+                f"{path}: {key} is {boundary.shown(value)} in the header; a {kind} model is supported with"
+                f" {keys.allowed(verdict)} alone."
+            )
     epsilon = float(f"{config.norm_eps:.6g}")  # 9.999999747e-06 is float32's 1e-5
-    return replace(config, norm_eps=epsilon, rope_scaling=read_scaling(path, header, config))
+    scaling = read_scaling(path, header, config, homes) if config.positions == "rope" else None
+    return replace(config, norm_eps=epsilon, rope_scaling=scaling)
+
+
+def architecture_keys(family: str) -> dict[str, str]:
+    """Field of a ModelConfig: GGUF's key behind the architecture."""
+    fields = declared.shape(family).model_fields
+    names = KEYS | ({"norm_eps": "attention.layer_norm_epsilon"} if family == "gpt2" else {})
+    return {field: name for field, name in names.items() if field in fields}
+
+
+def read_keys(family: str) -> set[str]:
+    """The keys of a header that are read, those of the architecture without it."""
+    rope = {f"rope.{key}" for key in ("scaling.type", "scaling.factor", "scale_linear")} if family != "gpt2" else set()
+    whole = {"general.architecture", "general.alignment", "tokenizer.chat_template"}
+    split = {field.alias for field in declared.Split.model_fields.values()}
+    words = {f"tokenizer.ggml.{field}" for field in Vocabulary.model_fields.keys() - {"chat_template"}}
+    return {*architecture_keys(family).values(), *rope, *whole, *split, *words}
 
 
 Factors = Annotated[list[declared.Factor], Field(max_length=1 << 20)]
 
 
-def read_scaling(path: Path, header: Header, config: ModelConfig) -> RopeScaling | None:
-    """Rotary scaling: Llama 3's as a tensor of divisors, the linear one as metadata."""
-    fields, kind = header.metadata, config.model_type
-    if place := header.tensors.get("rope_freqs.weight"):
-        if place.shape != (config.head_dim // 2,):
-            raise UserError(
-                f"{path}: tensor rope_freqs.weight has shape {list(place.shape)}; heads of {config.head_dim} need"
-                f" [{config.head_dim // 2}]."
-            )
-        divisors = Raw(path, "rope_freqs.weight", place).values().tolist()
-        return RopeScaling("factors", factors=tuple(boundary.read(Factors, divisors, f"{path}: rope_freqs.weight")))
-    scaling = {key: fields.get(f"{kind}.rope.scaling.{key}") for key in ("type", "factor")}
-    if scaling["type"] in (None, "none"):
-        return None
-    return boundary.read(declared.Rope, scaling, f"{path}: {kind}.rope.scaling").scaling()
+def read_scaling(path: Path, header: Header, config: ModelConfig, homes: Mapping[str, Path]) -> RopeScaling | None:
+    """Rotary scaling as llama.cpp reads it: a factor is linear where no type is said, and Llama 3's divisors, a tensor,
+    are stretched by it too."""
+    fields, scaling = header.metadata, None
+    kind, *factors = (
+        fields.get(f"{config.model_type}.rope.{key}") for key in ("scaling.type", "scaling.factor", "scale_linear")
+    )
+    factor = next((factor for factor in factors if factor is not None), None)
+    if None not in factors and factors[0] != factors[1]:
+        raise UserError(f"{path}: rope.scaling.factor is {factors[0]!r:.40} and rope.scale_linear {factors[1]!r:.40}.")
+    if kind not in (None, "none") or (kind is None and factor not in (None, 0)):
+        given = {"type": "linear" if kind is None else kind, "factor": factor}
+        where = f"{path}: {config.model_type}.rope.{'scaling' if factors[0] is factor else 'scale_linear'}"
+        scaling = boundary.read(declared.Rope, given, where).scaling()
+    place = header.tensors.get(FREQUENCIES)
+    if not place or config.model_type != "llama":
+        return scaling
+    if place.shape != (config.head_dim // 2,):
+        raise UserError(
+            f"{path}: tensor {FREQUENCIES} has shape {list(place.shape)}; heads of {config.head_dim} need"
+            f" [{config.head_dim // 2}]."
+        )
+    divisors = Raw(homes[FREQUENCIES], FREQUENCIES, place).values().tolist()
+    divisors = boundary.read(Factors, divisors, f"{path}: {FREQUENCIES}")
+    return RopeScaling("factors", factors=tuple(each * (scaling.factor if scaling else 1.0) for each in divisors))

@@ -46,6 +46,10 @@ class Header:
     tensors: dict[str, Place]
 
 
+class BigEndianError(ValueError):
+    """The file's numbers begin with their highest byte."""
+
+
 class DamagedError(ValueError):
     """What is wrong with the bytes; `read` says of which file."""
 
@@ -63,6 +67,11 @@ def read(path: Path) -> Header:
                 return parse(Cursor(data, len(MAGIC)), status.st_size)
     except OSError as error:
         raise UserError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except BigEndianError:
+        raise UserError(
+            f"{path} is a big-endian GGUF file; fetch the little-endian one, or turn this one:"
+            f" gguf-convert-endian {path} little."
+        ) from None
     except DamagedError as error:
         raise UserError(f"{path}: the GGUF file is truncated or damaged: {error}.") from None
 
@@ -130,7 +139,10 @@ class Cursor:
 
 def parse(cursor: Cursor, length: int) -> Header:
     """The header of a file of `length` bytes."""
-    if (version := cursor.number("I")) not in VERSIONS:
+    version = cursor.number("I")
+    if int.from_bytes(version.to_bytes(4, "little")) in VERSIONS:
+        raise BigEndianError
+    if version not in VERSIONS:
         raise DamagedError(f"its version is {version}; versions {VERSIONS[0]} and {VERSIONS[1]} can be read")
     tensors, pairs = cursor.count(), cursor.count()
     metadata = named(cursor, pairs, "value", lambda: cursor.value(cursor.number("I")))

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from llama_jax.checkpoint.source import Source, Tensor, check_finite, hash_files, hashed_later
-from llama_jax.config import ModelConfig
+from llama_jax.checkpoint import keys
+from llama_jax.checkpoint.source import Source, Tensor, check_finite, hash_files, hashed_later, with_head
+from llama_jax.config import ModelConfig, RopeScaling
 from llama_jax.plumbing.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,10 +52,9 @@ def open_folder(folder: Path) -> Source:
         if twice := tensors.keys() & in_file.keys():
             raise UserError(f"{path}: tensor {min(twice)} is in another file of this folder too; remove one of them.")
         tensors |= in_file
+    config, tensors = with_head(config, canonical(config, tensors))
     tokenizer = partial(read_tokenizer, folder, config, raw)
-    return Source(
-        str(folder), config, canonical(config, tensors), tokenizer, hashed_later(files, partial(hash_files, files))
-    )
+    return Source(str(folder), config, tensors, tokenizer, hashed_later(files, partial(hash_files, files)))
 
 
 def read_object(path: Path) -> dict:
@@ -67,16 +67,19 @@ def read_object(path: Path) -> dict:
         raise UserError(f"{path.parent}: no {path.name} in this folder; it is not a Hugging Face model.") from None
 
 
+CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # computed here from the configuration
+
+
 def canonical(config: ModelConfig, tensors: dict) -> dict:
-    """Tensors under the full names of the model with its head: the hub's GPT-2 leaves the prefix out, and stores its
-    causal mask."""
+    """Tensors under the full names of the model with its head, without those that hold no weights: the hub's GPT-2
+    leaves the prefix out, and stores its causal mask; old Llamas store their rotary frequencies."""
+    weights = {name: t for name, t in tensors.items() if not name.endswith(CONSTANTS)}
     if config.model_type != "gpt2":
-        return tensors
-    full = {
+        return weights
+    return {
         name if name.startswith(("transformer.", "lm_head.")) else f"transformer.{name}": t
-        for name, t in tensors.items()
+        for name, t in sorted(weights.items())
     }
-    return {name: t for name, t in full.items() if not name.endswith((".attn.bias", ".attn.masked_bias"))}
 
 
 NAMES = {  # field of a ModelConfig: its name in config.json
@@ -91,16 +94,17 @@ NAMES = {  # field of a ModelConfig: its name in config.json
         "max_position_embeddings": "n_positions",
     },
 }
-LLAMA_DEFAULTS = dict(rms_norm_eps=1e-6, max_position_embeddings=2048)
 DEFAULTS = {  # what a config.json may leave out
-    "llama": LLAMA_DEFAULTS,
-    "qwen2": LLAMA_DEFAULTS,
+    "llama": dict(rms_norm_eps=1e-6, max_position_embeddings=2048),
+    "qwen2": dict(rms_norm_eps=1e-6, max_position_embeddings=32768),
     "gpt2": dict(layer_norm_epsilon=1e-5, n_positions=1024, tie_word_embeddings=True),
 }
 
 
 def read_config(folder: Path | str, raw: dict) -> ModelConfig:
-    """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters)."""
+    """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters). Raises
+    UserError for a family that is not known, for a setting that would change what the model computes and is not
+    supported, and for one that is given twice and differs."""
     from llama_jax.checkpoint import declared  # here: as above
     from llama_jax.plumbing import boundary
 
@@ -108,38 +112,55 @@ def read_config(folder: Path | str, raw: dict) -> ModelConfig:
         raise UserError(
             f"{folder}: model_type {boundary.shown(kind)} is not supported; this project reads {', '.join(NAMES)}."
         )
-    check_supported(folder, raw)
-    where = f"{folder}: config.json"
-    scalings = [raw[key] for key in ("rope_parameters", "rope_scaling") if raw.get(key) is not None]
-    rope = boundary.read(declared.Rope, scalings[0] if scalings else {}, where)
-    given = {key: value for key, value in raw.items() if key != "rope_theta" or value is not None}
-    if rope.rope_theta is not None:
-        given["rope_theta"] = rope.rope_theta
-    values = boundary.read(declared.shape(kind, NAMES[kind]), DEFAULTS[kind] | given, where)
-    return values.config(kind, rope.scaling())
-
-
-UNSUPPORTED = {  # key of config.json: the only value that the model can run, which is also the default
-    "llama": dict(attention_bias=False, mlp_bias=False, hidden_act="silu"),
-    "qwen2": dict(use_sliding_window=False, hidden_act="silu"),
-    "gpt2": dict(activation_function="gelu_new", scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False,
-                 add_cross_attention=False, tie_word_embeddings=True),
-}  # fmt: skip
-
-
-def check_supported(folder: Path | str, raw: dict) -> None:
-    """Raises UserError for a setting of config.json that would change what the model computes."""
-    from llama_jax.plumbing.boundary import shown
-
-    for key, only in UNSUPPORTED[raw["model_type"]].items():
-        value = raw.get(key, only)
-        if value is None:
-            value = False  # as transformers takes it
-        if value != only or type(value) is not type(only):
+    fields, read = DEFAULTS[kind] | raw, read_keys(kind)
+    for key, value in raw.items():
+        if keys.changes(value, verdict := keys.hf_verdict(key, kind, read), fields):
             raise UserError(
-                f"{folder}: {key} is {shown(value)} in config.json; a {raw['model_type']} model is supported with"
-                f" {only!r} alone."
+                f"{folder}: {key} is {boundary.shown(value)} in config.json; a {kind} model is supported with"
+                f" {keys.allowed(verdict)} alone."
             )
+    where, given = f"{folder}: config.json", dict(raw)
+    for field, name in NAMES[kind].items():  # GPT-2's sizes may stand under the usual names too
+        if (usual := given.pop(field, None)) is not None and given.setdefault(name, usual) != usual:
+            raise contradiction(where, {field: usual, name: given[name]})
+    scaling = None
+    if "rope_theta" in declared.shape(kind).model_fields:
+        given["rope_theta"], scaling = read_rope(where, raw)
+    given = {key: value for key, value in given.items() if key != "rope_theta" or value is not None}
+    return boundary.read(declared.shape(kind, NAMES[kind]), DEFAULTS[kind] | given, where).config(kind, scaling)
+
+
+def read_keys(family: str) -> set[str]:
+    """The keys of config.json that are read."""
+    from llama_jax.checkpoint import declared  # here: as above
+
+    fields = declared.shape(family).model_fields
+    rope = {"rope_parameters", "rope_scaling"} if "rope_theta" in fields else set()
+    return {"model_type", "eos_token_id", *fields, *(NAMES[family].get(field, field) for field in fields), *rope}
+
+
+def read_rope(where: str, raw: dict) -> tuple[float | None, RopeScaling | None]:
+    """Base and scaling of rotary positions, which a configuration may give at three places."""
+    from llama_jax.checkpoint import declared  # here: as above
+    from llama_jax.plumbing import boundary
+
+    given = {key: raw[key] for key in ("rope_parameters", "rope_scaling") if raw.get(key) not in (None, {})}
+    ropes = {key: boundary.read(declared.Rope, value, f"{where}: {key}") for key, value in given.items()}
+    thetas = {f"{key}.rope_theta": rope.rope_theta for key, rope in ropes.items()} | {
+        "rope_theta": raw.get("rope_theta")
+    }
+    thetas = {key: theta for key, theta in thetas.items() if theta is not None}
+    for values, same in ((thetas, [*thetas.values()]), (given, [rope.scaling() for rope in ropes.values()])):
+        if any(value != same[0] for value in same):
+            raise contradiction(where, values)
+    return next(iter(thetas.values()), None), next((rope.scaling() for rope in ropes.values()), None)
+
+
+def contradiction(where: str, values: dict) -> UserError:
+    from llama_jax.plumbing.values import shown
+
+    return UserError(f"{where}: {' and '.join(f'{key} is {shown(value)}' for key, value in values.items())};"
+                     " they contradict each other, keep the right one.")  # fmt: skip
 
 
 def safetensors_files(folder: Path) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Tensor:
     """A tensor that has not been read yet: its shape, and how to get its values. raw: its bytes, where they are a
-    GGUF's."""
+    GGUF's. name: the file's own, where it is another one than Hugging Face's."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray | jax.Array]
     raw: Raw | None = None
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,30 @@ def is_matrix(rows: Rows) -> bool:
     """Whether the model multiplies by this weight: no norm, no bias, no table of positions."""
     *_, module, kind = rows.names[0].split(".")
     return kind == "weight" and "norm" not in module and not module.startswith("ln_") and module != "wpe"
+
+
+TABLES = {"llama": "model.embed_tokens.weight", "qwen2": "model.embed_tokens.weight", "gpt2": "transformer.wte.weight"}
+HEAD = "lm_head.weight"
+
+
+def with_head(config: ModelConfig, tensors: dict[str, Tensor]) -> tuple[ModelConfig, dict[str, Tensor]]:
+    """Configuration and tensors of a model whose head is said to be its table. As transformers 5 does
+    (`PreTrainedModel.tie_weights`), a head of other values is used all the same, and a table that is missing is the
+    head."""
+    table = TABLES[config.model_type]
+    if not config.tie_word_embeddings or HEAD not in tensors:
+        return config, tensors
+    if table in tensors and not equal(tensors[table], tensors[HEAD]):
+        return replace(config, tie_word_embeddings=False), tensors
+    rest = {name: tensor for name, tensor in tensors.items() if name != HEAD}
+    return config, {table: tensors[HEAD]} | rest
+
+
+def equal(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors hold the same values; those of a GGUF, the same blocks."""
+    if left.shape != right.shape or (left.raw and left.raw.kind) != (right.raw and right.raw.kind):
+        return False
+    return np.array_equal(*(np.asarray(t.raw.read() if t.raw else t.read()) for t in (left, right)))
 
 
 def check_finite(values: np.ndarray, where: str, name: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from llama_jax.attention import Attention
 from llama_jax.checkpoint import quantised
-from llama_jax.checkpoint.source import Rows, Source
+from llama_jax.checkpoint.source import HEAD, Rows, Source
 from llama_jax.config import ModelConfig
 from llama_jax.embeddings import Embedding
 from llama_jax.ffn import FFN
@@ -27,11 +27,11 @@ from llama_jax.quantise import FORMS, is_quantised
 
 def names(config: ModelConfig) -> Model:
     """The model's tree with the Hugging Face names of each weight in its place."""
-    layers = range(config.num_hidden_layers)
+    layers, own = range(config.num_hidden_layers), None if config.tie_word_embeddings else Rows((HEAD,))
     if config.model_type == "gpt2":
         tables = Embedding(Rows(("transformer.wte.weight",)), Rows(("transformer.wpe.weight",)))
-        return Model(tables, tuple(map(gpt2_layer, layers)), Head(norm_rows("transformer.ln_f", True), None))
-    head = Head(norm_rows("model.norm", False), None if config.tie_word_embeddings else Rows(("lm_head.weight",)))
+        return Model(tables, tuple(map(gpt2_layer, layers)), Head(norm_rows("transformer.ln_f", True), own))
+    head = Head(norm_rows("model.norm", False), own)
     return Model(Embedding(Rows(("model.embed_tokens.weight",))), tuple(llama_layer(i, config) for i in layers), head)
 
 
@@ -138,11 +138,13 @@ def read(source: Source, rows: Rows, dtype: str) -> jax.Array:
 
 
 def check(source: Source) -> None:
-    """Every weight is there in its shape, and no bias that the model would silently leave out."""
-    expected = shapes(source.config)
-    if biases := sorted(name for name in source.tensors if name.endswith(".bias") and name not in expected):
+    """Every weight is there in its shape, and no tensor that the model would silently leave out."""
+    expected, config = shapes(source.config), source.config
+    if others := sorted(tensor.name or name for name, tensor in source.tensors.items() if name not in expected):
+        more = f" and {len(others) - 1} more" if others[1:] else ""
         raise UserError(
-            f"{source.where}: it has biases ({biases[0]}, …) that a {source.config.model_type} model has not."
+            f"{source.where}: it has tensor {others[0]:.80}{more}, which a {config.model_type} model of"
+            f" {config.num_hidden_layers} layers has not; the model was made to compute with it."
         )
     for name, shape in expected.items():
         if name not in source.tensors:

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from llama_jax.checkpoint import huggingface
-from llama_jax.checkpoint.source import Source, Tensor
+from llama_jax.checkpoint.source import HEAD, TABLES, Source, Tensor, with_head
 from llama_jax.checkpoint.tensors import assemble, named
 from llama_jax.config import ModelConfig
 from llama_jax.model import Model
@@ -33,6 +33,7 @@ def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32"
         return Tensor(tuple(tensor.shape), lambda: tensor.detach().cpu().float().numpy())
 
     tensors = huggingface.canonical(config, {name: lazy(tensor) for name, tensor in source.items()})
+    config, tensors = with_head(config, tensors)
     return config, assemble(Source("the PyTorch model", config, tensors, lambda: None, lambda: ""), dtype)
 
 
@@ -41,8 +42,7 @@ def to_torch(config: ModelConfig, params: Model) -> dict:
     memory."""
     state = {name: tensor(values) for name, values in named(config, params).items()}
     if config.tie_word_embeddings:
-        table = "transformer.wte.weight" if config.model_type == "gpt2" else "model.embed_tokens.weight"
-        state["lm_head.weight"] = state[table]
+        state[HEAD] = state[TABLES[config.model_type]]
     return state
 
 

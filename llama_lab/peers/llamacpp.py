@@ -91,7 +91,7 @@ def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
 def identity(loaded: checkpoint.Checkpoint, path: Path) -> dict:
     """What a trial says of a file: the type most tensors have, and the bytes a parameter takes over all of them. The
     hash is that of the checkpoint's file, whatever was made of it."""
-    tensors, kind = checkpoint.gguf.read(path).tensors.values(), kinds(path).most_common(1)[0][0]
+    tensors, kind = checkpoint.gguf.split.whole(path).tensors.values(), kinds(path).most_common(1)[0][0]
     return dict(
         model=loaded.name,
         weights_hash=loaded.weights_hash,
@@ -106,7 +106,7 @@ def identity(loaded: checkpoint.Checkpoint, path: Path) -> dict:
 
 def kinds(path: Path) -> Counter[str]:
     """Types of a file's matrices, and how many have each."""
-    tensors = checkpoint.gguf.read(path).tensors.values()
+    tensors = checkpoint.gguf.split.whole(path).tensors.values()
     return Counter(gguf.GGMLQuantizationType(kind).name.lower() for shape, kind, *_ in tensors if len(shape) > 1)
 
 

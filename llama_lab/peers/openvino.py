@@ -64,7 +64,7 @@ def library():
 def opened(path: Path):
     """A file as its pipeline; the one opened last is kept."""
     openvino_genai = library()
-    checkpoint.gguf.read(path)  # raises for a damaged one, over which its own reader would end the process
+    checkpoint.gguf.split.whole(path)  # raises for a damaged one, over which its own reader would end the process
 
     def make():
         try:

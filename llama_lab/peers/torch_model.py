@@ -102,7 +102,8 @@ def described(config: ModelConfig):
     """transformers' configuration of one of ours."""
     from transformers import GPT2Config, LlamaConfig, Qwen2Config
 
-    common = dict(vocab_size=config.vocab_size, attn_implementation="sdpa", **NOBODY)
+    tied = config.tie_word_embeddings
+    common = dict(vocab_size=config.vocab_size, tie_word_embeddings=tied, attn_implementation="sdpa", **NOBODY)
     if config.model_type == "gpt2":
         return GPT2Config(
             n_embd=config.hidden_size,
@@ -124,7 +125,6 @@ def described(config: ModelConfig):
         rms_norm_eps=config.norm_eps,
         max_position_embeddings=config.max_position_embeddings,
         rope_parameters=rope(config),
-        tie_word_embeddings=config.tie_word_embeddings,
         **own,
         **common,
     )

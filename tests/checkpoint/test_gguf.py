@@ -3,8 +3,10 @@ import itertools
 import json
 import os
 import re
+import shutil
 import struct
 import time
+from pathlib import Path
 
 import gguf
 import jax
@@ -16,10 +18,11 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from llama_jax import checkpoint, config
 from llama_jax.checkpoint import gguf as reader
-from llama_jax.checkpoint import random, tensors
+from llama_jax.checkpoint import header, random, tensors
 from llama_jax.model import Model
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
+from tests.conftest import same
 from tests.fuzz.base import gguf_name
 
 CONFIG = config.tiny(
@@ -43,9 +46,9 @@ def blocks(kind, shape, rng):
     return raw.reshape(*shape[:-1], -1)
 
 
-def begun(path, cfg, architecture):
+def begun(path, cfg, architecture, **options):
     """A writer of a GGUF file that has the sizes of a model."""
-    w = gguf.GGUFWriter(path, architecture)
+    w = gguf.GGUFWriter(path, architecture, **options)
     w.add_block_count(cfg.num_hidden_layers)
     w.add_context_length(cfg.max_position_embeddings)
     w.add_embedding_length(cfg.hidden_size)
@@ -78,11 +81,19 @@ def finish(w):
 
 
 def write(
-    path, kind="F32", cfg=CONFIG, skip=(), reshape=(), architecture="llama", vocabulary=True, extra=lambda w: None
+    path,
+    kind="F32",
+    cfg=CONFIG,
+    skip=(),
+    reshape=(),
+    architecture="llama",
+    vocabulary=True,
+    extra=lambda w: None,
+    **options,
 ):
     """A small GGUF file; returns the values that reading it must give, by Hugging Face name."""
     kind, rng = gguf.GGMLQuantizationType[kind], np.random.default_rng(0)
-    w = begun(path, cfg, architecture)
+    w = begun(path, cfg, architecture, **options)
     if vocabulary:
         tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"][: cfg.vocab_size]
         add_vocabulary(w, "smollm", tokens, [3, 3, 3] + [1] * (len(tokens) - 3), ["a b"])
@@ -190,7 +201,18 @@ def unread(kind):
         (dict(architecture="mamba"), ["mamba", "llama"]),
         (dict(vocabulary=False), ["vocabulary"]),
         *((dict(extra=unread(kind)), ["odd.weight", kind, "Q4_K", "MXFP4"]) for kind in ("IQ1_S", "TQ1_0", "Q8_K")),
-        (dict(extra=lambda w: w.add_tensor("blk.0.attn_q.bias", np.zeros(256, np.float32))), ["biases", "q_proj.bias"]),
+        *(
+            (dict(extra=lambda w, n=n: w.add_tensor(n, np.zeros(32, np.float32))), [n, "llama model of 2 layers"])
+            for n in (
+                "blk.0.attn_q.bias",
+                "blk.0.attn_q.scale",
+                "blk.1.attn_q_norm.weight",
+                "blk.2.attn_q.weight",
+                "output.bias",
+                "blk.0.weight",
+                "a",
+            )
+        ),
         (dict(extra=lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)), ["yarn"]),
         (dict(skip=("model.layers.1.mlp.up_proj.weight",)), ["model.layers.1.mlp.up_proj.weight", "missing"]),
         (dict(reshape=("model.layers.0.mlp.gate_proj.weight",)), ["gate_proj", "[256, 128]", "[256, 256]"]),
@@ -313,7 +335,7 @@ INT, U64 = gguf.GGUFValueType.INT32, gguf.GGUFValueType.UINT64
         ),
         (put("llama.attention.head_count", 3), "3 query heads cannot share 2 key heads evenly"),
         (put("llama.attention.key_length", 7), "a head has 7"),
-        (put("llama.rope.dimension_count", "all", TEXT), "only a part of each head"),
+        (put("llama.rope.dimension_count", "all", TEXT), "rope.dimension_count is 'all'"),
         (put("llama.rope.scaling.type", 3), "rope.scaling: type is 3"),
         (put("llama.rope.scaling.type", "linear", TEXT), "needs a factor"),
         (lambda w: w.add_tensor("rope_freqs.weight", np.ones(31, np.float32)), "rope_freqs.weight has shape [31]"),
@@ -344,11 +366,6 @@ def test_metadata_that_does_not_fit_is_named(tmp_path, extra, words):
     fails(tmp_path / "m.gguf", "m.gguf", words)
 
 
-def test_a_tensor_that_no_model_has_is_passed_over(tmp_path):
-    write(tmp_path / "m.gguf", extra=lambda w: w.add_tensor("blk.0.weight", np.ones(4, np.float32)))
-    assert checkpoint.load(str(tmp_path / "m.gguf")).config.num_hidden_layers == 2
-
-
 @pytest.mark.parametrize(
     ("kind", "form"), [*((kind, "float32") for kind in KINDS), *((kind, "gguf") for kind in ("Q8_0", "Q4_0", "Q4_1"))]
 )
@@ -356,7 +373,7 @@ def test_a_weight_that_is_no_number_is_refused(tmp_path, kind, form):
     """In the last block of a tensor, where a whole number may be anything and a scale may not."""
     path = tmp_path / "m.gguf"
     write(path, kind)
-    place = reader.read(path).tensors["blk.1.ffn_down.weight"]
+    place = header.read(path).tensors["blk.1.ffn_down.weight"]
     width = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind]][1]
     damages = {
         "F32": (b"\0\0\xc0\x7f", b"\0\0\x80\xff"),
@@ -394,7 +411,7 @@ TEXTS = struct.pack("<IQ", 8, 2**31)
     ("content", "words"),
     [
         (small(version=1), "version is 1"),
-        (small(version=0x3000000), "version is 50331648"),
+        (small(version=0x3000001), "version is 50331649"),
         (small(counts=(2**63, 0)), "count"),
         (small(counts=(0, 2**31)), "count"),
         (small(counts=(3, 0)), "goes on beyond byte"),
@@ -424,11 +441,11 @@ TEXTS = struct.pack("<IQ", 8, 2**31)
 def test_a_header_that_does_not_fit_its_file_is_refused(tmp_path, content, words):
     (tmp_path / "m.gguf").write_bytes(content)
     with pytest.raises(UserError, match="m.gguf: the GGUF file is truncated or damaged: .*" + re.escape(words)):
-        reader.read(tmp_path / "m.gguf")
+        header.read(tmp_path / "m.gguf")
 
 
 def test_the_header_is_what_the_gguf_library_reads():
-    theirs, ours = gguf.GGUFReader(reader.packaged()), reader.read(reader.packaged())
+    theirs, ours = gguf.GGUFReader(reader.packaged()), header.read(reader.packaged())
     expected = {name: field.contents() for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
     assert ours.metadata == expected
     assert ours.tensors == {
@@ -444,7 +461,7 @@ def test_any_damage_to_a_header_is_one_line_or_none(tmp_path, data):
     if not whole.exists():
         write(whole, cfg=config.tiny(vocab_size=260))
     raw = whole.read_bytes()
-    end = next(iter(reader.read(whole).tensors.values())).offset
+    end = next(iter(header.read(whole).tensors.values())).offset
     at = data.draw(st.integers(0, end))
     with_ = data.draw(st.binary(max_size=9))
     gone = data.draw(st.sampled_from([len(with_), 0, 1, 8]))
@@ -466,3 +483,84 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
         ("a\0b", "No such model"),
     ):
         fails(name, words)
+
+
+@pytest.fixture(scope="module")
+def split_model(tmp_path_factory):
+    """(values by Hugging Face name, the parts of one model in order, which is written as `gguf-split` would)."""
+    folder = tmp_path_factory.mktemp("split")
+    expected = write(folder / "m.gguf", "Q8_0", split_max_tensors=9)
+    return expected, sorted(folder.iterdir())
+
+
+@pytest.fixture
+def split_parts(split_model, tmp_path):
+    return [Path(shutil.copy(part, tmp_path)) for part in split_model[1]]
+
+
+def test_a_split_file_is_read_from_any_of_its_parts(split_model):
+    expected, files = split_model
+    assert [part.name for part in files] == [f"m-0000{i}-of-00003.gguf" for i in (1, 2, 3)]
+    opened = [checkpoint.load(str(part)) for part in files]
+    for loaded in opened:
+        assert loaded.tokenizer.encode("ab") == [259]
+        np.testing.assert_array_equal(loaded.params.layers[1].ffn.down, expected["model.layers.1.mlp.down_proj.weight"])
+        assert (loaded.weights_hash, loaded.source) == (opened[0].weights_hash, str(files[0]))
+        assert checkpoint.gguf_file(loaded.source) == files[0]
+    assert same(opened[0].params, opened[2].params)
+    assert checkpoint.gguf_file(str(files[1])) == files[0]  # which is the one that llama.cpp opens
+
+
+def change(path, *pairs):
+    """The bytes of a file with others in the place of some."""
+    raw = path.read_bytes()
+    for old, new in pairs:
+        assert len(old) == len(new)
+        assert raw.count(old) == 1
+        raw = raw.replace(old, new)
+    path.write_bytes(raw)
+
+
+def entry(key, value, kind=2, form="H"):
+    return text(key.encode()) + struct.pack(f"<I{form}", kind, value)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda one, two, three: two.unlink(), r"m-00002-of-00003\.gguf is missing beside it"),
+        (lambda one, two, three: two.write_bytes(two.read_bytes()[:-100]), r"m-00002-of-00003\.gguf: .*truncated"),
+        (lambda one, two, three: shutil.copy(three, two), r"m-00002.*it says that it is part 3 of 3"),
+        (
+            lambda one, two, three: change(two, (entry("split.count", 3), entry("split.count", 4))),
+            r"m-00002.*it says that it is part 2 of 4",
+        ),
+        (lambda one, two, three: one.rename(one.with_name("a.gguf")), r"a\.gguf: it is part 1 of 3 .*NAME-00001-of-00"),
+        (
+            lambda one, two, three: (
+                shutil.copy(two, three),
+                change(three, (entry("split.no", 1), entry("split.no", 2))),
+            ),
+            r"m-00003.* is in another part too",
+        ),
+        (
+            lambda one, two, three: change(
+                one, (entry("split.tensors.count", 20, 5, "i"), entry("split.tensors.count", 21, 5, "i"))
+            ),
+            "split.tensors.count is 21, and 20 tensors are there",
+        ),
+    ],
+)
+def test_parts_that_do_not_make_a_model_are_named(split_parts, damage, words):
+    damage(*split_parts)
+    first = next(iter(sorted(split_parts[0].parent.glob("*.gguf"))))
+    with pytest.raises(UserError, match=words) as caught:
+        checkpoint.load(str(first))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_big_endian_file_says_so(tmp_path):
+    w = gguf.GGUFWriter(tmp_path / "m.gguf", "llama", endianess=gguf.GGUFEndian.BIG)
+    w.add_tensor("a", np.ones(8, np.float32))
+    finish(w)
+    fails(tmp_path / "m.gguf", "big-endian", "gguf-convert-endian")
