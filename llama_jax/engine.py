@@ -15,7 +15,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.decoding.request import PIECE, Request, request
 from llama_jax.model import Model
 from llama_jax.placement import Placement, parse
-from llama_jax.plumbing import threads
+from llama_jax.plumbing import settings, threads
 from llama_jax.quantise import FORMS
 from llama_jax.transforms import Programs, assemble, prepare
 
@@ -49,9 +49,11 @@ def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine
 def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
     """As `build`, from a bare configuration and parameters, which are quantised here where the placement asks for it.
 
-    Raises UserError where the weights cannot be brought into that form.
+    Raises UserError where the weights cannot be brought into that form, and where an option of JAX keeps the model from
+    computing right (`settings.COMPUTING`).
     """
     threads.COMPUTING.begin()
+    settings.check()
     require_kernels(placement)
     return Engine(config, prepare(params, placement), placement, assemble(config, placement))
 

@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 
+from llama_jax.plumbing import settings
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
 
@@ -94,7 +95,7 @@ def complain(error: Exception) -> int:
         message = "What was read ended too early."
     elif isinstance(error, MemoryError) or str(error).startswith("RESOURCE_EXHAUSTED"):  # the latter is XLA's
         message = "There is not enough memory; ask for fewer tokens or rows, or for a smaller model."
-    else:
+    elif not (message := settings.of_import(error)):
         raise error
     if message:  # empty when no verb was given: the help has been printed
         say(f"error: {message}")

@@ -12,7 +12,7 @@ from llama_jax import checkpoint, kernels
 from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError
 from llama_lab import peers
-from llama_lab.bench import environment, roofline
+from llama_lab.bench import environment, options, roofline
 from llama_lab.peers import ollama, ollama_native
 
 PACKAGES = ("jax", "jaxlib", "numpy", "scipy", "pandas", "gguf", "safetensors", "tokenizers", "papermill", "jupyterlab",
@@ -26,17 +26,18 @@ REMEDIES = {  # of packages that may be missing
 }
 
 
-def examine(probe: bool = True) -> dict:
+def examine(probe: bool = True, trouble: str = "") -> dict:
     """Packages, devices, what JAX computes wrongly, kernels, peers, bandwidth, weights and advice, as plain values.
-    probe: measure the memory bandwidth."""
+    probe: measure the memory bandwidth. trouble: why JAX does not start under the settings that were left away."""
     packages = {name: environment.version(name) for name in PACKAGES}
     others, hints = find_peers()
     compiled = kernels.status()
     weights, hint = find_weights()
     outcomes = runtime.examine(fatal=True)
-    advice = [remedy for name, remedy in REMEDIES.items() if not packages[name]]
-    if wrong := runtime.complaint(outcomes):
-        advice.append(f"{wrong[0].upper()}{wrong[1:]}; {runtime.REMEDY}")
+    advice = [f"{trouble} All else that is said here is without those settings."] if trouble else []
+    advice += [*options.remarks(), *(remedy for name, remedy in REMEDIES.items() if not packages[name])]
+    if wrong := runtime.advice(outcomes):
+        advice.append(f"{wrong[0].upper()}{wrong[1:]}")
     if (busy := os.getloadavg()[0]) > 0.5 * (os.cpu_count() or 1):
         advice.append(f"The machine is busy (load {busy:.1f}): measurements will be noisy; stop other work first.")
     checks = [check for check in runtime.CHECKS if check.name in outcomes]

@@ -32,6 +32,7 @@ from llama_jax.checkpoint.torch import from_torch, to_torch  # noqa: F401
 from llama_jax.config import PRESETS, Home, ModelConfig
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
+from llama_jax.plumbing import settings
 from llama_jax.plumbing.deferred import Deferred
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import shown
@@ -182,10 +183,12 @@ def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None 
     device: where the weights go, by default the first one that JAX has.
 
     Raises UserError, one line each: no such model, not a GGUF, truncated file, unsupported architecture or tensor type,
-    missing or misshapen tensor, hub unreachable, not enough memory.
+    missing or misshapen tensor, hub unreachable, not enough memory; JAX does not start here, or not so that the model
+    can compute right.
     """
     source = find(name)
     tokenizer = source.tokenizer()  # before the weights: it says soonest what is wrong with it
+    settings.ready()
     params = assemble(source, check_dtype(dtype), device)
     return Checkpoint(
         source.config.home.name, source.config, params, tokenizer, source.hash, source.where, dtype, source

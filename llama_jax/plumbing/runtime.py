@@ -7,7 +7,6 @@ updates in place, loops) against NumPy. Where one fails, a fast wrong answer is 
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-RIGHT = "right"
+from llama_jax.plumbing import xla_flags
+
+RIGHT, NOT_RUN = "right", "does not run"
 LIMIT_S = 60.0  # of a check in a process of its own
 REMEDY = "`make setup` installs the release that was found right, `llama-jax doctor` says what fails"
 
@@ -178,7 +179,7 @@ def outcome(check: Check) -> str:
     try:
         got, expected = map(np.asarray, check.run())
     except Exception as error:
-        return f"does not run: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        return f"{NOT_RUN}: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
     if got.shape != expected.shape:
         return f"wrong: shape {got.shape} instead of {expected.shape}"
     bad = ~np.isclose(got, expected, rtol=1e-4, atol=1e-5, equal_nan=True)
@@ -191,15 +192,14 @@ def outcome(check: Check) -> str:
 def outcome_apart(check: Check, limit: float = LIMIT_S) -> str:
     """As `outcome`, in a fresh process with this one's settings: a crash and a hang are outcomes too."""
     code = f"from llama_jax.plumbing import runtime\nprint(runtime.outcome(runtime.named({check.name!r})))"
-    home = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
+    how = dict(env=xla_flags.with_package(), capture_output=True, text=True, timeout=limit)
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=limit, check=False
-        )
+        done = subprocess.run([sys.executable, "-c", code], check=False, **how)
     except subprocess.TimeoutExpired:
         return f"hangs: no answer in {limit:g} s"
-    return done.stdout.strip().splitlines()[-1] if done.returncode == 0 else f"crashes: exit code {done.returncode}"
+    if done.returncode:  # a signal ends what crashes
+        return f"{'crashes' if done.returncode < 0 else NOT_RUN}: exit code {done.returncode}"
+    return done.stdout.strip().splitlines()[-1]
 
 
 def note(check: Check, outcome: str) -> str:
@@ -223,13 +223,25 @@ def examine(fatal: bool = False) -> dict[str, str]:
 
 
 def complaint(outcomes: dict[str, str]) -> str:
-    """One phrase that names what this JAX computes wrongly and this package might meet, by the outcomes that `examine`
-    gave; "" where there is nothing."""
-    met = [check for check in CHECKS if outcomes.get(check.name, RIGHT) != RIGHT and not check.avoided]
-    return f"this JAX computes wrong values ({', '.join(dict.fromkeys(check.issue for check in met))})" if met else ""
+    """One phrase that names what this JAX computes wrongly and this package might meet, and how many checks could not
+    run, by the outcomes that `examine` gave; "" where there is nothing."""
+    met = {check: outcomes.get(check.name, RIGHT) for check in CHECKS if not check.avoided}
+    wrong = dict.fromkeys(c.issue for c, seen in met.items() if seen != RIGHT and not seen.startswith(NOT_RUN))
+    not_run = [seen for seen in met.values() if seen.startswith(NOT_RUN)]
+    phrases = [f"this JAX computes wrong values ({', '.join(wrong)})"] if wrong else []
+    if not_run:
+        phrases.append(f"{len(not_run)} of {len(outcomes)} checks of this JAX could not run ({not_run[0]})")
+    return "; ".join(phrases)
+
+
+def advice(outcomes: dict[str, str]) -> str:
+    """That phrase as a sentence, with what to do about wrong values; "" where there is nothing."""
+    line = complaint(outcomes)
+    wrong = any(seen != RIGHT and not seen.startswith(NOT_RUN) for seen in outcomes.values())
+    return f"{line}; {REMEDY}." if line and wrong else f"{line}." if line else ""
 
 
 def warn(outcomes: dict[str, str]) -> None:
-    """That phrase as a line of standard error."""
-    if line := complaint(outcomes):
-        print(f"warning: {line}; {REMEDY}.", file=sys.stderr)
+    """The same as a line of standard error."""
+    if line := advice(outcomes):
+        print(f"warning: {line}", file=sys.stderr)

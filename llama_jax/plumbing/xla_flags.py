@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 # XLA:CPU hands products and reductions to YNNPACK. Without the reductions it computes right; without all of them too,
 # but a first token then takes up to half as long again (data/performance-changes.csv).
@@ -19,7 +22,8 @@ LATE = (
 
 
 def prepare() -> None:
-    """Add to XLA_FLAGS what this jaxlib needs to compute right; what the user set there stays.
+    """Add to XLA_FLAGS what this jaxlib needs to compute right; what the user set there, or in a file that is named
+    there, stays.
 
     Warns where JAX has read the flags already. `KEEP` in the environment leaves everything alone.
     """
@@ -27,12 +31,42 @@ def prepare() -> None:
         from jaxlib import version
     except ImportError:  # a command line that only asks for help
         return
-    flags = os.environ.get("XLA_FLAGS", "")
+    flags = given()
+    if flags is None:  # a file that cannot be read, of which XLA says so
+        return
     if version.__version__ not in CURED or FLAG in flags or os.environ.get(KEEP):
         return
     if started():
         warnings.warn(LATE.format(release=version.__version__, setting=SETTING), RuntimeWarning, stacklevel=3)
     os.environ["XLA_FLAGS"] = f"{flags} {SETTING}".strip()  # for children too
+
+
+def given() -> str | None:
+    """XLA_FLAGS, or what the file holds that they name, as XLA reads them; None for a file that cannot be read."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    if not flags or flags.lstrip().startswith("-"):
+        return flags
+    try:
+        return Path(flags).read_text().strip()
+    except (OSError, ValueError):
+        return None
+
+
+def trouble() -> str:
+    """What XLA says of flags that it does not take, one line; "" where it takes them. XLA ends a process that has such
+    flags, so it is asked in a child (0.2 s), and only where the user has set any."""
+    if os.environ.get("XLA_FLAGS", "") in ("", SETTING) or started():
+        return ""
+    code = "from jaxlib import xla_client; xla_client.CompileOptions()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, errors="replace", check=False)
+    said = re.findall(r"^[EF]\d{4} [^]]*\] (.*)$", done.stderr, re.MULTILINE)  # as absl writes errors and fatal ones
+    return f"{said[0]} (XLA_FLAGS; unset or correct it)" if done.returncode and said else ""
+
+
+def with_package() -> dict[str, str]:
+    """The environment of a child that imports this package."""
+    home = str(Path(__file__).resolve().parents[2])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))}
 
 
 def started() -> bool:

@@ -18,6 +18,8 @@ import jax
 
 from llama_jax import kernels
 from llama_jax.plumbing import paths, runtime
+from llama_jax.plumbing.settings import start
+from llama_lab.bench import options
 
 try:
     import psutil
@@ -30,7 +32,8 @@ PACKAGES = (
     "pyarrow", "pandas", "llama-cpp-python", "ik-llama-cpp-python", "openvino-genai", "ollama", "llama-jax",
 )  # fmt: skip
 SOURCES = ("llama_jax", "llama_lab", "notebooks", "requirements.txt", "pyproject.toml")
-PREFIXES = ("LLAMA_JAX_ISA", "XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC")
+PREFIXES = ("LLAMA_JAX_ISA", "XLA_", "JAX_", "OMP_", "MKL_", "OPENBLAS_", "TF_", "NPROC", "CUDA_VISIBLE_DEVICES",
+            "NVIDIA_TF32_OVERRIDE")  # fmt: skip
 TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hold passwords; a record is published
 NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
 GPU_PLATFORMS = ("gpu", "cuda", "rocm")
@@ -38,7 +41,9 @@ BUSY_OTHERS, BUSY_STEAL, BUSY_LOAD = 0.10, 0.05, 1.25  # shares of the CPU time;
 
 
 def capture() -> dict:
-    """The environment as plain JSON values. What cannot be read is "unknown"."""
+    """The environment as plain JSON values. What cannot be read is "unknown". Raises UserError where JAX does not start
+    in it."""
+    start()
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -108,9 +113,10 @@ def output(*command: str) -> str:
 
 
 def settings() -> dict[str, str]:
-    """Environment variables of XLA, JAX and the numeric libraries; of folders only that they are set."""
+    """Environment variables of XLA, JAX and the numeric libraries, of folders only that they are set; options of JAX
+    that something else has set to what is not usual."""
     known = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
-    return {k: "a folder" if k.endswith("_DIR") else v for k, v in known.items()}
+    return {k: "a folder" if k.endswith("_DIR") else v for k, v in known.items()} | options.changed()
 
 
 def blas_threads() -> list[dict] | str:

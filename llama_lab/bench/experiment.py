@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, ClassVar, Self, TypeVar
 
 from llama_jax import checkpoint
-from llama_jax.plumbing import runtime
+from llama_jax.plumbing import runtime, settings
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, environment, lab, notebook, process, protocol, recorded
 from llama_lab.bench.journal import Journal
@@ -153,6 +153,7 @@ class Experiment:
         source, and for parameters that what is recorded was not made with.
         """
         if recorded.is_measured(source):
+            settings.ready(measuring=True)
             before, parameters = environment.capture(), self.parameters
             runtime.warn(before["runtime"])
             weights = checkpoint.find(parameters["model"]).hash() if "model" in parameters else ""

@@ -37,7 +37,7 @@ main()"""
 KEEP = {
     "PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV",
     "XDG_CACHE_HOME", "NPROC", "LLAMA_JAX_CACHE", xla_flags.KEEP, "OLLAMA_HOST", "CUDA_VISIBLE_DEVICES", "CUDA_HOME",
-    "SYSTEMROOT",
+    "SYSTEMROOT", "LLAMA_JAX_ISA",
 }  # fmt: skip
 KEEP_PREFIXES = ("XLA_", "JAX_", "TF_", "HF_", "NVIDIA_")
 # an empty folder of its own for each child: what `torch.compile` finds there it need not compile

@@ -19,7 +19,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.model import Model
 from llama_jax.placement import Placement
-from llama_jax.plumbing import files, paths
+from llama_jax.plumbing import files, paths, settings
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, gate, memory, roofline
 from llama_lab.bench.arithmetic import Arithmetic
@@ -200,11 +200,12 @@ def warm_up(
 @contextlib.contextmanager
 def alone() -> Iterator[BinaryIO]:
     """Hold the measurement lock, an open file; who holds it already goes on holding it. Raises UserError while another
-    process of this user's measures on this machine. What other users do there is seen by `environment.Watch`, as
-    all other work."""
+    process of this user's measures on this machine, and under an option of JAX that would make times mean something
+    else (`settings.MEASURING`). What other users do there is seen by `environment.Watch`, as all other work."""
     if _held:
         yield _held[0]
         return
+    settings.check(measuring=True)
     path = paths.of_this_machine() / "measuring.lock"
     with files.taken(path, "Another measurement is running (process {holder}); wait for it to end.") as file:
         _held.append(file)

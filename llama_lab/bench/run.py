@@ -12,6 +12,7 @@ from llama_jax.generate import GREEDY
 from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.plumbing import runtime
 from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.settings import ready
 from llama_jax.sampling import Sampler
 from llama_lab.bench import environment, phases, profiling, protocol, roofline, summary
 from llama_lab.bench.journal import Journal
@@ -53,6 +54,7 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     from llama_lab import peers
 
     placements, baseline = chosen(settings)
+    ready(measuring=True)
     gaps = peers.missing(settings.peers, settings.model, settings.sampler)
     here = tuple(name for name in settings.peers if name not in {gap["name"] for gap in gaps})
     source = checkpoint.find(settings.model)

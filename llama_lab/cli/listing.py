@@ -65,9 +65,13 @@ class Doctor:
     json: bool = options.as_json()
 
     def run(self) -> dict:
+        from llama_jax.plumbing import settings
+
+        if trouble := settings.trouble():
+            settings.forget()
         from llama_lab import doctor
 
-        examined = doctor.examine(self.probe)
+        examined = doctor.examine(self.probe, trouble)
         for title, value in ({} if self.json else examined).items():
             if isinstance(value, dict):
                 known = {name: v for name, v in value.items() if v is not None or title != "kernels"}

@@ -71,12 +71,15 @@ class Bench:
         check_outputs(self.out or (), self.journal, self.profile)
         if self.profile is not None:
             return {"profiles": run.profile(settings, self.profile, tell)}
-        result, *_ = measured(settings, self.out or ())
+        result, trials, _ = measured(settings, self.out or ())
         from llama_lab.cli import console
 
         with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same
             console.show(result)
-        return result
+        valid = any(t.valid for t in trials)
+        if not valid:
+            tell(f"nothing was measured: every trial is void ({trials[-1].reason})")
+        return result, valid
 
     def run_suite(self) -> None:
         """Raises UserError for an unknown suite, for options that a suite has not, and for records without a folder."""

@@ -137,7 +137,12 @@ def test_an_outcome_in_words(run, outcome):
 
 
 @pytest.mark.parametrize(
-    ("script", "outcome"), [("exit 3", "crashes: exit code 3"), ("sleep 60", "hangs: no answer in 0.5 s")]
+    ("script", "outcome"),
+    [
+        ("exit 3", "does not run: exit code 3"),
+        ("kill -SEGV $$", "crashes: exit code -11"),
+        ("sleep 60", "hangs: no answer in 0.5 s"),
+    ],
 )
 def test_a_crash_and_a_hang_are_outcomes(script, outcome, tmp_path, monkeypatch):
     program = tmp_path / "python"
@@ -156,6 +161,14 @@ def test_what_the_package_avoids_is_no_complaint():
     assert runtime.note(avoided, wrong[avoided.name]).endswith(f"1 of 1 values; not met here: {avoided.avoided}")
     assert runtime.note(avoided, runtime.RIGHT) == runtime.RIGHT
     assert other.issue in runtime.complaint(wrong | {other.name: "crashes: exit code -11"})
+
+
+def test_a_check_that_could_not_run_is_not_a_wrong_value():
+    first, second = [one.name for one in runtime.CHECKS if not one.avoided][:2]
+    outcomes = {first: "does not run: TypeError: x", second: runtime.RIGHT}
+    assert runtime.complaint(outcomes) == "1 of 2 checks of this JAX could not run (does not run: TypeError: x)"
+    both = runtime.complaint(outcomes | {second: "wrong: 1 instead of 2, 1 of 1 values"})
+    assert both.startswith(f"this JAX computes wrong values ({runtime.named(second).issue}); 1 of 2 checks")
 
 
 def test_a_wrong_jax_is_said_in_one_line_and_under_every_figure(capsys):
