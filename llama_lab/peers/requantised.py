@@ -23,18 +23,27 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.peers import UnavailableError
 
 TYPES = ("q8_0", "q4_0")  # Q4_0 is what ggml repacks for its fastest products when it loads a file
+FILE_TYPES = {  # type of block: what llama.cpp calls a file whose matrices have it
+    "f32": "ALL_F32", "q3_k": "MOSTLY_Q3_K_S", "q4_k": "MOSTLY_Q4_K_S", "q5_k": "MOSTLY_Q5_K_S",
+    "mxfp4": "MOSTLY_MXFP4_MOE",
+} | {
+    kind: f"MOSTLY_{kind.upper()}"
+    for kind in ("f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q2_k", "q6_k", "iq4_nl", "iq4_xs")
+}  # fmt: skip
 LIMIT_S = 3600
 REMEDY = "Leave the peer out, or convert the model with llama.cpp's own tools."
 
 
-def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
-    """The file whose SHA-256 is `digest`, in `kind` (of TYPES), from the cache or made now.
+def obtain(path: Path, digest: str, kind: str, threads: int, every: bool = False) -> Path:
+    """The file whose SHA-256 is `digest`, in `kind` (of FILE_TYPES), from the cache or made now.
 
+    every: all matrices in that type; by default the quantiser leaves some in more bits, the vocabulary's above all.
     Already quantised matrices are quantised once more: what the file has lost stays lost, and a coarser type loses some
     more.
     Raises UnavailableError where the quantiser fails, with its last words, or the cache cannot be written.
     """
-    made = paths.cache("requantised", f"{digest[:16]}-{kind}-{metadata.version('llama-cpp-python')}.gguf")
+    version = metadata.version("llama-cpp-python")
+    made = paths.cache("requantised", f"{digest[:16]}-{kind}{'-every' * every}-{version}.gguf")
     known = made.with_suffix(".sha256")
     with contextlib.suppress(OSError, UnicodeDecodeError):  # it is there, and what it was when it was made
         if known.read_text() == hash_files([made]):
@@ -43,7 +52,7 @@ def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
         made.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=made.parent) as folder:
             fresh = Path(folder) / made.name
-            quantise(path, fresh, kind, threads)
+            quantise(path, fresh, kind, threads, every)
             made_hash = hash_files([fresh])
             os.replace(fresh, made)
         files.write(known, made_hash)  # last: it says that the file beside it is whole
@@ -54,9 +63,9 @@ def obtain(path: Path, digest: str, kind: str, threads: int) -> Path:
     return made
 
 
-def quantise(source: Path, target: Path, kind: str, threads: int) -> None:
+def quantise(source: Path, target: Path, kind: str, threads: int, every: bool = False) -> None:
     """The quantiser in a process of its own. Raises UnavailableError with its last lines."""
-    command = [sys.executable, "-c", CHILD, str(source), str(target), kind, str(threads)]
+    command = [sys.executable, "-c", CHILD, str(source), str(target), FILE_TYPES[kind], str(threads), str(int(every))]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:
@@ -70,8 +79,8 @@ def quantise(source: Path, target: Path, kind: str, threads: int) -> None:
 # llama_cpp is all that it imports: this package would bring JAX along
 CHILD = """import ctypes, sys
 import llama_cpp
-source, target, kind, threads = sys.argv[1:]
+source, target, kind, threads, every = sys.argv[1:]
 settings = llama_cpp.llama_model_quantize_default_params()
-settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{kind.upper()}")
-settings.allow_requantize, settings.nthread = True, int(threads)
+settings.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_{kind}")
+settings.allow_requantize, settings.nthread, settings.pure = True, int(threads), bool(int(every))
 sys.exit(bool(llama_cpp.llama_model_quantize(source.encode(), target.encode(), ctypes.byref(settings))))"""
