@@ -1,5 +1,7 @@
 """GPT-2 and Qwen2 in the one transformer: parity with transformers, every way in and out, every placement and cache."""
 
+import shutil
+
 import gguf
 import numpy as np
 import pytest
@@ -155,7 +157,7 @@ def test_a_head_of_its_own_is_used_though_the_configuration_says_that_it_is_the_
     torch.manual_seed(0)
     model = make(tie_word_embeddings=False).eval()
     model.save_pretrained(tmp_path)
-    path, ids = tmp_path / "model.safetensors", list(range(3, 40))
+    ids = list(range(3, 40))
     edit_json(tmp_path / "config.json", tie_word_embeddings=True)
     theirs = type(model).from_pretrained(tmp_path).eval()
     own = checkpoint.load(str(tmp_path))
@@ -164,14 +166,18 @@ def test_a_head_of_its_own_is_used_though_the_configuration_says_that_it_is_the_
     model.config.tie_word_embeddings = True
     assert same(checkpoint.from_torch(model)[1], own.params)
 
-    stored = load_file(path)
+    stored = load_file(tmp_path / "model.safetensors")
     (table,) = (name for name in stored if name.endswith(("embed_tokens.weight", "wte.weight")))
-    for changed in (
+    repeated, alone = (
         stored | {"lm_head.weight": stored[table].clone()},
         {k: v for k, v in stored.items() if k != table},
-    ):
-        save_file(changed, path, {"format": "pt"})
-        tied, theirs = checkpoint.load(str(tmp_path)), type(model).from_pretrained(tmp_path).eval()
+    )
+    for name, changed in (("repeated", repeated), ("alone", alone)):
+        folder = tmp_path / name  # a file that somebody has mapped is not written over
+        folder.mkdir()
+        shutil.copy(tmp_path / "config.json", folder)
+        save_file(changed, folder / "model.safetensors", {"format": "pt"})
+        tied, theirs = checkpoint.load(str(folder)), type(model).from_pretrained(folder).eval()
         assert tied.config.tie_word_embeddings
         assert relative_error(generate.logits(generate.build(tied, "step"), ids), torch_logits(theirs, ids)) <= 1e-4
 
