@@ -123,7 +123,8 @@ def download(requirement: str, scratch: Path, look: Callable[[int], None]) -> Pa
             while process.poll() is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(LOOK_S)
-                look(largest(scratch))
+                if some := largest(scratch):
+                    look(some)
         finally:
             process.kill()
             process.wait()

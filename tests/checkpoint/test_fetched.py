@@ -1,6 +1,7 @@
 """Models that are known by name and fetched: what stands for them before and after."""
 
 import dataclasses
+import pathlib
 
 import pytest
 
@@ -41,6 +42,15 @@ def test_what_is_not_here_or_not_all_of_it_is_one_line_with_the_command(here, le
         with pytest.raises(UserError, match=f"not here.*llama-jax fetch {NAME}`"):
             ask(NAME)
     assert f"llama-jax fetch {NAME}" in checkpoint.models()[NAME]
+
+
+def test_models_are_listed_for_a_user_without_a_home(here, monkeypatch):
+    monkeypatch.delenv("LLAMA_JAX_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(pathlib.Path, "home", lambda: pathlib.Path("~nobody-of-that-name").expanduser())
+    assert f"llama-jax fetch {NAME}" in checkpoint.models()[NAME]
+    with pytest.raises(UserError, match="HOME"):
+        checkpoint.find(NAME)
 
 
 def test_a_folder_of_ones_own_goes_before(here, tmp_path, monkeypatch):
