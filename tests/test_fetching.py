@@ -101,7 +101,9 @@ def left(folder):
     return {path.name for path in folder.iterdir() if path.suffix != ".lock"}
 
 
-def test_parts_of_the_index_become_the_file_and_nothing_of_them_is_run_or_chooses_its_place(index, folder, tmp_path):
+def test_parts_of_the_index_become_the_file_and_nothing_of_them_is_run_or_chooses_its_place(
+    index, folder, tmp_path, monkeypatch
+):
     marker, part = tmp_path / "marker", CONTENT[:PART]
     run = f"open({str(marker)!r}, 'w')".encode()
     wheel(
@@ -109,13 +111,17 @@ def test_parts_of_the_index_become_the_file_and_nothing_of_them_is_run_or_choose
         1,
         {"../../../escaped": part, "tiny_model_part1/__init__.py": run, "/tmp/escaped": b"1", "setup.py": run},
     )
+    (tmp_path / "pip").mkdir()
+    for name in ("pip/__init__.py", "pip/__main__.py", "signal.py", "llama_lab.py"):
+        (tmp_path / name).write_bytes(run)  # in the folder that the command is given in
+    monkeypatch.chdir(tmp_path)
     heard = []
     with progress.heard(lambda done, total: heard.append((done, total))):
         path = fetching.fetch(NAME)
     assert path.read_bytes() == CONTENT
     assert left(folder) == {"tiny-model.gguf"}
     assert not marker.exists()
-    assert {p.name for p in tmp_path.iterdir()} == {"cache", "index"}
+    assert {p.name for p in tmp_path.iterdir()} == {"cache", "index", "pip", "signal.py", "llama_lab.py"}
     assert heard[0] == (0, len(CONTENT))
     assert heard[-1] == (len(CONTENT), len(CONTENT))
     assert heard == sorted(heard)
@@ -136,7 +142,8 @@ def test_what_pip_cannot_bring_is_its_own_line_and_the_next_run_goes_on_there(in
     assert heard[0] == (0, len(CONTENT) - PART)  # of what is missing
 
 
-def test_a_package_that_would_have_to_be_built_is_not(index, tmp_path):
+def test_a_package_that_would_have_to_be_built_is_not(index, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_BUILD_ISOLATION", "false")  # it could be built with what is here, and offline
     (index / "tiny_model_part1-1.0-py3-none-any.whl").unlink()
     marker = tmp_path / "marker"
     with zipfile.ZipFile(index / "tiny-model-part1-1.0.zip", "w") as archive:
