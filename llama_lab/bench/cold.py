@@ -68,7 +68,7 @@ def noting(run: Callable, guard: Region, first: dict[str, int], started: int) ->
         before = {kind: guard.seconds(kind) for kind in ("trace", "lower", "backend")}
         for block in run(ids, work):
             if not first:
-                first["to_first_ns"] = time.time_ns() - started
+                first["to_first_ns"] = time.monotonic_ns() - started
                 first.update({f"first_{kind}_ns": round((guard.seconds(kind) - s) * 1e9) for kind, s in before.items()})
             yield block
 

@@ -94,7 +94,7 @@ class Starts(Experiment):
         asked = dict(placement=name, home=str(home))
         if way != "cold" and not home.exists():  # it leaves no row
             runner.child(Point(f"fill {name}", block, fill, 1, asked, workload=work, cache=home))
-        asked |= dict(phase=way, order=order, seed=self.seed, started=time.time_ns())
+        asked |= dict(phase=way, order=order, seed=self.seed, started=time.monotonic_ns())
         cache = home if way == "cached" else None
         runner.child(Point(run, block, first_request, 1, asked, workload=work, cache=cache))
 
@@ -121,8 +121,8 @@ def fill(lab: Lab, placement: str, home: str) -> None:
 
 
 def first_request(lab: Lab, placement: str, phase: str, home: str, order: int, seed: int, started: int) -> None:
-    """The first request of this process. started: when its parent began to start it, ns of the system's clock."""
-    imported = time.time_ns() - started
+    """The first request of this process. started: when its parent began to start it, ns of the monotonic clock."""
+    imported = time.monotonic_ns() - started  # a clock that all processes share and that nobody sets
     loaded = lab.load()
     with Guard() as guard:
         began = time.perf_counter_ns()

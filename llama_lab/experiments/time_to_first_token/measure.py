@@ -317,7 +317,7 @@ class FirstTokens(Experiment):
         work, counter = self.shaped(lab.workload, subject), built[0].counter  # which forbids no compiling
         with scripting.clocked(built[0]) as spent:
             with counter() as guard:
-                noted = noting(built[0].run, guard, first, time.time_ns())
+                noted = noting(built[0].run, guard, first, time.monotonic_ns())
                 asked = replace(built[0], run=noted, guard=counter)
                 record, tokens = lab.trial(asked, work, lab.block, phase="cold", order=order)
             peak = environment.peak_rss()
