@@ -18,7 +18,7 @@ from llama_jax.head import Head
 from llama_jax.kvc import KVCache
 from llama_jax.layer import Layer
 from llama_jax.plumbing.errors import UserError
-from llama_jax.quantise import Blocks, Product, is_quantised
+from llama_jax.quantise import Int8, Product, is_quantised
 from llama_jax.rope import Rope
 
 
@@ -160,10 +160,11 @@ def quantised(model: Model, form: str) -> Model:
     def matrix(weight, vocabulary: bool):
         kind = quantise.kind_of(form, vocabulary)
         if is_quantised(weight):
-            given = getattr(weight, "kind", "int8")
-            if given != kind and not (form == "gguf" and given in quantise.LAYOUTS):
+            given = weight.kinds
+            if given != (kind,) and (form != "gguf" or given == ("int8",)):
                 raise UserError(
-                    f"weights={form!r}: these are quantised as {given} already; load the model as float32 or as {form}."
+                    f"weights={form!r}: these are quantised as {', '.join(given)} already; load the model as float32"
+                    f" or as {form}."
                 )
             return weight
         if form == "gguf":
@@ -180,11 +181,9 @@ def multiplied_by(model: Model, product: Product | None) -> Model:
     """The same blocks, multiplied by a kernel; None: by XLA. Raises UserError for weights that are none."""
 
     def matrix(weight, _):
-        if not isinstance(weight, Blocks):
-            raise UserError(
-                "Kernels multiply by q4_0, q4_1 or q8_0 blocks, and these weights are int8; use weights='q8_0'."
-            )
-        return replace(weight, product=product)
+        if isinstance(weight, Int8):
+            raise UserError("Kernels multiply by blocks, and these weights are int8; use weights='q8_0'.")
+        return weight.multiplied_by(product)
 
     return on_matrices(matrix, model)
 
@@ -192,6 +191,6 @@ def multiplied_by(model: Model, product: Product | None) -> Model:
 def kinds(model: Model) -> str:
     """What the weights are kept as: a dtype's name, or the kinds of the matrices in alphabetical order, as in
     "q4_1+q8_0"."""
-    names = {getattr(w, "kind", "int8") for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w)}
+    names = {kind for w in jax.tree.leaves(model, is_leaf=is_quantised) if is_quantised(w) for kind in w.kinds}
     names.update(*getattr(model.layers, "kinds", ()))  # those of a `kernels.packed.Packed`
     return "+".join(sorted(names)) or model.embeddings.weight.dtype.name

@@ -1,49 +1,24 @@
-"""Quantised matrices that the model's one product takes in place of an array: GGUF's blocks, and int8 a row.
-
-A block is 32 neighbouring weights of one row with a float16 scale d: q4_0 is d (q - 8), q4_1 is d q + m, q8_0 is d q
-(https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). In memory 16 rows of a block column stand together, so
-that a row is a SIMD lane; the bytes are those of the file, in another order, and a weight is expanded where it is used.
-"""
+"""Quantised matrices that the model's one product takes in place of an array: GGUF's blocks (`block_types`), and int8 a
+row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from llama_jax.axes import Array, Float, Int
+from llama_jax.block_types import LAYOUTS, ROWS, RUN, expand, grouped, parts
 from llama_jax.linear import matmul, narrow, row_product, single_row
 from llama_jax.plumbing.errors import UserError
 
-ROWS, COLUMNS = 16, 32  # sizes of one group of blocks
 FAINT = 1e-30  # an activation block whose largest value is below this counts as zeros: 127 / max would overflow
-
-
-class Layout(NamedTuple):
-    """What one row of a block is made of: `scales` float16 numbers (d, then m), then `vectors` times four bytes of
-    weights."""
-
-    scales: int
-    vectors: int
-
-    @property
-    def row(self) -> int:
-        """Bytes of one row of a block, as in a GGUF file."""
-        return 2 * self.scales + 4 * self.vectors
-
-    @property
-    def group(self) -> int:
-        """Bytes of the 16 rows of a block."""
-        return ROWS * self.row
-
-
-LAYOUTS = {"q4_0": Layout(1, 4), "q4_1": Layout(2, 4), "q8_0": Layout(1, 8)}
-FORMS = ("gguf", *LAYOUTS, "int8")  # forms of a whole model; gguf: the blocks of its own file, whatever their kinds
-BYTES_PER_WEIGHT = {kind: layout.row / COLUMNS for kind, layout in LAYOUTS.items()} | {"int8": 1.0}
+ROUNDED = ("q4_0", "q4_1", "q8_0")  # types of blocks that a model's weights are rounded to here
+FORMS = ("gguf", *ROUNDED, "int8")  # forms of a whole model; gguf: the blocks of its own file, whatever their types
+BYTES_PER_WEIGHT = {kind: layout.row / layout.columns for kind, layout in LAYOUTS.items()} | {"int8": 1.0}
 
 
 def kind_of(form: str, vocabulary: bool) -> str:
@@ -52,7 +27,7 @@ def kind_of(form: str, vocabulary: bool) -> str:
 
     llama.cpp's own quantiser keeps them in more bits as well, since every logit comes straight from them.
     """
-    return "q8_0" if vocabulary and form in LAYOUTS else form
+    return "q8_0" if vocabulary and form in ROUNDED else form
 
 
 # (activations float32 [... K], bytes of the blocks, (N, K)) to float32 [... N]
@@ -64,13 +39,9 @@ Product = Callable[[jax.Array, jax.Array, tuple[int, int]], jax.Array]
 class Blocks:
     """A matrix [N, K] in GGUF's blocks, 16 rows of a block together.
 
-    data: bytes [G, K/32, S], G = N/16 and K/32 rounded up; rows that are not there are zero bytes, columns that are not
-    there are quantised zeros and must meet zeros. S = 288 (q4_0), 320 (q4_1) or 544 (q8_0), with r the row of the
-    group:
-        q4_*  4 vectors of 64 bytes; byte 4 r + i of vector v has column 4 v + i in its low half, 16 + 4 v + i in its
-              high half
-        q8_0  8 vectors of 64 bytes; byte 4 r + i of vector v is column 4 v + i, signed
-        then 16 float16 d, row by row, and for q4_1 16 float16 m.
+    data: bytes [G, B, S], G = N/16 and B = K/columns of a block rounded up, S the bytes of a group of this kind
+    (`block_types`); rows that are not there are zero bytes, columns that are not there are quantised zeros and must
+    meet zeros.
     product: what multiplies on the blocks themselves, such as `kernels.gemv.product`; None: XLA, with the weights
     expanded inside the program.
     """
@@ -88,30 +59,75 @@ class Blocks:
         return self.data.nbytes
 
     @property
-    def group(self) -> int:
-        """Bytes of one group: 16 rows of a block column."""
-        return LAYOUTS[self.kind].group
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind,)
 
     def dequantised(self) -> Float[Array, "N K"]:
         """All weights as float32, bit for bit those of the `gguf` library."""
-        vectors, scales = parts(jnp.asarray(self.data), LAYOUTS[self.kind])
-        rows = expand(jnp.moveaxis(vectors, -2, -4), jnp.moveaxis(scales, -1, -3), self.kind)
+        moves = zip(parts(jnp.asarray(self.data), LAYOUTS[self.kind]), (2, 1, 1), (5, 3, 3), strict=True)
+        rows = expand(*(jnp.moveaxis(part, -row, -before) for part, row, before in moves), self.kind)
         return rows.reshape(-1, rows.shape[-1])[: self.shape[0], : self.shape[1]]
 
     def __getitem__(self, ids: Int[Array, ...]) -> Float[Array, "... K"]:
         """The rows of these numbers as float32."""
         ids = jnp.asarray(ids)
-        vectors, scales = parts(jnp.asarray(self.data)[ids // ROWS], LAYOUTS[self.kind])
+        weights, codes, scales = parts(jnp.asarray(self.data)[ids // ROWS], LAYOUTS[self.kind])
         row = (ids % ROWS)[..., None, None, None]
-        vectors = jnp.take_along_axis(vectors, row[..., None], axis=-2)[..., 0, :]
-        scales = jnp.take_along_axis(scales, row, axis=-1)[..., 0]
-        return expand(vectors, scales, self.kind)[..., : self.shape[1]]
+        weights = jnp.take_along_axis(weights, row[..., None, None], axis=-2)[..., 0, :]
+        codes, scales = (jnp.take_along_axis(part, row, axis=-1)[..., 0] for part in (codes, scales))
+        return expand(weights, codes, scales, self.kind)[..., : self.shape[1]]
 
     def matmul(self, x: Float[Array, "... K"], out_dtype) -> Float[Array, "... N"]:
         """x @ self.T."""
         if self.product is not None:
             return self.product(x.astype(jnp.float32), self.data, self.shape).astype(out_dtype)
         return matmul(x.astype(jnp.float32), self.dequantised(), out_dtype)
+
+    def multiplied_by(self, product: Product | None) -> Blocks:
+        """The same blocks with another product."""
+        return replace(self, product=product)
+
+    def split(self, height: int) -> tuple[Blocks, Blocks]:
+        """The first rows, a multiple of 16, and the others; both on the host."""
+        data, (n, k) = np.asarray(self.data), self.shape
+        at = height // ROWS
+        return replace(self, data=data[:at], shape=(height, k)), replace(self, data=data[at:], shape=(n - height, k))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Joined:
+    """A matrix [N, K] of several, one below the other, whose blocks are of different kinds: a file's queries, keys and
+    values may be."""
+
+    pieces: tuple[Blocks, ...]
+
+    dtype = np.dtype(np.float32)
+    ndim = 2
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(piece.shape[0] for piece in self.pieces), self.pieces[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(piece.nbytes for piece in self.pieces)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(piece.kind for piece in self.pieces)
+
+    def dequantised(self) -> Float[Array, "N K"]:
+        """All weights as float32."""
+        return jnp.concatenate([piece.dequantised() for piece in self.pieces])
+
+    def matmul(self, x: Float[Array, "... K"], out_dtype) -> Float[Array, "... N"]:
+        """x @ self.T."""
+        return jnp.concatenate([piece.matmul(x, out_dtype) for piece in self.pieces], axis=-1)
+
+    def multiplied_by(self, product: Product | None) -> Joined:
+        """The same blocks with another product."""
+        return Joined(tuple(piece.multiplied_by(product) for piece in self.pieces))
 
 
 @jax.tree_util.register_dataclass
@@ -124,6 +140,7 @@ class Int8:
 
     dtype = np.dtype(np.float32)
     ndim = 2
+    kinds = ("int8",)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -152,55 +169,18 @@ class Int8:
 
 def is_quantised(weight) -> bool:
     """Whether a weight is one of this module's; for `jax.tree` as `is_leaf`."""
-    return isinstance(weight, (Blocks, Int8))
-
-
-def parts(data, layout: Layout):
-    """(vectors uint8 [... K/32 V 16 4], scales float32 [... K/32 1-or-2 16]) of bytes [... K/32 S]."""
-    split = layout.vectors * 4 * ROWS
-    vectors = data[..., :split].reshape(*data.shape[:-1], layout.vectors, ROWS, 4)
-    scales = data[..., split:].reshape(*data.shape[:-1], layout.scales, ROWS, 2)
-    return vectors, jax.lax.bitcast_convert_type(scales, jnp.float16).astype(jnp.float32)
-
-
-def expand(vectors, scales, kind: str):
-    """Weights float32 [... K] of vectors [... K/32 V 4] and scales [... K/32 1-or-2]: a product of few bits, so exact,
-    and one sum."""
-    columns = vectors.reshape(*vectors.shape[:-2], -1)
-    if kind == "q8_0":
-        q = jax.lax.bitcast_convert_type(columns, jnp.int8).astype(jnp.float32)
-    else:
-        q = jnp.concatenate([columns & 15, columns >> 4], axis=-1).astype(jnp.float32)
-    weights = scales[..., :1] * (q - 8 if kind == "q4_0" else q)
-    weights = weights + scales[..., 1:] if kind == "q4_1" else weights
-    return weights.reshape(*weights.shape[:-2], -1)
+    return isinstance(weight, (Blocks, Joined, Int8))
 
 
 # Bytes of a file and back, in NumPy -----------------------------------------------------------------------------------
 
 
 def pack(raw: np.ndarray, kind: str, columns: int | None = None) -> Blocks:
-    """Blocks of a GGUF tensor's bytes [N, K/32, bytes a block]. Rows of several tensors are concatenated before, not
+    """Blocks of a GGUF tensor's bytes [N, B, bytes a block]. Rows of several tensors are concatenated before, not
     after: a group of 16 may hold the end of one and the beginning of the next. columns: K, where 32 does not divide
     it."""
-    data = permuted(raw, LAYOUTS[kind])
-    return Blocks(jnp.asarray(data), kind, (raw.shape[0], columns or COLUMNS * raw.shape[1]))
-
-
-def permuted(raw: np.ndarray, layout: Layout) -> np.ndarray:
-    """The bytes [G, K/32, S] of rows [N, K/32, bytes a block]."""
-    n, blocks, size = raw.shape
-    if size != layout.row:
-        raise ValueError(f"a block has {size} bytes, not {layout.row}")
-    if n % ROWS:
-        raw = np.concatenate([raw, np.zeros((-n % ROWS, blocks, size), np.uint8)])
-    rows, head = raw.reshape(-1, ROWS, blocks, size), 2 * layout.scales
-    scales = np.ascontiguousarray(rows[..., :head]).view(np.uint16).transpose(0, 2, 3, 1)
-    vectors = np.ascontiguousarray(rows[..., head:]).view(np.uint32).transpose(0, 2, 3, 1)
-    codes = np.empty((len(rows), blocks, layout.group), np.uint8)
-    codes[..., : 4 * ROWS * layout.vectors].view(np.uint32)[:] = vectors.reshape(len(rows), blocks, -1)
-    codes[..., 4 * ROWS * layout.vectors :].view(np.uint16)[:] = scales.reshape(len(rows), blocks, -1)
-    return codes
+    shape = raw.shape[0], columns or LAYOUTS[kind].columns * raw.shape[1]
+    return Blocks(jnp.asarray(grouped(raw, kind)), kind, shape)
 
 
 def quantise(values: np.ndarray, kind: str) -> np.ndarray:
@@ -213,14 +193,14 @@ def quantise(values: np.ndarray, kind: str) -> np.ndarray:
     from gguf import GGMLQuantizationType, quantize  # here: a machine that only measures speed may lack the library
 
     values = np.asarray(values, np.float32)
-    if values.shape[1] % COLUMNS:
-        values = np.pad(values, ((0, 0), (0, -values.shape[1] % COLUMNS)))
+    if values.shape[1] % RUN:
+        values = np.pad(values, ((0, 0), (0, -values.shape[1] % RUN)))
     # a block of zeros, or one too faint for its scale, divides by zero and is zero again
     with np.errstate(all="ignore"):
         raw = quantize(np.ascontiguousarray(values), GGMLQuantizationType[kind.upper()]).reshape(
             len(values), -1, LAYOUTS[kind].row
         )
-    if not np.isfinite(np.ascontiguousarray(raw[..., : 2 * LAYOUTS[kind].scales]).view(np.float16)).all():
+    if not np.isfinite(np.ascontiguousarray(raw[..., : 2 * LAYOUTS[kind].halves]).view(np.float16)).all():
         raise UserError(
             f"A weight is no finite number, or too large for the float16 scale of {kind}; load it as float32."
         )
@@ -239,5 +219,5 @@ def quantise_int8(values: np.ndarray) -> Int8:
 
 
 def from_float(values: np.ndarray, kind: str) -> Blocks | Int8:
-    """A float matrix [N, K] in a kind of `LAYOUTS` or as "int8". Raises UserError as `quantise`."""
+    """A float matrix [N, K] in a kind of `ROUNDED` or as "int8". Raises UserError as `quantise`."""
     return quantise_int8(values) if kind == "int8" else pack(quantise(values, kind), kind, values.shape[1])

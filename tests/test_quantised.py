@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate, linear, model, prompts, quantise, transforms
+from llama_jax import checkpoint, config, generate, linear, model, prompts, transforms
+from llama_jax.block_types import LAYOUTS
 from llama_jax.checkpoint import random, tensors
 from llama_jax.kernels import gemv
 from llama_jax.placement import parse
@@ -115,7 +116,7 @@ def test_what_the_weights_are_kept_as_has_a_name():
 @pytest.fixture
 def kernels(monkeypatch):
     """Products in XLA in the kernel's place, counted as they are traced."""
-    kinds = {layout.group: kind for kind, layout in quantise.LAYOUTS.items()}
+    kinds = {layout.group: kind for kind, layout in LAYOUTS.items()}
     seen = types.SimpleNamespace(products=0)
 
     def product(x, data, shape):

@@ -36,7 +36,7 @@ from llama_jax.plumbing import settings
 from llama_jax.plumbing.deferred import Deferred
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import shown
-from llama_jax.quantise import FORMS, LAYOUTS
+from llama_jax.quantise import FORMS, ROUNDED
 
 if TYPE_CHECKING:
     from llama_jax.tokenizer import BatchTokenizer, Tokenizer
@@ -74,7 +74,7 @@ class Checkpoint:
     @property
     def blocks(self) -> str:
         """The form of blocks that fits this model best: as it was loaded, else its file's own, else q8_0."""
-        return self.dtype if self.dtype in ("gguf", *LAYOUTS) else own_blocks(self.origin) if self.origin else "q8_0"
+        return self.dtype if self.dtype in ("gguf", *ROUNDED) else own_blocks(self.origin) if self.origin else "q8_0"
 
 
 def own_blocks(source: Source) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from llama_jax.block_types import RUN
 from llama_jax.checkpoint import quantised, random
 from llama_jax.checkpoint.gguf import GLOBAL_NAMES, KEYS, LAYER_NAMES, packaged, rotated_heads, weights_hash
 from llama_jax.checkpoint.header import read
@@ -23,10 +24,10 @@ from llama_jax.checkpoint.source import Source
 from llama_jax.config import ModelConfig
 from llama_jax.plumbing import files
 from llama_jax.plumbing.errors import UserError, near
-from llama_jax.quantise import COLUMNS, LAYOUTS, quantise
+from llama_jax.quantise import BYTES_PER_WEIGHT, ROUNDED, quantise
 from llama_jax.rope import scale
 
-TYPES = tuple(LAYOUTS)
+TYPES = ROUNDED
 FAMILIES = ("llama", "qwen2")
 UNUSED = 5  # GGUF's type of a token that stands for no text
 FACTORS = "rope_freqs.weight"
@@ -75,10 +76,8 @@ def check(source: Source, kind: str) -> None:
     if config.model_type not in FAMILIES:
         raise UserError(f"{source.where}: only models of {' and '.join(FAMILIES)} are written, no {config.model_type}.")
     for name, tensor in source.tensors.items():
-        if len(tensor.shape) > 1 and tensor.shape[1] % COLUMNS:
-            raise UserError(
-                f"{source.where}: {name} has rows of {tensor.shape[1]}; {kind} needs a multiple of {COLUMNS}."
-            )
+        if len(tensor.shape) > 1 and tensor.shape[1] % RUN:
+            raise UserError(f"{source.where}: {name} has rows of {tensor.shape[1]}; {kind} needs a multiple of {RUN}.")
 
 
 def size_of(model: str, kind: str) -> int:
@@ -165,7 +164,7 @@ def laid_out(source: Source, form: str) -> Iterator[tuple[str, tuple[int, ...], 
         yield FACTORS, divisors(source.config).shape, "f32", divisors(source.config).nbytes
     for name, kind in kinds(source, form).items():
         shape = source.tensors[name].shape
-        width = 4 * math.prod(shape) if kind == "f32" else math.prod(shape) // COLUMNS * LAYOUTS[kind].row
+        width = 4 * math.prod(shape) if kind == "f32" else int(math.prod(shape) * BYTES_PER_WEIGHT[kind])
         yield gguf_name(name), shape, kind, width
 
 

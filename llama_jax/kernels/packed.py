@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from llama_jax.block_types import LAYOUTS, ROWS
 from llama_jax.layer import Layer
-from llama_jax.quantise import COLUMNS, LAYOUTS, ROWS, Blocks
+from llama_jax.quantise import Blocks, Joined
 
 UNIT = 64  # bytes: a matrix begins at a multiple of this
 
@@ -26,27 +27,45 @@ UNIT = 64  # bytes: a matrix begins at a multiple of this
 class Packed:
     """L layers in the place of a tuple of them (`model.Model.layers`).
 
-    blocks: bytes [N], the blocks of each layer's qkv, o, gate_up and down, one matrix after the other. table: int32 [L,
-    4, 4], where each begins in units of 64 bytes, and the sizes of its `Blocks.data`. norms: float32 [L, 2, D],
-    attention's and the feed-forward's. biases: float32 [L, (H+2K)*h], those of qkv; None for a model that has none.
+    blocks: bytes [N], the groups of each layer's q, k, v, o, gate, up and down, one matrix after the other. table:
+    int32 [L, 7, 4], where each begins in units of 64 bytes, and the sizes of its `Blocks.data`. norms: float32 [L, 2,
+    D], attention's and the feed-forward's. biases: float32 [L, (H+2K)*h], those of qkv; None for a model that has none.
     """
 
     blocks: jax.Array
     table: jax.Array
     norms: jax.Array
     biases: jax.Array | None
-    kinds: tuple[tuple[str, ...], ...] = field(metadata=dict(static=True))  # each layer's four matrices'
-    shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # the four matrices', in every layer alike
+    kinds: tuple[tuple[str, ...], ...] = field(metadata=dict(static=True))  # each layer's seven matrices'
+    shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # the seven matrices', in every layer alike
 
 
-def matrices(layer: Layer) -> tuple[Blocks, ...]:
-    return layer.attention.qkv, layer.attention.o, layer.ffn.gate_up, layer.ffn.down
+def matrices(layer: Layer) -> list[Blocks]:
+    """A layer's seven matrices. Each has a multiple of 16 rows, so none shares a group with the next."""
+    mix, net = layer.attention, layer.ffn
+    queries = mix.o.shape[1]
+    keys = (mix.qkv.shape[0] - queries) // 2
+    gate = net.gate_up.shape[0] // 2
+    return [*split(mix.qkv, (queries, keys, keys)), mix.o, *split(net.gate_up, (gate, gate)), net.down]
+
+
+def split(weight: Blocks | Joined, heights: Sequence[int]) -> list[Blocks]:
+    """The matrices of these heights that stand one below the other in a weight."""
+    pieces, parts = list(weight.pieces if isinstance(weight, Joined) else (weight,)), []
+    for height in heights:
+        first, pieces[0] = pieces[0].split(height)
+        parts.append(first)
+        pieces = pieces[pieces[0].shape[0] == 0 :]
+    return parts
 
 
 def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) -> np.ndarray:
     """`Packed.table` of matrices that stand side by side."""
     sizes = [
-        [(-(-n // ROWS), -(-k // COLUMNS), LAYOUTS[kind].group) for kind, (n, k) in zip(each, shapes, strict=True)]
+        [
+            (n // ROWS, k // LAYOUTS[kind].columns, LAYOUTS[kind].group)
+            for kind, (n, k) in zip(each, shapes, strict=True)
+        ]
         for each in kinds
     ]
     units = -(-np.prod(sizes, axis=-1) // UNIT)

@@ -80,6 +80,12 @@ def finish(w):
     w.close()
 
 
+def add_bytes(w, cfg):
+    """A vocabulary of single bytes."""
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"][: cfg.vocab_size]
+    add_vocabulary(w, "smollm", tokens, [3, 3, 3] + [1] * (len(tokens) - 3), ["a b"])
+
+
 def write(
     path,
     kind="F32",
@@ -95,8 +101,7 @@ def write(
     kind, rng = gguf.GGMLQuantizationType[kind], np.random.default_rng(0)
     w = begun(path, cfg, architecture, **options)
     if vocabulary:
-        tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"][: cfg.vocab_size]
-        add_vocabulary(w, "smollm", tokens, [3, 3, 3] + [1] * (len(tokens) - 3), ["a b"])
+        add_bytes(w, cfg)
     extra(w)
     expected = {}
     for name, tensor in random.open_random(cfg, 0).tensors.items():

@@ -3,23 +3,23 @@
 import threading
 import weakref
 from dataclasses import replace
-from types import SimpleNamespace
 
 import gguf
 import jax
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate, model
+from llama_jax import checkpoint, config, generate, model, quantise
+from llama_jax.block_types import LAYOUTS
 from llama_jax.checkpoint import quantised, random, raw, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.checkpoint.tensors import names
 from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, Blocks, Int8, is_quantised
-from tests.checkpoint.test_gguf import CONFIG, finish, write
-from tests.conftest import TINY, build, same
-from tests.kernels import products
+from tests.checkpoint.test_gguf import CONFIG, add_bytes, begun, finish, gguf_name, write
+from tests.conftest import TINY, build, relative_error, same
+from tests.kernels.products import random_bytes
 from tests.test_families import write_gguf
 
 
@@ -38,7 +38,8 @@ def test_the_files_own_blocks_are_its_bytes_in_the_models_row_order(tmp_path, ki
     assert same(model.cast(own.params, np.float32), wide.params)
     parts = (("q", 4), ("k", 2), ("v", 0))
     qkv = [raw_of(tmp_path / "m.gguf", f"blk.1.attn_{part}.weight", heads) for part, heads in parts]
-    np.testing.assert_array_equal(products.unpack(own.params.layers[1].attention.qkv), np.concatenate(qkv))
+    expected = quantise.pack(np.concatenate(qkv), kind.lower())
+    np.testing.assert_array_equal(own.params.layers[1].attention.qkv.data, expected.data)
     # 260 rows: 16 does not divide them
     assert own.params.embeddings.weight.shape == (CONFIG.vocab_size, CONFIG.hidden_size)
 
@@ -54,7 +55,7 @@ def raw_of(path, name, heads):
 def test_what_has_no_blocks_is_refused_with_the_tensor_its_type_and_the_remedy(tmp_path):
     write(tmp_path / "h.gguf", "F16")
     mine = checkpoint.Checkpoint("mine", cfg := config.tiny(), build(cfg), None, "", "here", "float32")
-    stored = r"tensor model\.embed_tokens\.weight is stored as F16, not as Q4_0, Q4_1, Q8_0; use q8_0"
+    stored = r"tensor model\.embed_tokens\.weight is stored as F16, not as Q4_0, Q4_1, Q5_0.*; use q8_0"
     for read, words in (
         (lambda: checkpoint.load(str(tmp_path / "h.gguf"), "gguf"), stored),
         (lambda: checkpoint.load(TINY, "gguf"), "no GGUF file.*use q8_0"),
@@ -66,13 +67,68 @@ def test_what_has_no_blocks_is_refused_with_the_tensor_its_type_and_the_remedy(t
     assert checkpoint.load(str(tmp_path / "h.gguf")).blocks == mine.blocks == "q8_0"
 
 
-def test_joined_tensors_of_different_types_are_refused(tmp_path):
-    write(tmp_path / "m.gguf", "Q8_0")
-    source = checkpoint.find(str(tmp_path / "m.gguf"))
-    name = "model.layers.1.self_attn.v_proj.weight"
-    mixed = source.tensors | {name: replace(source.tensors[name], raw=SimpleNamespace(kind="q4_0"))}
-    with pytest.raises(UserError, match=rf"different types \(.*q_proj.weight Q8_0, .*{name} Q4_0\); use q8_0"):
-        tensors.assemble(replace(source, tensors=mixed), "gguf")
+MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_k": "Q5_0", "ffn_up": "Q8_0", "token_embd": "Q6_K"}  # else Q4_K
+
+
+def write_mixed(path, others=MIXED, **changes):
+    """A file whose matrices are of several types, as llama.cpp's mixes are, in random bytes."""
+    sizes = dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
+    cfg, rng = replace(CONFIG, **sizes, **changes), np.random.default_rng(5)
+    w = begun(path, cfg, "llama")
+    add_bytes(w, cfg)
+    for name, tensor in random.open_random(cfg, 0).tensors.items():
+        if len(tensor.shape) == 1:
+            w.add_tensor(gguf_name(name), tensor.read())
+            continue
+        part = gguf_name(name).split(".")[-2]
+        kind = others.get(part, "Q4_K")
+        if kind.lower() not in LAYOUTS:
+            data = gguf.quantize(tensor.read(), gguf.GGMLQuantizationType[kind])
+        else:
+            columns = LAYOUTS[kind.lower()].columns
+            shape = kind.lower(), tensor.shape[0], tensor.shape[1] // columns, rng.integers(99), 0.02 / columns**0.5
+            data = random_bytes(*shape).reshape(tensor.shape[0], -1)
+        w.add_tensor(gguf_name(name), data, raw_dtype=gguf.GGMLQuantizationType[kind])
+    finish(w)
+    return cfg
+
+
+def test_a_file_of_mixed_types_is_read_as_it_is(tmp_path):
+    """Queries, keys and values of three types in one layer; what stands in no block of ours becomes q8_0."""
+    write_mixed(tmp_path / "m.gguf")
+    own, wide = checkpoint.load(str(tmp_path / "m.gguf"), "gguf"), checkpoint.load(str(tmp_path / "m.gguf"))
+    assert own.params.layers[1].attention.qkv.kinds == ("q4_k", "q5_0", "q6_k")
+    assert (own.params.layers[0].ffn.gate_up.kinds, own.params.layers[0].ffn.down.kinds) == (
+        ("q4_k", "q8_0"),
+        ("q6_k",),
+    )
+    assert same(model.cast(own.params, np.float32), wide.params)
+    groups = jax.tree.leaves(names(own.config))
+    assert quantised.requantised(own.origin, groups) is None
+    held = sum(w.nbytes for w in weights_of(own.params))  # with the rows that fill the table's last group
+    assert tensors.size(own.origin, "gguf") <= held < 1.01 * tensors.size(own.origin, "gguf")
+
+
+def test_what_has_no_kernel_is_named_with_what_becomes_of_it(tmp_path):
+    write_mixed(tmp_path / "m.gguf", {"ffn_down": "F16", "token_embd": "BF16"})
+    own = checkpoint.load(str(tmp_path / "m.gguf"), "gguf")
+    layers = own.config.num_hidden_layers
+    line = quantised.requantised(own.origin, jax.tree.leaves(names(own.config)))
+    assert line.startswith(f"{layers + 1} of {7 * layers + 1} matrices are stored as BF16 and F16")
+    assert (own.params.layers[0].ffn.down.kinds, own.params.embeddings.weight.kinds) == (("q8_0",), ("q8_0",))
+    assert checkpoint.load(str(tmp_path / "m.gguf")).blocks == "gguf"
+    assert "stored as float" in quantised.requantised(checkpoint.find(TINY), jax.tree.leaves(names(own.config))[:2])
+
+
+@pytest.mark.parametrize("name", ["step+gemv", "loop+fused"])
+def test_kernels_compute_a_file_of_mixed_types(tmp_path, name):
+    """Logits near those of the same weights in float32: what is left is the rounding of activations."""
+    cfg = write_mixed(tmp_path / "m.gguf", rope_scaling=None)
+    loaded = checkpoint.load(str(tmp_path / "m.gguf"))
+    ids = np.random.default_rng(1).integers(0, cfg.vocab_size, 20).tolist()
+    exact = np.asarray(generate.logits(generate.build(loaded, "step"), ids))
+    ours = np.asarray(generate.logits(generate.build(loaded, name), ids))
+    assert 1e-5 < relative_error(ours, exact) < 0.06
 
 
 @pytest.mark.parametrize("family", config.FAMILIES)

@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from llama_jax import quantise
+from llama_jax.block_types import LAYOUTS, RUN
+from llama_jax.kernels import gemv
 
 
-def unpack(blocks: quantise.Blocks) -> np.ndarray:
-    """The GGUF bytes [N, K/32, bytes a block] of blocks: the inverse of `quantise.pack`."""
-    data, layout = np.asarray(blocks.data), quantise.LAYOUTS[blocks.kind]
-    split = 4 * quantise.ROWS * layout.vectors
-    groups, columns, _ = data.shape
-    vectors = data[..., :split].reshape(groups, columns, layout.vectors, quantise.ROWS, 4).transpose(0, 3, 1, 2, 4)
-    scales = data[..., split:].reshape(groups, columns, layout.scales, quantise.ROWS, 2).transpose(0, 3, 1, 2, 4)
-    rows = [part.reshape(groups * quantise.ROWS, columns, -1) for part in (scales, vectors)]
-    return np.concatenate(rows, axis=-1)[: blocks.shape[0]]
+def random_bytes(kind: str, n: int, blocks: int, seed: int = 0, scale=1.0) -> np.ndarray:
+    """The bytes [N, B, bytes a block] of a GGUF tensor: every code, and scales of both signs."""
+    rng, layout = np.random.default_rng(seed), LAYOUTS[kind]
+    raw = rng.integers(0, 256, (n, blocks, layout.row), np.uint8)
+    return with_scales(raw, kind, rng.standard_normal((n, blocks, layout.halves)) * scale)
+
+
+def with_scales(raw: np.ndarray, kind: str, scales) -> np.ndarray:
+    """The same bytes with other float16 scales [N, B, 1-or-2]."""
+    raw, size = raw.copy(), 2 * LAYOUTS[kind].halves
+    place = np.s_[..., -size:] if kind == "q6_k" else np.s_[..., :size]
+    raw[place] = np.ascontiguousarray(np.broadcast_to(scales, (*raw.shape[:2], size // 2)), np.float16).view(np.uint8)
+    return raw
+
+
+def weight(kind: str, n: int, k: int, seed: int = 0, scale: float = 1.0) -> quantise.Blocks:
+    """A matrix of random bytes that the kernel multiplies. Missing columns of a block of 32 are quantised zeros, as
+    `pack` wants them; K is rounded up to whole blocks of 256."""
+    columns = LAYOUTS[kind].columns
+    raw = random_bytes(kind, n, -(-k // columns), seed, scale)
+    return replace(quantise.pack(raw, kind, k if columns == 32 else None), product=gemv.product)
 
 
 def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(int8 values [... K/32 32], float32 scales [... K/32]) of activations [... K]: each block over its largest over
     127, to nearest even. K is filled up with zeros."""
     x = np.asarray(x, np.float32)
-    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % quantise.COLUMNS)]).reshape(
-        *x.shape[:-1], -1, quantise.COLUMNS
-    )
+    x = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % RUN)]).reshape(*x.shape[:-1], -1, RUN)
     largest = np.max(np.abs(x), axis=-1)
     heard = largest >= quantise.FAINT
     inverse = np.where(heard, np.float32(127) / np.where(heard, largest, 1), 0).astype(np.float32)
@@ -33,21 +47,8 @@ def quantise_activations(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def reference_product(x: np.ndarray, blocks: quantise.Blocks) -> np.ndarray:
-    """x @ blocks.T in the arithmetic of the kernels, float64 [... N]: integers within a block of quantised activations
-    and weights, d_x d_w Σ q_x q_w (+ m d_x Σ q_x) summed over the blocks of a row in float64."""
-    layout, raw = quantise.LAYOUTS[blocks.kind], unpack(blocks)
-    scales = np.ascontiguousarray(raw[..., : 2 * layout.scales]).view(np.float16).astype(np.float64)
-    qs = raw[..., 2 * layout.scales :]
-    if blocks.kind == "q8_0":
-        weights = qs.view(np.int8).astype(np.float64)
-    else:
-        weights = np.concatenate([qs & 15, qs >> 4], axis=-1).astype(np.float64) - (8 if blocks.kind == "q4_0" else 0)
+def reference_product(x: np.ndarray, blocks: quantise.Blocks | quantise.Joined) -> np.ndarray:
+    """x @ blocks.T in the arithmetic of the kernels, float64 [... N]: rounded activations times the weights."""
     q, d = quantise_activations(x)
-    q, d = q.astype(np.float64), d.astype(np.float64)
-    result = np.einsum(
-        "...bc,nbc,...b,nb->...n", q, weights, d, scales[..., 0], optimize=["einsum_path", (0, 2), (0, 1), (0, 1)]
-    )
-    if blocks.kind == "q4_1":
-        result += (d * q.sum(-1)) @ scales[..., 1].T
-    return result
+    rounded = (q.astype(np.float64) * d[..., None].astype(np.float64)).reshape(*q.shape[:-2], -1)
+    return rounded[..., : blocks.shape[1]] @ np.asarray(blocks.dequantised(), np.float64).T

@@ -1,6 +1,7 @@
 """The fused step equals a float64 reference of the same arithmetic, on every shape of model that it takes and refuses
 the others."""
 
+import itertools
 from dataclasses import replace
 
 import jax
@@ -9,12 +10,22 @@ import numpy as np
 import pytest
 
 from llama_jax import config, quantise
+from llama_jax.block_types import LAYOUTS
 from llama_jax.config import RopeScaling
 from llama_jax.kernels import fused
 from llama_jax.plumbing.errors import UserError
 from tests.conftest import relative_error
-from tests.kernels import reference
-from tests.kernels.models import LLAMA_3, packed, program, quantised, random_cache, small, unpacked
+from tests.kernels import products, reference
+from tests.kernels.models import (
+    LLAMA_3,
+    packed,
+    program,
+    quantised,
+    random_cache,
+    random_model,
+    small,
+    unpacked,
+)
 
 EXACT = 1e-5  # relative; what is left is the order of float32 sums
 FLIPPED = 0.06  # at most: a few activations of a hundred off by one in 127
@@ -81,12 +92,40 @@ def test_kinds_of_four_bits_with_a_vocabulary_of_eight(kind, family):
     equals_the_reference(small(family), model)
 
 
-@pytest.mark.parametrize("kind", ["q4_0", "q4_1"])
-def test_an_embedding_of_four_bits(kind):
-    """As files of other makers have it."""
-    model = quantised(small(), kind)
-    table = quantise.from_float(np.asarray(model.embeddings.weight.dequantised()), kind)
-    equals_the_reference(small(), replace(model, embeddings=replace(model.embeddings, weight=table)))
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_every_matrix_of_a_layer_of_another_type(family):
+    """q, k, v, gate and up of different types in one layer, another order of them in the next; a table of 6 bits."""
+    cfg = small(family, hidden_size=256, intermediate_size=256, num_attention_heads=8, head_dim=32)
+    equals_the_reference(cfg, mixed(cfg))
+
+
+def mixed(cfg):
+    """A model of all types in turn, in random bytes."""
+    model, turn = random_model(cfg), itertools.cycle(sorted(LAYOUTS))
+
+    def matrix(n, k):
+        return products.weight(kind := next(turn), n, k, seed=n, scale=0.03 / LAYOUTS[kind].columns ** 0.5)
+
+    d, f, queries = cfg.hidden_size, cfg.intermediate_size, cfg.num_attention_heads * cfg.head_dim
+    keys = cfg.num_key_value_heads * cfg.head_dim
+
+    def changed(layer):
+        qkv = quantise.Joined((matrix(queries, d), matrix(keys, d), matrix(keys, d)))
+        attention = replace(layer.attention, qkv=qkv, o=matrix(d, queries))
+        gate_up = quantise.Joined((matrix(f, d), matrix(f, d)))
+        return replace(layer, attention=attention, ffn=replace(layer.ffn, gate_up=gate_up, down=matrix(d, f)))
+
+    layers = tuple(map(changed, model.layers))
+    table = products.weight("q6_k", cfg.vocab_size, d, scale=0.01)
+    return replace(model, embeddings=replace(model.embeddings, weight=table), layers=layers)
+
+
+@pytest.mark.parametrize("kind", sorted(LAYOUTS))
+def test_an_embedding_of_every_type(kind):
+    """Its rows are looked up, and a head that has none of its own multiplies by it."""
+    cfg = small(hidden_size=max(64, LAYOUTS[kind].columns))
+    table = products.weight(kind, cfg.vocab_size, cfg.hidden_size, scale=0.05)
+    equals_the_reference(cfg, replace(quantised(cfg), embeddings=replace(quantised(cfg).embeddings, weight=table)))
 
 
 @pytest.mark.parametrize(

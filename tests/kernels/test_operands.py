@@ -40,7 +40,13 @@ GEMV = {  # what is wrong: operands, results, attributes
     ],
     "weight must be uint8": [
         ([X, w], GOOD, {})
-        for w in (W.reshape(-1), W.astype(np.int8), W[0], W[..., :287], *(np.zeros((2, 2, n), U8) for n in (0, 576)))
+        for w in (
+            W.reshape(-1),
+            W.astype(np.int8),
+            W[0],
+            W[..., :287],
+            *(np.zeros((2, 2, n), U8) for n in (0, 576, 1152)),
+        )
     ],
     "result must be float32": [
         ([X, W], result, {})
@@ -249,14 +255,14 @@ SPOILT = {
             in_table(layer, matrix, 0, lambda _, place=place: place)
             for place in (-1, -(2**31), 2**31 - 1, 10**6)
             for layer in range(2)
-            for matrix in range(4)
+            for matrix in range(7)
         ),
         *(in_table(1, 2, 3, lambda _, kind=kind: kind) for kind in (0, -544, 287, 545, 2**31 - 1)),
         *(
             in_table(layer, matrix, column, lambda size, by=by: size + by)
             for by in (1, -1, 2**30)
             for layer in range(2)
-            for matrix in range(4)
+            for matrix in range(7)
             for column in (1, 2)
         ),
     ],

@@ -3,19 +3,15 @@ sequence, or of several sequences (`operands`, `step`)."""
 
 from __future__ import annotations
 
-from numba import types
-
 from llama_jax.kernels.native import layout, step, team
+from llama_jax.kernels.native.block_types import COLUMNS, ROWS, expand_run, runs_of
 from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, describe, executes, failure, number, result, size
-from llama_jax.kernels.native.halves import load_half
-from llama_jax.kernels.native.lanes import store
 from llama_jax.kernels.native.layout import p
 from llama_jax.kernels.native.machine import (
     address_of,
     entry,
     function,
     load_f32,
-    load_i8,
     load_i32,
     stack,
     store_f32,
@@ -42,40 +38,20 @@ from llama_jax.kernels.native.operands import (
     sequences_of,
     tokens_of,
 )
-from llama_jax.kernels.native.products import COLUMNS, Q4_1, Q8_0, ROWS
 
 PARTS, HEAD_PARTS = 2, 8  # parts a thread of a product, and of the head's
-f4 = types.float32
 helper_address = address_of("llama_jax_fused_help")
 no_memory = text("fused: out of memory")
-_lanes = stack(64)
 _sizes = stack(team.PHASES)  # a state's parameters, before there is one
 
 
 @function
-def embed(buffer, token, blocks, to):
+def embed(buffer, token, runs, to):
     """A row of a quantised table as float32."""
     kind = size(buffer, 2)
-    row, lane = data(buffer) + token // ROWS * blocks * kind, token % ROWS
-    lanes = _lanes()
-    for b in range(blocks):
-        at = row + kind * b
-        if kind == Q8_0:
-            store(lanes, load_half(at + 512))
-            scale = load_f32(lanes + 4 * lane)
-            for j in range(COLUMNS):
-                store_f32(to + 4 * (COLUMNS * b + j), scale * f4(load_i8(at + 64 * (j // 4) + 4 * lane + j % 4)))
-            continue
-        store(lanes, load_half(at + 256))
-        scale, offset = load_f32(lanes + 4 * lane), f4(0)
-        if kind == Q4_1:
-            store(lanes, load_half(at + 288))
-            offset = load_f32(lanes + 4 * lane)
-        for j in range(ROWS):
-            both = types.int32(load_i8(at + 64 * (j // 4) + 4 * lane + j % 4)) & 255
-            for half, code in ((0, both & 15), (1, both >> 4)):
-                value = scale * f4(code) + offset if kind == Q4_1 else scale * f4(code - 8)
-                store_f32(to + 4 * (COLUMNS * b + ROWS * half + j), value)
+    row, many = data(buffer) + token // ROWS * size(buffer, 1) * kind, runs_of(kind)
+    for run in range(runs):
+        expand_run(row + kind * (run // many), kind, run % many, token % ROWS, to + 4 * COLUMNS * run)
 
 
 @entry

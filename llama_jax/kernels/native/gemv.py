@@ -1,6 +1,6 @@
 """`llama_jax_gemv`: x float32 [M, K] and a weight in, x times the weight's rows float32 [M, N] out.
 
-The weight is uint8 blocks [G, K/32, bytes of the 16 rows of a block].
+The weight is uint8 groups [G, K/32 or K/256, bytes of the 16 rows of a block] (`block_types`).
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from numba import types
 
 from llama_jax.kernels.native import team
+from llama_jax.kernels.native.block_types import COLUMNS, ROWS, known, runs_of
 from llama_jax.kernels.native.ffi import F32, U8, argument, counts, data, executes, failure, fits, result, size
 from llama_jax.kernels.native.machine import address_of, entry, function, load_f32, stack, store_f32, text
-from llama_jax.kernels.native.products import COLUMNS, ROWS, activation_bytes, known, multiply, round_blocks
+from llama_jax.kernels.native.products import activation_bytes, multiply, round_blocks
 
 WORTH_HELP = 1 << 19  # bytes of weights times rows below which waking a helper takes longer than its share
 PARTS = 4  # parts a thread
@@ -19,7 +20,9 @@ p = team.parameter  # short: every line reads some
 helper_address = address_of("llama_jax_gemv_help")
 bad_counts = text("gemv takes two operands, gives one result and has no attributes")
 bad_x = text("gemv: x must be float32 [M, K], aligned to 4 bytes")
-bad_weights = text("gemv: the weight must be uint8 [N/16, K/32, 288, 320 or 544]: blocks of Q4_0, Q4_1 or Q8_0")
+bad_weights = text(
+    "gemv: the weight must be uint8 [N/16, blocks a row, bytes of 16 rows]: blocks of a type that is known"
+)
 bad_result = text("gemv: the result must be float32 [M, N], N within the weight's last group of 16 rows")
 bad_columns = text("gemv: x and the weight have different numbers of columns")
 no_memory = text("gemv: out of memory")
@@ -38,10 +41,10 @@ def problem(frame):
     if not fits(w, U8, 3, 1) or not known(size(w, 2)):
         return bad_weights()
     rows = size(out, 1) if fits(out, F32, 2, 4) else -1
-    groups, blocks = (rows + ROWS - 1) // ROWS, (size(x, 1) + COLUMNS - 1) // COLUMNS
+    groups, runs = (rows + ROWS - 1) // ROWS, (size(x, 1) + COLUMNS - 1) // COLUMNS
     if rows < 1 or size(out, 0) != size(x, 0) or size(w, 0) != groups:
         return bad_result()
-    return 0 if size(w, 1) == blocks else bad_columns()
+    return 0 if size(w, 1) * runs_of(size(w, 2)) == runs else bad_columns()
 
 
 @function
@@ -77,7 +80,11 @@ def work(state, me):
         if part >= parts:
             break
         for g in range(team.share(groups, parts, part), team.share(groups, parts, part + 1)):
-            w, to, kept = p(state, W) + g * blocks * kind, p(state, OUT) + 4 * ROWS * g, min(n - ROWS * g, ROWS)
+            w, to, kept = (
+                p(state, W) + g * (blocks // runs_of(kind) * kind),
+                p(state, OUT) + 4 * ROWS * g,
+                min(n - ROWS * g, ROWS),
+            )
             multiply(w, kind, blocks, p(state, ROUNDED), rows, 0, 0, to, 4 * n, kept)
         team.done(state, MULTIPLY)
     team.wait(state, MULTIPLY, parts, 0, 0)
@@ -114,7 +121,7 @@ def handler(frame):
     team.set_parameter(state, BLOCKS, blocks)
     team.set_parameter(state, SIZE, kind)
     team.set_parameter(state, ROUNDED, team.shared(state, 2))
-    threads = 1 if m * groups * blocks * kind < WORTH_HELP else team.threads(frame, groups)
+    threads = 1 if m * groups * size(w, 1) * kind < WORTH_HELP else team.threads(frame, groups)
     team.set_parameter(state, ROW_PARTS, 1 if threads == 1 else min(PARTS * threads, m))
     team.set_parameter(state, GROUP_PARTS, 1 if threads == 1 else min(PARTS * threads, groups, team.MOST))
     team.invite(frame, state, helper_address(), threads - 1)

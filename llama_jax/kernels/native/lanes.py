@@ -8,8 +8,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import overload
 
-from llama_jax.kernels.native.machine import F32, I32, function, pointer
-from llama_jax.kernels.native.vectors import FLOATS, INTEGERS, F, I, every, llvm, operation, spread, vector_load
+from llama_jax.kernels.native.machine import F32, I8, I32, function, pointer
+from llama_jax.kernels.native.vectors import FLOATS, INTEGERS, LANES, F, I, every, llvm, operation, spread, vector_load
 
 
 @operation(FLOATS, types.int64)
@@ -151,6 +151,30 @@ def operators():
     @overload(operator.truediv)
     def _(x, y):
         return (lambda x, y: divide(x, y)) if x is FLOATS and y is FLOATS else None
+
+
+@operation(INTEGERS, types.int64)
+def load_unsigned(b, address):
+    """16 bytes, as the numbers 0 to 255."""
+    return b.zext(b.load(pointer(b, address, ir.VectorType(I8, LANES)), align=1), I)
+
+
+@operation(INTEGERS, types.int64)
+def load_signed(b, address):
+    """16 bytes, as the numbers -128 to 127."""
+    return b.sext(b.load(pointer(b, address, ir.VectorType(I8, LANES)), align=1), I)
+
+
+@operation(INTEGERS, INTEGERS, types.int32, types.int32)
+def field(b, x, at, mask):
+    """The bits of `mask` from bit `at` on."""
+    return b.and_(b.lshr(x, spread(b, at, I)), spread(b, mask, I))
+
+
+@operation(INTEGERS, INTEGERS, types.int32)
+def raised(b, x, by):
+    """x 2^by."""
+    return b.shl(x, spread(b, by, I))
 
 
 @operation(INTEGERS, INTEGERS, INTEGERS)

@@ -15,11 +15,12 @@ from numba import types
 
 from llama_jax.kernels.native import team
 from llama_jax.kernels.native.attention import CHUNK, HEADER
+from llama_jax.kernels.native.block_types import COLUMNS, ROWS
 from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, size
 from llama_jax.kernels.native.machine import function, load_f32, load_i32
 from llama_jax.kernels.native.operands import MATRICES, NORMS, POSITION
 from llama_jax.kernels.native.operands import TOKENS as IDS
-from llama_jax.kernels.native.products import COLUMNS, ROWS, activation_bytes
+from llama_jax.kernels.native.products import activation_bytes
 
 f4 = types.float32
 p = team.parameter  # short: every line reads some
@@ -30,7 +31,7 @@ ID, COS_AT, SIN_AT = range(18, 21)  # of the first row
 CACHED_HEADS = 21  # key heads that the cache has a layer, of all its sequences
 X0, X1, QKV, PIECES, ACT, BEST, WEIGHTS = range(22, 29)
 ATTENTION_NORM, FFN_NORM = range(2)
-MATRIX_QKV, MATRIX_O, GATE_UP, DOWN = range(MATRICES)
+QUERY, KEY, VALUE, MATRIX_O, GATE, UP, DOWN = range(MATRICES)
 
 
 @function

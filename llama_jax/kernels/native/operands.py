@@ -5,8 +5,9 @@ Operands: tokens int32 [B, T], position int32 [B] of each sequence's first, belo
 cache int32 [B], rising, cos and sin float32 [B T, h/2] of all positions, embedding and head as blocks, final norm
 float32 [D], keys float16 [L, C K, S/16, h, 16] and values float16 [L, C K, S, h] of C sequences, by position; then of
 all layers norms float32 [L, 2, D] (attention's,
-feed-forward's), blocks uint8 [bytes], a table int32 [L, 4, 4] of what each layer's qkv, o, gate_up and down are within
-them (where it begins in units of 64 bytes; its sizes [N/16, K/32, bytes]), and qkv biases float32 [L, N].
+feed-forward's), blocks uint8 [bytes], a table int32 [L, 7, 4] of what each layer's q, k, v, o, gate, up and down are
+within them (where it begins in units of 64 bytes; its sizes [N/16, blocks a row, bytes of 16 rows]), and qkv biases
+float32 [L, N].
 Results: logits float32 [M, V], of every row (M = B T), of each sequence's last (M = B) or of none (M = 0), which mean
 nothing for padding; the best of each int32 [M]; keys and values, the operands themselves.
 Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H, key_heads
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 from numba import types
 
+from llama_jax.kernels.native.block_types import COLUMNS, ROWS, known, runs_of
 from llama_jax.kernels.native.ffi import (
     F16,
     F32,
@@ -34,10 +36,9 @@ from llama_jax.kernels.native.ffi import (
     size,
 )
 from llama_jax.kernels.native.machine import function, load_i32, text
-from llama_jax.kernels.native.products import COLUMNS, ROWS, holds, known
 
 FIXED = 13  # operands, biases apart
-MATRICES, ENTRIES, UNIT = 4, 4, 64  # a layer's matrices; numbers of one in the table; bytes of its place's unit
+MATRICES, ENTRIES, UNIT = 7, 4, 64  # a layer's matrices; numbers of one in the table; bytes of its place's unit
 MOST = 1 << 20  # heads, and rows: with more, products of sizes could overflow and fit by chance
 TOKENS, POSITION, CACHED, COS, SIN, EMBEDDING, HEAD, NORM, KEYS, VALUES, NORMS, BLOCKS, TABLE = range(FIXED)
 BIASES = FIXED  # where there are some
@@ -57,11 +58,12 @@ bad_sizes = text(
     " multiple of key heads"
 )
 bad_table = text(
-    "fused: embedding and head must be blocks [V/16, D/32, bytes] of Q4_0, Q4_1 or Q8_0, and the norm float32 [D]"
+    "fused: embedding and head must be blocks [V/16, blocks a row, bytes of 16 rows] of a known type, and the norm"
+    " float32 [D]"
 )
 bad_layers = text(
     "fused: the layers' weights must be norms float32 [L, 2, D], blocks uint8 [bytes], a table int32 [L,"
-    " 4, 4] of matrices in them, and"
+    " 7, 4] of matrices in them, and"
     " biases float32 [L, N] where there are some"
 )
 bad_matrix = text(
@@ -209,7 +211,9 @@ def blocks_fit(buffer, rows, columns):
     """Whether this is a quantised weight [rows, columns]; its rows up to a group's end."""
     if not fits(buffer, U8, 3, 1) or not known(size(buffer, 2)):
         return False
-    return size(buffer, 0) == (rows + ROWS - 1) // ROWS and size(buffer, 1) * COLUMNS == columns
+    return (
+        size(buffer, 0) == (rows + ROWS - 1) // ROWS and size(buffer, 1) * runs_of(size(buffer, 2)) * COLUMNS == columns
+    )
 
 
 @function
@@ -242,6 +246,13 @@ def layers_fit(frame, d, qkv):
 
 
 @function
+def holds(size, place, groups, blocks, kind):
+    """Whether an array of so many bytes has a weight at `place`; no product of sizes may overflow on the way."""
+    room = size - place
+    return 0 <= place < size and 1 <= blocks <= room and groups <= room // (blocks * kind)
+
+
+@function
 def matrices_fit(frame, d, dim, heads, kv):
     """Whether every matrix in the table has the sizes that it must have and lies within the blocks."""
     room, f = size(argument(frame, BLOCKS), 0), feed_forward(frame)
@@ -249,10 +260,10 @@ def matrices_fit(frame, d, dim, heads, kv):
         return False
     for layer in range(size(argument(frame, TABLE), 0)):
         for i in range(MATRICES):
-            rows = (heads + 2 * kv) * dim if i == 0 else 2 * f if i == 2 else d
-            columns = heads * dim if i == 1 else f if i == 3 else d
+            rows = rows_of_matrix(i, d, f, heads * dim, kv * dim)
+            columns = heads * dim if i == 3 else f if i == 6 else d
             groups, blocks, kind = matrix(frame, layer, i, 1), matrix(frame, layer, i, 2), matrix(frame, layer, i, 3)
-            if groups != (rows + ROWS - 1) // ROWS or blocks * COLUMNS != columns or not known(kind):
+            if groups * ROWS != rows or not known(kind) or blocks * runs_of(kind) * COLUMNS != columns:
                 return False
             if not holds(room, UNIT * matrix(frame, layer, i, 0), groups, blocks, kind):
                 return False
@@ -260,9 +271,19 @@ def matrices_fit(frame, d, dim, heads, kv):
 
 
 @function
+def rows_of_matrix(i, d, f, queries, keys):
+    """Rows of a layer's i-th matrix."""
+    if i == 0:
+        return queries
+    if i <= 2:
+        return keys
+    return f if i == 4 or i == 5 else d
+
+
+@function
 def matrix(frame, layer, i, j):
-    """The j-th number of a layer's i-th matrix (0 qkv, 1 o, 2 gate_up, 3 down): its place in units, then groups of
-    rows, blocks a row, bytes of both."""
+    """The j-th number of a layer's i-th matrix (q, k, v, o, gate, up, down): its place in units, then groups of rows,
+    blocks a row, bytes of both."""
     return types.int64(load_i32(data(argument(frame, TABLE)) + 4 * (ENTRIES * (MATRICES * layer + i) + j)))
 
 

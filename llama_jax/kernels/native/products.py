@@ -1,8 +1,9 @@
-"""Products with quantised blocks of 16 rows × 32 columns (`llama_jax.quantise.Blocks`).
+"""Products with quantised blocks of 16 rows (`llama_jax.quantise.Blocks`).
 
-Activations are rounded to int8 per 32 columns, as llama.cpp does, but with float32 scales; products of bytes are summed
-exactly in int32 within a block, and blocks in float32, in order: a row's result does not depend on what other rows
-there are. Activations of M rows of n = K/32 blocks are q int8, d float32 scale, s float32 scale times sum, t int32 sum.
+Activations are rounded to int8 per run of 32 columns, as llama.cpp does, but with float32 scales; products of bytes are
+summed exactly in int32 within a run, and runs in float32, in order: a row's result does not depend on what other rows
+there are. Activations of M rows of n = K/32 runs are q int8, d float32 scale, s float32 scale times sum, t two int16:
+the sum of the first 16, then that of all.
 
 Rows go through a product in tiles of 8, then of 4, 2 and 1 (`tile_of`), for which a weight is unpacked once. A tile of
 m rows that begins with row r has its q at 32 n r, [n, m, 32], and its d, s, t at 4 n r, [n, m].
@@ -12,39 +13,34 @@ from __future__ import annotations
 
 from numba import types
 
-from llama_jax.kernels.native.halves import load_half
+from llama_jax.kernels.native.block_types import (
+    COLUMNS,
+    Q4_0,
+    Q4_1,
+    Q4_K,
+    Q5_0,
+    Q5_1,
+    Q5_K,
+    Q6_K,
+    Q8_0,
+    ROWS,
+    RUNS,
+)
 from llama_jax.kernels.native.lanes import (
     count,
     float_of_bits,
-    fma,
     larger_integer,
     largest_integer,
     load,
     magnitude,
     nearest,
     splat,
-    splat_integer,
     store,
-    to_floats,
     to_integers,
 )
-from llama_jax.kernels.native.machine import function, load_f32, load_i32, stack, store_f32, store_i32
-from llama_jax.kernels.native.octets import (
-    absolute,
-    dot4,
-    high,
-    load_bytes,
-    load_four,
-    low,
-    plus_128,
-    prefetch,
-    store_bytes,
-    with_sign_of,
-)
-from llama_jax.kernels.native.vectors import ISA
+from llama_jax.kernels.native.machine import function, load_f32, stack, store_f32, store_i32
+from llama_jax.kernels.native.octets import prefetch, store_bytes
 
-ROWS, COLUMNS = 16, 32  # sizes of a block
-Q4_0, Q4_1, Q8_0 = 288, 320, 544  # bytes of a block, by which kinds are told apart
 TILE = 8  # rows of activations at most that meet a weight at once
 # bytes that weights are asked for before they are used: a row computes little, so its loads run ahead by themselves
 AHEAD, AHEAD_OF_ROWS = 2048, 4096
@@ -65,10 +61,11 @@ def quantise(x, blocks, m, q, d, s, t):
         left, right = to_integers(nearest(first * inverse)), to_integers(nearest(second * inverse))
         store_bytes(q + 32 * m * b, left)
         store_bytes(q + 32 * m * b + 16, right)
-        whole = count(left + right)
+        half = count(left)
+        whole = half + count(right)
         store_f32(d + 4 * m * b, scale)
         store_f32(s + 4 * m * b, scale * f4(whole))
-        store_i32(t + 4 * m * b, whole)
+        store_i32(t + 4 * m * b, whole << i4(16) | half & i4(0xFFFF))
 
 
 @function
@@ -102,52 +99,9 @@ def round_blocks(x, many, first, blocks, at, rows, row):
     quantise(x, many, m, q + COLUMNS * place, d + 4 * place, s + 4 * place, t + 4 * place)
 
 
-@function
-def nibbles(w, q, start):
-    """start + dot products of 16 rows of 32 unsigned 4-bit weights."""
-    for v in range(4):
-        packed = load_bytes(w + 64 * v)
-        start = dot4(start, low(packed), load_four(q + 4 * v))
-        start = dot4(start, high(packed), load_four(q + 16 + 4 * v))
-    return start
-
-
-@function
-def octets(w, q, total):
-    """Dot products of 16 rows of 32 signed 8-bit weights; total: the sum of the activations."""
-    if ISA == "avx2":  # whose product of bytes saturates: signs go to the activations
-        lane_sums = splat_integer(i4(0))
-        for v in range(8):
-            packed = load_bytes(w + 64 * v)
-            lane_sums = dot4(lane_sums, absolute(packed), with_sign_of(load_four(q + 4 * v), packed))
-        return lane_sums
-    lane_sums = splat_integer(i4(-128) * total)
-    for v in range(8):
-        lane_sums = dot4(lane_sums, plus_128(load_bytes(w + 64 * v)), load_four(q + 4 * v))
-    return lane_sums
-
-
-@function
-def block_q4_0(w, q, d, s, t, total):
-    dots = to_floats(nibbles(w, q, splat_integer(i4(-8) * load_i32(t))))
-    return fma(dots, load_half(w + 256) * splat(load_f32(d)), total)
-
-
-@function
-def block_q4_1(w, q, d, s, t, total):
-    dots = to_floats(nibbles(w, q, splat_integer(i4(0))))
-    total = fma(load_half(w + 288), splat(load_f32(s)), total)
-    return fma(dots, load_half(w + 256) * splat(load_f32(d)), total)
-
-
-@function
-def block_q8_0(w, q, d, s, t, total):
-    dots = to_floats(octets(w, q, load_i32(t)))
-    return fma(dots, load_half(w + 512) * splat(load_f32(d)), total)
-
-
-def tile_for(m, size, block):
-    ahead = AHEAD if m == 1 else AHEAD_OF_ROWS
+def tile_for(m, size, run):
+    ahead, power = AHEAD if m == 1 else AHEAD_OF_ROWS, 3 if size >= Q4_K else 0  # 2^power runs a block
+    each = size >> power
 
     @function
     def tile(w, blocks, q, d, s, t, base, base_stride, to, stride, kept):
@@ -155,20 +109,20 @@ def tile_for(m, size, block):
         `multiply`."""
         a = b = c = e = f = g = h = i = splat(f4(0))
         for k in range(blocks):
-            at, x, n = w + size * k, q + COLUMNS * m * k, 4 * m * k
-            for line in range(0, size, 64):
-                prefetch(at + ahead + line)
-            a = block(at, x, d + n, s + n, t + n, a)
+            at, j, x, n = w + size * (k >> power), k & (1 << power) - 1, q + COLUMNS * m * k, 4 * m * k
+            for line in range(0, each, 64):
+                prefetch(w + each * k + ahead + line)
+            a = run(at, j, x, d + n, s + n, t + n, a)
             if m > 1:
-                b = block(at, x + 32, d + n + 4, s + n + 4, t + n + 4, b)
+                b = run(at, j, x + 32, d + n + 4, s + n + 4, t + n + 4, b)
             if m > 2:
-                c = block(at, x + 64, d + n + 8, s + n + 8, t + n + 8, c)
-                e = block(at, x + 96, d + n + 12, s + n + 12, t + n + 12, e)
+                c = run(at, j, x + 64, d + n + 8, s + n + 8, t + n + 8, c)
+                e = run(at, j, x + 96, d + n + 12, s + n + 12, t + n + 12, e)
             if m > 4:
-                f = block(at, x + 128, d + n + 16, s + n + 16, t + n + 16, f)
-                g = block(at, x + 160, d + n + 20, s + n + 20, t + n + 20, g)
-                h = block(at, x + 192, d + n + 24, s + n + 24, t + n + 24, h)
-                i = block(at, x + 224, d + n + 28, s + n + 28, t + n + 28, i)
+                f = run(at, j, x + 128, d + n + 16, s + n + 16, t + n + 16, f)
+                g = run(at, j, x + 160, d + n + 20, s + n + 20, t + n + 20, g)
+                h = run(at, j, x + 192, d + n + 24, s + n + 24, t + n + 24, h)
+                i = run(at, j, x + 224, d + n + 28, s + n + 28, t + n + 28, i)
         finish(a, base, to, kept)
         if m > 1:
             finish(b, base + base_stride, to + stride, kept)
@@ -189,8 +143,8 @@ def finish(sums, base, to, kept):
     store_some(to, sums + load(base) if base != 0 else sums, kept)
 
 
-def tiles_for(size, block):
-    one, two, four, eight = (tile_for(m, size, block) for m in (1, 2, 4, 8))
+def tiles_for(size):
+    one, two, four, eight = (tile_for(m, size, RUNS[size]) for m in (1, 2, 4, 8))
 
     @function
     def tiles(m, w, blocks, q, d, s, t, base, base_stride, to, stride, kept):
@@ -206,14 +160,14 @@ def tiles_for(size, block):
     return tiles
 
 
-tiles_q4_0, tiles_q4_1, tiles_q8_0 = (
-    tiles_for(*k) for k in ((Q4_0, block_q4_0), (Q4_1, block_q4_1), (Q8_0, block_q8_0))
-)
+tiles_q4_0, tiles_q4_1, tiles_q5_0, tiles_q5_1 = (tiles_for(size) for size in (Q4_0, Q4_1, Q5_0, Q5_1))
+tiles_q8_0, tiles_q4_k, tiles_q5_k, tiles_q6_k = (tiles_for(size) for size in (Q8_0, Q4_K, Q5_K, Q6_K))
 
 
 @function
 def multiply(w, size, blocks, at, rows, base, base_stride, to, stride, kept):
-    """A group of 16 rows, `blocks` blocks of `size` bytes from w on, times the rows of activations at `at`.
+    """A group of 16 rows, `blocks` runs of 32 columns of the type whose groups have `size` bytes, from w on, times the
+    rows of activations at `at`.
 
     Row r's 16 results, or the first `kept` of them, go to `to` + r `stride`, added to what stands at `base` + r
     `base_stride` where `base` is not 0; both are 0 else.
@@ -225,26 +179,23 @@ def multiply(w, size, blocks, at, rows, base, base_stride, to, stride, kept):
         x, dd, ss, tt = q + COLUMNS * place, d + 4 * place, s + 4 * place, t + 4 * place
         add = base + base_stride * row if base != 0 else 0
         out = to + stride * row
-        if size == Q4_1:
+        if size == Q4_K:
+            tiles_q4_k(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        elif size == Q6_K:
+            tiles_q6_k(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        elif size == Q5_0:
+            tiles_q5_0(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        elif size == Q4_1:
             tiles_q4_1(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        elif size == Q8_0:
+            tiles_q8_0(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
         elif size == Q4_0:
             tiles_q4_0(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+        elif size == Q5_K:
+            tiles_q5_k(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
         else:
-            tiles_q8_0(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
+            tiles_q5_1(m, w, blocks, x, dd, ss, tt, add, base_stride, out, stride, kept)
         row += m
-
-
-@function
-def known(size):
-    """Whether blocks of so many bytes are of a kind that there is a product for."""
-    return size in (Q4_0, Q4_1, Q8_0)
-
-
-@function
-def holds(size, place, groups, blocks, kind):
-    """Whether an array of so many bytes has a weight at `place`; no product of sizes may overflow on the way."""
-    room = size - place
-    return 0 <= place < size and 1 <= blocks <= room and groups <= room // (blocks * kind)
 
 
 @function

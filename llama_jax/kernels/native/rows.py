@@ -5,12 +5,13 @@ from __future__ import annotations
 from numba import types
 
 from llama_jax.kernels.native import layout, team
-from llama_jax.kernels.native.ffi import data, size
+from llama_jax.kernels.native.block_types import COLUMNS
+from llama_jax.kernels.native.ffi import DESCRIPTION, data, size
 from llama_jax.kernels.native.lanes import fma, load, splat, store, total
 from llama_jax.kernels.native.layout import p, rows_of
 from llama_jax.kernels.native.machine import function, square_root
 from llama_jax.kernels.native.octets import prefetch
-from llama_jax.kernels.native.products import COLUMNS, round_blocks
+from llama_jax.kernels.native.products import round_blocks
 
 f4 = types.float32
 FIRST = 32  # lines of 64 bytes that a thread asks for before it computes something short
@@ -39,10 +40,20 @@ def normalised_rows(state, x, w, hidden, scratch):
 
 
 @function
-def begins(state, me, buffer):
-    """Where in a weight the me-th thread begins to read."""
-    groups = size(buffer, 0)
-    return data(buffer) + team.share(groups, p(state, layout.THREADS), me) * size(buffer, 1) * size(buffer, 2)
+def group_at(buffer, group):
+    """The weight in which a group of rows lies, counted from the first of some that stand one below the other; its
+    number there."""
+    while group >= size(buffer, 0):
+        group -= size(buffer, 0)
+        buffer += DESCRIPTION
+    return buffer, group
+
+
+@function
+def begins(state, me, buffer, groups):
+    """Where in so many groups, of a weight or of some, the me-th thread begins to read."""
+    buffer, group = group_at(buffer, team.share(groups, p(state, layout.THREADS), me))
+    return data(buffer) + group * size(buffer, 1) * size(buffer, 2)
 
 
 @function

@@ -10,14 +10,15 @@ from __future__ import annotations
 from numba import types
 
 from llama_jax.kernels.native import layout, team
+from llama_jax.kernels.native.block_types import COLUMNS, ROWS
 from llama_jax.kernels.native.ffi import argument, data, size
 from llama_jax.kernels.native.heads import attention_parts, attention_phase, mixed
 from llama_jax.kernels.native.lanes import exponential, load, splat, store
 from llama_jax.kernels.native.layout import p, rows_of, weight
 from llama_jax.kernels.native.machine import free, function, malloc
 from llama_jax.kernels.native.operands import BIASES, HEAD
-from llama_jax.kernels.native.products import COLUMNS, ROWS, multiply, round_blocks
-from llama_jax.kernels.native.rows import ask, begins, first_part, normalised_rows, parts_of
+from llama_jax.kernels.native.products import multiply, round_blocks
+from llama_jax.kernels.native.rows import ask, begins, first_part, group_at, normalised_rows, parts_of
 from llama_jax.kernels.native.vocabulary import head_phase
 
 PHASES_PER_LAYER = 5
@@ -27,21 +28,38 @@ AHEAD = 512
 
 
 @function
-def product_phase(state, me, phase, buffer, columns, at, blocks, base, base_stride, to, after):
-    """All columns of a product of all rows, shared among the team. at: rounded activations. after: the weight that is
-    needed next."""
-    groups, w, kind = (columns + ROWS - 1) // ROWS, data(buffer), size(buffer, 2)
+def product_phase(state, me, phase, buffer, columns, at, runs, base, base_stride, to, after):
+    """All columns of a product of all rows, shared among the team. buffer: the weight, or the first of those whose
+    columns stand side by side. at: rounded activations. after: where this thread reads next."""
+    groups = (columns + ROWS - 1) // ROWS
     parts = parts_of(state, groups)
     while True:
         part = team.take_own(state, phase, parts, first_part(state, me, parts))
         if part >= parts:
             break
         for g in range(team.share(groups, parts, part), team.share(groups, parts, part + 1)):
-            here, add, out = w + g * blocks * kind, base + 4 * ROWS * g if base != 0 else 0, to + 4 * ROWS * g
-            kept = min(columns - ROWS * g, ROWS)
-            multiply(here, kind, blocks, at, rows_of(state), add, base_stride, out, 4 * columns, kept)
+            weight_of, group = group_at(buffer, g)
+            kind, add, out = size(weight_of, 2), base + 4 * ROWS * g if base != 0 else 0, to + 4 * ROWS * g
+            here, kept = data(weight_of) + group * size(weight_of, 1) * kind, min(columns - ROWS * g, ROWS)
+            multiply(here, kind, runs, at, rows_of(state), add, base_stride, out, 4 * columns, kept)
         team.done(state, phase)
-    team.wait(state, phase, parts, begins(state, me, after), AHEAD)
+    team.wait(state, phase, parts, after, AHEAD)
+
+
+@function
+def qkv_begins(state, me, layer):
+    groups = layout.qkv_columns(state) // ROWS
+    return begins(state, me, weight(state, layer, layout.QUERY), groups)
+
+
+@function
+def o_begins(state, me, layer):
+    return begins(state, me, weight(state, layer, layout.MATRIX_O), p(state, layout.D) // ROWS)
+
+
+@function
+def gate_begins(state, me, layer):
+    return begins(state, me, weight(state, layer, layout.GATE), p(state, layout.FF) // ROWS)
 
 
 @function
@@ -49,26 +67,24 @@ def qkv_phase(state, me, phase, layer, hidden, scratch):
     d, columns = p(state, layout.D), layout.qkv_columns(state)
     if team.over(state, phase, parts_of(state, (columns + ROWS - 1) // ROWS)):
         return
-    buffer, after = weight(state, layer, layout.MATRIX_QKV), weight(state, layer, layout.MATRIX_O)
-    ask(begins(state, me, buffer))
+    ask(qkv_begins(state, me, layer))
     normalised_rows(state, p(state, layout.X0), layout.norm(state, layer, layout.ATTENTION_NORM), hidden, scratch)
-    frame = p(state, layout.FRAME)
+    frame, buffer, after = p(state, layout.FRAME), weight(state, layer, layout.QUERY), o_begins(state, me, layer)
     base = data(argument(frame, BIASES)) + 4 * columns * layer if p(state, layout.BIAS) == 1 else 0
     product_phase(state, me, phase, buffer, columns, scratch, d // COLUMNS, base, 0, p(state, layout.QKV), after)
 
 
 @function
 def o_phase(state, me, phase, layer, hidden, room, scratch):
-    d, rows, blocks = p(state, layout.D), rows_of(state), p(state, layout.HEADS) * p(state, layout.DIM) // COLUMNS
+    d, rows, runs = p(state, layout.D), rows_of(state), p(state, layout.HEADS) * p(state, layout.DIM) // COLUMNS
     if team.over(state, phase, parts_of(state, d // ROWS)):
         return
-    buffer, after = weight(state, layer, layout.MATRIX_O), weight(state, layer, layout.GATE_UP)
-    ask(begins(state, me, buffer))
+    ask(o_begins(state, me, layer))
     for row in range(rows):
         mixed(state, row, room, hidden)
-        round_blocks(hidden, blocks, 0, blocks, scratch, rows, row)
-    x = p(state, layout.X0)
-    product_phase(state, me, phase, buffer, d, scratch, blocks, x, 4 * d, p(state, layout.X1), after)
+        round_blocks(hidden, runs, 0, runs, scratch, rows, row)
+    x, buffer, after = p(state, layout.X0), weight(state, layer, layout.MATRIX_O), gate_begins(state, me, layer)
+    product_phase(state, me, phase, buffer, d, scratch, runs, x, 4 * d, p(state, layout.X1), after)
 
 
 @function
@@ -79,30 +95,29 @@ def gate_up_phase(state, me, phase, layer, hidden, scratch):
     parts = parts_of(state, blocks)
     if team.over(state, phase, parts):
         return
-    buffer = weight(state, layer, layout.GATE_UP)
-    begin = 2 * team.share(blocks, p(state, layout.THREADS), me) * (d // COLUMNS) * size(buffer, 2)
-    ask(data(buffer) + begin)
+    ask(gate_begins(state, me, layer))
     normalised_rows(state, p(state, layout.X1), layout.norm(state, layer, layout.FFN_NORM), hidden, scratch)
     while True:
         part = team.take_own(state, phase, parts, first_part(state, me, parts))
         if part >= parts:
             break
         for b in range(team.share(blocks, parts, part), team.share(blocks, parts, part + 1)):
-            gated(state, buffer, b, scratch, hidden)
+            gated(state, layer, b, scratch, hidden)
         team.done(state, phase)
-    team.wait(state, phase, parts, begins(state, me, weight(state, layer, layout.DOWN)), AHEAD)
+    down = begins(state, me, weight(state, layer, layout.DOWN), d // ROWS)
+    team.wait(state, phase, parts, down, AHEAD)
 
 
 @function
-def gated(state, buffer, b, scratch, room):
+def gated(state, layer, b, scratch, room):
     """One run of 32 values in every row. room: gates [R, 16], ups [R, 16], values [R, 32]."""
-    rows, columns, blocks = rows_of(state), p(state, layout.D) // COLUMNS, p(state, layout.FF) // COLUMNS
-    w, kind, half = data(buffer), size(buffer, 2), p(state, layout.FF) // ROWS
+    rows, runs, blocks = rows_of(state), p(state, layout.D) // COLUMNS, p(state, layout.FF) // COLUMNS
+    gate, up = weight(state, layer, layout.GATE), weight(state, layer, layout.UP)
     ups, values, one = room + 64 * rows, room + 128 * rows, splat(f4(1))
     for i in range(2):
-        gate, up = w + (2 * b + i) * columns * kind, w + (half + 2 * b + i) * columns * kind
-        multiply(gate, kind, columns, scratch, rows, 0, 0, room, 64, ROWS)
-        multiply(up, kind, columns, scratch, rows, 0, 0, ups, 64, ROWS)
+        left, right = (2 * b + i) * size(gate, 1) * size(gate, 2), (2 * b + i) * size(up, 1) * size(up, 2)
+        multiply(data(gate) + left, size(gate, 2), runs, scratch, rows, 0, 0, room, 64, ROWS)
+        multiply(data(up) + right, size(up, 2), runs, scratch, rows, 0, 0, ups, 64, ROWS)
         for row in range(rows):
             x = load(room + 64 * row)
             store(values + 128 * row + 64 * i, x / (one + exponential(splat(f4(0)) - x)) * load(ups + 64 * row))
@@ -113,8 +128,11 @@ def gated(state, buffer, b, scratch, room):
 @function
 def down_phase(state, me, phase, layer):
     d, blocks, x = p(state, layout.D), p(state, layout.FF) // COLUMNS, p(state, layout.X1)
-    last = layer + 1 == p(state, layout.LAYERS)
-    after = argument(p(state, layout.FRAME), HEAD) if last else weight(state, layer + 1, layout.MATRIX_QKV)
+    if layer + 1 == p(state, layout.LAYERS):
+        head = argument(p(state, layout.FRAME), HEAD)
+        after = begins(state, me, head, size(head, 0))
+    else:
+        after = qkv_begins(state, me, layer + 1)
     buffer, at = weight(state, layer, layout.DOWN), p(state, layout.ACT)
     product_phase(state, me, phase, buffer, d, at, blocks, x, 4 * d, p(state, layout.X0), after)
 
@@ -130,8 +148,7 @@ def work(state, me):
         phase = PHASES_PER_LAYER * layer
         qkv_phase(state, me, phase, layer, hidden, scratch)
         attention_phase(state, phase + 1, layer, hidden)
-        after = weight(state, layer, layout.MATRIX_O)
-        team.wait(state, phase + 1, attention_parts(state), begins(state, me, after), AHEAD)
+        team.wait(state, phase + 1, attention_parts(state), o_begins(state, me, layer), AHEAD)
         o_phase(state, me, phase + 2, layer, hidden, room, scratch)
         gate_up_phase(state, me, phase + 3, layer, hidden, scratch)
         down_phase(state, me, phase + 4, layer)

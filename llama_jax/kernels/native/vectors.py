@@ -1,5 +1,5 @@
-"""Vectors as values: 16 floats, 16 integers, or 64 bytes (four for each of 16 lanes), and how an operation on them is
-made.
+"""Vectors as values: 16 floats, 16 integers, 64 bytes or 32 short integers (four or two for each of 16 lanes), and how
+an operation on them is made.
 
 Vectors are logical ones of 16 lanes, which LLVM splits where registers are narrower. `lanes`, `octets` and `halves`
 have the operations.
@@ -18,7 +18,9 @@ from llama_jax.kernels.native.machine import F16, F32, I8, I16, I32, declared, p
 # which instruction set the code is for; `llama_jax.kernels.build` sets it together with Numba's own target
 ISA = os.environ.get("LLAMA_JAX_KERNELS_FOR", "portable")
 LANES = 16
-F, I, B, H, S = (ir.VectorType(kind, n) for kind, n in ((F32, 16), (I32, 16), (I8, 64), (F16, 16), (I16, 16)))  # noqa: E741
+F, I, B, H, S, P = (  # noqa: E741
+    ir.VectorType(kind, n) for kind, n in ((F32, 16), (I32, 16), (I8, 64), (F16, 16), (I16, 16), (I16, 32))
+)
 
 
 class Vector(types.Type):
@@ -34,6 +36,7 @@ class VectorModel(models.PrimitiveModel):
 
 
 FLOATS, INTEGERS, BYTES = Vector("floats16", F), Vector("integers16", I), Vector("bytes64", B)
+PAIRS = Vector("pairs32", P)  # two 16-bit integers for each of 16 lanes
 
 
 def operation(result, *arguments):

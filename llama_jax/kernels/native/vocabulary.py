@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from llama_jax.kernels.native import layout, team
+from llama_jax.kernels.native.block_types import COLUMNS, ROWS
 from llama_jax.kernels.native.ffi import argument, data, result, size
 from llama_jax.kernels.native.lanes import largest, load
 from llama_jax.kernels.native.layout import p, rows_of
 from llama_jax.kernels.native.machine import function, load_f32, store_f32, store_i32
 from llama_jax.kernels.native.operands import HEAD, NORM
-from llama_jax.kernels.native.products import COLUMNS, ROWS, multiply, round_blocks
+from llama_jax.kernels.native.products import multiply, round_blocks
 from llama_jax.kernels.native.rows import ask, begins, first_part, normalised
 
 
@@ -20,13 +21,13 @@ def head_phase(state, me, phase, hidden, scratch):
     if wanted == 0 or team.over(state, phase, parts):
         return
     buffer, blocks, groups = argument(frame, HEAD), d // COLUMNS, (v + ROWS - 1) // ROWS
-    ask(begins(state, me, buffer))
+    ask(begins(state, me, buffer, groups))
     each = rows_of(state) // wanted
     for row in range(wanted):
         x = p(state, layout.X0) + 4 * d * (each * (row + 1) - 1)
         normalised(x, data(argument(frame, NORM)), d, layout.eps_of(state), hidden)
         round_blocks(hidden, blocks, 0, blocks, scratch, wanted, row)
-    logits, w, kind = data(result(frame, 0)), data(buffer), size(buffer, 2)
+    logits, w, kind, far = data(result(frame, 0)), data(buffer), size(buffer, 2), size(buffer, 1) * size(buffer, 2)
     while True:
         part = team.take_own(state, phase, parts, first_part(state, me, parts))
         if part >= parts:
@@ -34,7 +35,7 @@ def head_phase(state, me, phase, hidden, scratch):
         begin, end = team.share(groups, parts, part), team.share(groups, parts, part + 1)
         for g in range(begin, end):
             out, kept = logits + 4 * ROWS * g, min(v - ROWS * g, ROWS)
-            multiply(w + g * blocks * kind, kind, blocks, scratch, wanted, 0, 0, out, 4 * v, kept)
+            multiply(w + g * far, kind, blocks, scratch, wanted, 0, 0, out, 4 * v, kept)
         for row in range(wanted):
             mine, to = logits + 4 * v * row, p(state, layout.BEST) + 8 * (wanted * part + row)
             best = best_of(mine, ROWS * begin, min(ROWS * end, v))

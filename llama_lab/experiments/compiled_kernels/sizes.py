@@ -22,7 +22,7 @@ from llama_jax import checkpoint
 from llama_jax.placement import parse
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
-from llama_jax.quantise import LAYOUTS
+from llama_jax.quantise import ROUNDED
 from llama_lab.bench import available, frames, gate, passages, protocol, roofline, standings, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
@@ -59,8 +59,8 @@ class Sizes(Experiment):
                 parse(name)
         for name in self.size_files:
             model, _, kind = name.rpartition("/")
-            if kind not in LAYOUTS:
-                raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(LAYOUTS)}.")
+            if kind not in ROUNDED:
+                raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(ROUNDED)}.")
             passages.check_contexts(model, self.size_contexts, self.size_tokens)
             passages.check_contexts(model, [length + 2 for length in self.size_lengths], 2)
 

@@ -1,0 +1,198 @@
+"""GGUF's types of quantised blocks: what a block holds, how it stands in memory here, and its weights as numbers.
+
+A block is 32 or 256 neighbouring weights of one row with float16 scales
+(https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). With q a weight's code, and sc and m the codes of its
+run of 32 (q6_k: of 16):
+    q4_0  d (q - 8)     q5_0  d (q - 16)     q8_0  d q, q signed
+    q4_1  d q + m       q5_1  d q + m
+    q4_k  d sc q - dmin m        q5_k  the same        q6_k  d sc (q - 32), sc signed
+
+In memory 16 rows of a block stand together, so that a row is a SIMD lane. The bits are those of the file, in another
+order: a weight is expanded where it is used. A group of 16 rows is, for each run j of 32 columns,
+    4 vectors of 64 bytes: byte 4 r + i of vector v holds the low four bits of column 4 v + i of row r in its low half,
+      those of column 16 + 4 v + i in its high half (q8_0: 8 vectors, whose byte 4 r + i is column 4 v + i)
+    q5_*: one vector whose byte 4 r + i has the fifth bit of column 4 p + i as its bit p
+    q6_k: two vectors; byte 4 r + i of the h-th has the upper bits of column 16 h + 4 v + i as its bits 2 v and 2 v + 1
+then the codes of scales,
+    q4_k, q5_k: 128 bytes, byte 16 j + r the low four bits of sc and, above them, those of m of run j; 64 bytes, byte
+      16 c + r the upper two bits of sc and m of run 2 c, then those of run 2 c + 1, the first lowest
+    q6_k: 256 bytes, byte 32 j + 16 h + r the sc of the h-th half of run j
+and 16 float16 d, row by row, then 16 of m or dmin.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+ROWS, RUN = 16, 32  # rows of a group; columns that one vector of activations meets
+
+
+class Layout(NamedTuple):
+    """What one row of a block is made of: `columns` weights of `bits` bits, `codes` bytes of scales, `halves` float16
+    numbers."""
+
+    columns: int
+    bits: int
+    codes: int
+    halves: int
+
+    @property
+    def runs(self) -> int:
+        """Runs of 32 columns."""
+        return self.columns // RUN
+
+    @property
+    def row(self) -> int:
+        """Bytes of one row of a block, as in a GGUF file."""
+        return self.columns * self.bits // 8 + self.codes + 2 * self.halves
+
+    @property
+    def group(self) -> int:
+        """Bytes of the 16 rows of a block; no two types have the same."""
+        return ROWS * self.row
+
+
+LAYOUTS = {
+    "q4_0": Layout(32, 4, 0, 1),
+    "q4_1": Layout(32, 4, 0, 2),
+    "q5_0": Layout(32, 5, 0, 1),
+    "q5_1": Layout(32, 5, 0, 2),
+    "q8_0": Layout(32, 8, 0, 1),
+    "q4_k": Layout(256, 4, 12, 2),
+    "q5_k": Layout(256, 5, 12, 2),
+    "q6_k": Layout(256, 6, 16, 1),
+}
+ZERO = {"q4_0": 8, "q5_0": 16, "q6_k": 32}  # the code of a weight that is 0
+
+
+# Weights --------------------------------------------------------------------------------------------------------------
+
+
+def parts(data, layout: Layout):
+    """(weights uint8 [... B J bits 16 4], codes of scales uint8 [... B codes 16], scales float32 [... B 1-or-2 16]) of
+    groups [... B S]."""
+    at = RUN * layout.bits // 8 * ROWS * layout.runs
+    weights = data[..., :at].reshape(*data.shape[:-1], layout.runs, layout.bits, ROWS, 4)
+    codes = data[..., at : at + ROWS * layout.codes].reshape(*data.shape[:-1], layout.codes, ROWS)
+    halves = data[..., at + ROWS * layout.codes :].reshape(*data.shape[:-1], layout.halves, ROWS, 2)
+    return weights, codes, jax.lax.bitcast_convert_type(halves, jnp.float16).astype(jnp.float32)
+
+
+def expand(weights, codes, halves, kind: str):
+    """Weights float32 [... K] of rows: weights [... B J bits 4], codes [... B codes], halves [... B 1-or-2].
+
+    A product of few bits, so exact, and one sum, as in the `gguf` library: bit for bit its numbers.
+    """
+    q, d, low = columns(weights, kind), halves[..., :1, None], halves[..., 1:, None]
+    if codes.shape[-1] == 12:
+        scale, minimum = scale_codes(codes)
+        values = d * scale * q - low * minimum
+    elif codes.shape[-1]:
+        scale = jax.lax.bitcast_convert_type(codes, jnp.int8).astype(jnp.float32)
+        values = d * jnp.repeat(scale, 16, axis=-1).reshape(q.shape) * (q - ZERO[kind])
+    else:
+        values = d * (q - ZERO.get(kind, 0))
+        values = values + low if low.shape[-2] else values
+    return values.reshape(*values.shape[:-3], -1)
+
+
+def columns(weights, kind: str):
+    """The codes of weights in the order of their columns, as float32 [... J 32]."""
+    if kind == "q8_0":
+        signed = jax.lax.bitcast_convert_type(weights, jnp.int8)
+        return signed.reshape(*signed.shape[:-2], -1).astype(jnp.float32)
+    low = weights[..., :4, :].reshape(*weights.shape[:-2], ROWS)
+    q, above = jnp.concatenate([low & 15, low >> 4], axis=-1), weights[..., 4:, :]
+    if kind.startswith("q5"):
+        bits = above >> jnp.arange(8, dtype=jnp.uint8)[:, None] & 1
+    elif kind.startswith("q6"):
+        bits = above[..., None, :] >> jnp.arange(0, 8, 2, dtype=jnp.uint8)[:, None] & 3
+    else:
+        return q.astype(jnp.float32)
+    return (q | bits.reshape(q.shape) << 4).astype(jnp.float32)
+
+
+def scale_codes(codes):
+    """sc and m of each run, float32 [... 8 1], of 12 bytes [... 12]."""
+    low, above = codes[..., :8], jnp.repeat(codes[..., 8:], 2, axis=-1)
+    above = above >> jnp.tile(jnp.array([0, 4], jnp.uint8), 4)
+    return (
+        (value.astype(jnp.float32))[..., None]
+        for value in (low & 15 | (above & 3) << 4, low >> 4 | (above >> 2 & 3) << 4)
+    )
+
+
+# Bytes of a file, in NumPy --------------------------------------------------------------------------------------------
+
+
+def grouped(raw: np.ndarray, kind: str) -> np.ndarray:
+    """Groups [G, B, S] of a file's rows [N, B, bytes a block]; rows that fill the last group are zero bytes."""
+    layout, (n, blocks, size) = LAYOUTS[kind], raw.shape
+    if size != layout.row:
+        raise ValueError(f"a block of {kind} has {layout.row} bytes, not {size}")
+    if n % ROWS:
+        raw = np.concatenate([raw, np.zeros((-n % ROWS, blocks, size), np.uint8)])
+    groups = np.empty((len(raw) // ROWS, blocks, layout.group), np.uint8)
+    at = 0
+    for part, unit in zip(fields(raw, kind), (np.uint32, np.uint8, np.uint16), strict=True):
+        width = ROWS * part.shape[-1]
+        if not width:
+            continue
+        rows = np.ascontiguousarray(part).view(unit).reshape(-1, ROWS, blocks, part.shape[-1] // unit().itemsize)
+        groups[..., at : at + width].view(unit)[:] = rows.transpose(0, 2, 3, 1).reshape(*groups.shape[:2], -1)
+        at += width
+    return groups
+
+
+def fields(raw: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(weights in our order, codes of scales in our order, float16 numbers), bytes [N, B, …], of a file's blocks."""
+    layout, none = LAYOUTS[kind], raw[..., :0]
+    if kind == "q6_k":
+        low, above, codes, halves = np.split(raw, (128, 192, 208), axis=-1)
+        low, above = low.reshape(*low.shape[:-1], 2, 2, 32), above.reshape(*above.shape[:-1], 2, 1, 32)
+        q = (
+            np.concatenate([low & 15, low >> 4], axis=-2)
+            | (above >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3) << 4
+        )
+        return in_runs(q, layout), codes, halves
+    head = 2 * layout.halves
+    halves, rest = raw[..., :head], raw[..., head:]
+    if layout.codes:
+        codes, rest = packed_codes(rest[..., :12]), rest[..., 12:]
+        above, low = rest[..., :-128], rest[..., -128:].reshape(*raw.shape[:-1], 4, 1, 32)
+        q = np.concatenate([low & 15, low >> 4], axis=-2).reshape(*raw.shape[:-1], 8, 32)
+        if kind == "q5_k":
+            q |= (above[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+        return in_runs(q, layout), codes, halves
+    if layout.bits != 5:
+        return rest, none, halves
+    q = np.concatenate([rest[..., 4:] & 15, rest[..., 4:] >> 4], axis=-1)
+    return in_runs(q | np.unpackbits(rest[..., :4], axis=-1, bitorder="little") << 4, layout), none, halves
+
+
+def in_runs(q: np.ndarray, layout: Layout) -> np.ndarray:
+    """Codes of weights in the order of their columns as bytes [..., 4 bits J]."""
+    runs = q.reshape(*q.shape[:2], layout.runs, 2, 4, 4)  # halves of 16 columns, vectors, bytes
+    low = (runs[..., 0, :, :] & 15 | runs[..., 1, :, :] << 4).reshape(*runs.shape[:3], 16)
+    if layout.bits == 4:
+        above = low[..., :0]
+    elif layout.bits == 5:
+        above = np.packbits(runs.reshape(*runs.shape[:3], 8, 4) >> 4, axis=-2, bitorder="little")[..., 0, :]
+    else:
+        shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+        above = np.bitwise_or.reduce(runs >> 4 << shifts, axis=-2).reshape(*runs.shape[:3], 8)
+    return np.concatenate([low, above], axis=-1).reshape(*q.shape[:2], -1)
+
+
+def packed_codes(codes: np.ndarray) -> np.ndarray:
+    """A file's 12 bytes of scale codes, whose runs 4 to 7 lie scattered, in our order."""
+    first, second, third = np.split(codes, 3, axis=-1)
+    scale = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
+    minimum = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)
+    above = scale >> 4 | minimum >> 4 << 2
+    low = scale & 15 | minimum << 4
+    return np.concatenate([low, above[..., ::2] | above[..., 1::2] << 4], axis=-1)
