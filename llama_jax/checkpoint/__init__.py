@@ -77,6 +77,11 @@ class Checkpoint:
         return self.dtype if self.dtype in ("gguf", *ROUNDED) else own_blocks(self.origin) if self.origin else "q8_0"
 
 
+def requantised(source: Source) -> str | None:
+    """Which matrices kernels read in other blocks than they are stored in, one sentence; None where there are none."""
+    return quantised.requantised(source, jax.tree.leaves(names(source.config)))
+
+
 def own_blocks(source: Source) -> str:
     """ "gguf" where a model's file has blocks of its own for every matrix, else "q8_0"."""
     return "q8_0" if quantised.complaint(source, jax.tree.leaves(names(source.config))) else "gguf"

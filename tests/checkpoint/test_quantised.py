@@ -103,8 +103,7 @@ def test_a_file_of_mixed_types_is_read_as_it_is(tmp_path):
         ("q6_k",),
     )
     assert same(model.cast(own.params, np.float32), wide.params)
-    groups = jax.tree.leaves(names(own.config))
-    assert quantised.requantised(own.origin, groups) is None
+    assert checkpoint.requantised(own.origin) is None
     held = sum(w.nbytes for w in weights_of(own.params))  # with the rows that fill the table's last group
     assert tensors.size(own.origin, "gguf") <= held < 1.01 * tensors.size(own.origin, "gguf")
 
@@ -113,11 +112,11 @@ def test_what_has_no_kernel_is_named_with_what_becomes_of_it(tmp_path):
     write_mixed(tmp_path / "m.gguf", {"ffn_down": "F16", "token_embd": "BF16"})
     own = checkpoint.load(str(tmp_path / "m.gguf"), "gguf")
     layers = own.config.num_hidden_layers
-    line = quantised.requantised(own.origin, jax.tree.leaves(names(own.config)))
+    line = checkpoint.requantised(own.origin)
     assert line.startswith(f"{layers + 1} of {7 * layers + 1} matrices are stored as BF16 and F16")
     assert (own.params.layers[0].ffn.down.kinds, own.params.embeddings.weight.kinds) == (("q8_0",), ("q8_0",))
     assert checkpoint.load(str(tmp_path / "m.gguf")).blocks == "gguf"
-    assert "stored as float" in quantised.requantised(checkpoint.find(TINY), jax.tree.leaves(names(own.config))[:2])
+    assert "stored as float" in checkpoint.requantised(checkpoint.find(TINY))
 
 
 @pytest.mark.parametrize("name", ["step+gemv", "loop+fused"])
