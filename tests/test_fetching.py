@@ -418,6 +418,6 @@ def test_a_real_one_is_as_it_is_known(real_model, monkeypatch, name):
 @pytest.mark.slow("always")
 def test_the_smallest_of_its_family_answers(real_model, monkeypatch):
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(real_model(QWEN).parent.parent))
-    loaded = checkpoint.load("Qwen2.5-Coder-0.5B", "q8_0")
+    loaded = checkpoint.load("Qwen2.5-Coder-0.5B", "gguf")
     said, _ = text.generate_text("What is the capital of France? One word.", 8, model=loaded)
     assert "Paris" in said
