@@ -1,7 +1,9 @@
 """The line that says how far a model is loaded, in real processes: on a terminal, elsewhere, and not if unwanted."""
 
+import contextlib
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -17,14 +19,27 @@ AT_ONCE = (
 GENERATE = ("generate", "--token-ids", "1,2", "--model", TINY, "-n", "2", "--ignore-eos")
 
 
-def run(code, *arguments, stderr=subprocess.PIPE):
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, stdin=subprocess.DEVNULL, timeout=200)
+def command(*arguments):
+    return [sys.executable, "-c", AT_ONCE, *arguments]
+
+
+def on_a_terminal(stream, *arguments):
+    """(exit code, what is on the screen) of a process one of whose outputs is a terminal."""
+    ours, theirs = pty.openpty()
+    outputs = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) | {stream: theirs}
+    with subprocess.Popen(command(*arguments), stdin=subprocess.DEVNULL, **outputs) as child:
+        os.close(theirs)
+        shown = b""
+        with contextlib.suppress(OSError):  # the terminal's other end is closed
+            while part := os.read(ours, 1 << 16):
+                shown += part
+    os.close(ours)
+    return child.returncode, shown.decode()
 
 
 @pytest.mark.parametrize(("before", "said"), [((), 1), (("--quiet",), 0)])
 def test_a_file_gets_one_plain_line_unless_nobody_wants_it(before, said):
-    done = run(AT_ONCE, *before, *GENERATE, "--json")
+    done = subprocess.run(command(*before, *GENERATE, "--json"), stdin=subprocess.DEVNULL, capture_output=True)
     lines = done.stderr.decode().splitlines()
     assert done.returncode == 0
     assert len(lines) == said
@@ -32,12 +47,8 @@ def test_a_file_gets_one_plain_line_unless_nobody_wants_it(before, said):
 
 
 def test_a_terminal_gets_a_line_that_changes_and_goes():
-    ours, theirs = pty.openpty()
-    with os.fdopen(ours, "rb", buffering=0) as screen:
-        done = run(AT_ONCE, *GENERATE, stderr=theirs)
-        os.close(theirs)
-        shown = screen.read(1 << 16).decode()
-    assert done.returncode == 0
+    code, shown = on_a_terminal("stderr", *GENERATE)
+    assert code == 0
     first, *others = shown.split("\r")
     assert first == ""
     assert others[0].startswith("loading: ")
@@ -45,6 +56,21 @@ def test_a_terminal_gets_a_line_that_changes_and_goes():
     assert others[-1] == ""
     assert others[-2].isspace()
     assert len(others[-2]) >= max(map(len, others[:-2]))
+
+
+@pytest.mark.slow
+def test_an_answer_ends_with_what_it_took_and_a_rate_without_its_compiling():
+    code, shown = on_a_terminal("stdout", "generate", "Count to nine.", "-n", "12", "--ignore-eos")
+    last = " ".join(shown[shown.rindex("12 tokens") :].split())
+    assert code == 0
+    parts = r"\(import [\d.]+ m?s, load [\d.]+ m?s, compile [\d.]+ m?s, prompt [\d.]+ m?s\)"
+    line = rf"12 tokens · first after [\d.]+ m?s {parts} · then [\d.]+ tok/s \(without [\d.]+ m?s of compiling\)"
+    assert re.match(line, bare(last))
+
+
+def bare(text):
+    """Without what colours it."""
+    return re.sub("\x1b\\[[0-9;?]*[A-Za-z] ?", "", text)
 
 
 def test_all_bytes_are_told_in_rising_order_and_the_innermost_listener_hears():
