@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from llama_jax import kernels, kvc
-from llama_jax.checkpoint import Checkpoint
+from llama_jax.checkpoint import Checkpoint, find, own_blocks, read
+from llama_jax.checkpoint.source import Source
 from llama_jax.config import ModelConfig
 from llama_jax.decoding.request import PIECE, Request, request
 from llama_jax.model import Model
@@ -34,6 +35,21 @@ class Engine:
     placement: Placement
     programs: Programs
     fetch: Callable[[jax.Array], np.ndarray] = fetch
+
+
+def load(name: str, placement: Placement | str, dtype: str | None = None) -> Checkpoint:
+    """A model in the form that a placement computes on, so that it is in memory in no other first; dtype: in this form
+    instead. Raises UserError as `checkpoint.load`."""
+    source = find(name)
+    return read(source, dtype or computed_on(source, parse(placement)))
+
+
+def computed_on(source: Source, placement: Placement) -> str:
+    """The dtype of `checkpoint.load` that gives a placement what it computes on: for kernels, where it names nothing
+    else, the file's own blocks."""
+    if placement.weights == "loaded":
+        return own_blocks(source) if placement.kernels != "none" else "float32"
+    return {"f32": "float32", "bf16": "bfloat16"}.get(placement.weights, placement.weights)
 
 
 def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine:

@@ -17,7 +17,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax.decoding.request import PIECE, Request, bucket, request  # noqa: F401 (offered here)
-from llama_jax.engine import Engine, bind, build, checked_request, fetch, form, require_kernels, weights  # noqa: F401
+from llama_jax.engine import (  # noqa: F401
+    Engine,
+    bind,
+    build,
+    checked_request,
+    fetch,
+    form,
+    load,
+    require_kernels,
+    weights,
+)
 from llama_jax.hosts import LOOPS
 from llama_jax.plumbing import threads
 from llama_jax.plumbing.values import listed

@@ -38,24 +38,34 @@ class Stats:
 
 @dataclass(frozen=True)
 class Held:
-    """The model that was last asked, and its engines: what is compiled stays so. asked: as the caller named it."""
+    """The model that was last asked, in the forms that its placements compute on, and its engines: what is compiled
+    stays so. asked: as the caller named it."""
 
     asked: str | Checkpoint
-    checkpoint: Checkpoint
+    checkpoints: dict[tuple[str, bool], Checkpoint] = field(default_factory=dict)
     engines: dict[Placement, Engine] = field(default_factory=dict)
+
+    def checkpoint(self, placement: Placement) -> Checkpoint:
+        """The model, loaded in the form that this placement computes on where it is not yet."""
+        if isinstance(self.asked, Checkpoint):
+            return self.asked
+        form = placement.weights, placement.kernels != "none"
+        if form not in self.checkpoints:
+            self.checkpoints[form] = generate.load(self.asked, placement)
+        return self.checkpoints[form]
 
 
 _held: Held | None = None
 
 
 def held(model: str | Checkpoint) -> Held:
-    """The model, loaded where it is not the one that was asked last: one is held at a time. Raises UserError."""
+    """What is kept of a model, nothing yet where it is not the one that was asked last: one is held at a time. Raises
+    UserError."""
     global _held
     if _held is None or not (_held.asked is model or (isinstance(model, str) and _held.asked == model)):
         if not isinstance(model, str | Checkpoint):
             raise UserError(f"model is {shown(model)}; it must be a name or a loaded checkpoint.")
-        _held = None  # before the next one is loaded: two may not fit
-        _held = Held(model, checkpoint.load(model) if isinstance(model, str) else model)
+        _held = Held(model)
     return _held
 
 
@@ -83,9 +93,10 @@ def generate_text(
     placed, kinds = parse(placement), []
     with compilations.heard(lambda kind, *_: kinds.append(kind)):
         known = held(model)
-        tokenizer = known.checkpoint.tokenizer or Numbers()
+        loaded = known.checkpoint(placed)
+        tokenizer = loaded.tokenizer or Numbers()
         if placed not in known.engines:
-            known.engines[placed] = generate.build(known.checkpoint, placed)
+            known.engines[placed] = generate.build(loaded, placed)
         pace = Pace()
         asks = tokenizer.chat_template is not None if chat is None else chat
         if asks:

@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 import llama_jax as ll
-from llama_jax import text
+from llama_jax import checkpoint, text
+from llama_jax.checkpoint.tensors import assemble
 from llama_jax.plumbing.errors import UserError
 from llama_jax.tokenizer import Numbers
 from llama_lab.bench import Guard
@@ -63,8 +64,8 @@ def test_one_model_is_held_and_another_one_is_another(speaking):
     ll.generate_text("1", 1, model=TINY)
     first = text.held(TINY)
     assert text.held(TINY) is first
-    assert text.held(speaking).checkpoint is speaking
-    assert text.held(replace(speaking)).checkpoint is not speaking
+    assert text.held(speaking).checkpoint(ll.parse("step")) is speaking
+    assert text.held(replace(speaking)).checkpoint(ll.parse("step")) is not speaking
     assert text.held(TINY) is not first
 
 
@@ -97,3 +98,11 @@ def test_one_token_has_no_rate():
 def test_bad_input_is_one_line(prompt, options, words):
     with pytest.raises(UserError, match=words):
         ll.generate_text(prompt, **{"model": TINY, "new_tokens": 2, **options})
+
+
+def test_a_model_is_in_memory_in_no_other_form_than_its_placement_computes_on(monkeypatch):
+    loaded = []
+    monkeypatch.setattr(checkpoint, "assemble", lambda *given: loaded.append(given[1]) or assemble(*given))
+    for placement in ("step", "chunk2", "step+q8_0", "chunk2+q8_0", "step+bf16"):
+        ll.generate_text("1", 1, model=TINY, placement=placement)
+    assert loaded == ["float32", "q8_0", "bfloat16"]

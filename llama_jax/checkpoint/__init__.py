@@ -191,7 +191,11 @@ def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None 
     missing or misshapen tensor, hub unreachable, not enough memory; JAX does not start here, or not so that the model
     can compute right.
     """
-    source = find(name)
+    return read(find(name), dtype, device)
+
+
+def read(source: Source, dtype: str = "float32", device: jax.Device | None = None) -> Checkpoint:
+    """As `load`, of a source that is open already."""
     tokenizer = source.tokenizer()  # before the weights: it says soonest what is wrong with it
     settings.ready()
     params = assemble(source, check_dtype(dtype), device)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.engine import computed_on
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS
@@ -39,23 +40,16 @@ def needs_kernels(name: str) -> bool:
 
 def form(model: str, placements: Sequence[Placement]) -> str:
     """The dtype to load a model in: the one quantised form that all placements want, else float32."""
-    wanted = {weights_of(model, p) for p in placements}
+    source = checkpoint.find(model)
+    wanted = {computed_on(source, placement) for placement in placements}
     return next(iter(wanted)) if len(wanted) == 1 and wanted <= set(FORMS) else "float32"
-
-
-def weights_of(model: str, placement: Placement) -> str:
-    """The form of weights that a placement computes on: the file's own blocks for kernels that take what was loaded."""
-    if placement.weights == "loaded" and placement.kernels != "none":
-        return checkpoint.own_blocks(checkpoint.find(model))
-    return placement.weights
 
 
 def loaded_as(subject: str, model: str) -> str:
     """The dtype in which `checkpoint.load` gives a subject what it computes on; peers share float32 weights."""
     if subject in peer_names():
         return "float32"
-    weights = weights_of(model, parse(subject))
-    return {"loaded": "float32", "f32": "float32", "bf16": "bfloat16"}.get(weights, weights)
+    return computed_on(checkpoint.find(model), parse(subject))
 
 
 def peer_names() -> Sequence[str]:

@@ -44,7 +44,7 @@ class Extract:
     limit: int | None = option(None, "Examples to read at most.", min=1, max=2**53)
     positions: str = option("all", "all, last, or numbers such as 0,-1.")
     keep: str = option("bfloat16", "Type that activations are kept in: bfloat16, float16 or float32.", "--keep")
-    dtype: str = options.dtype()
+    dtype: str = options.dtype("float32")
     batch: int = option(8, "Rows of a batch.", min=1, max=ROWS)
     length: int = option(256, "Tokens of a row; longer examples are cut into pieces.", min=1, max=TOKENS)
     generate: int = option(

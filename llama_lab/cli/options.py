@@ -140,8 +140,9 @@ def placement(default: str) -> Any:
     return option(default, about, "--placement", autocompletion=known_placements)
 
 
-def dtype() -> Any:
-    return option("float32", "float32, bfloat16, gguf (the file's own blocks), q8_0, q4_0, q4_1 or int8.")
+def dtype(default: str | None = None) -> Any:
+    known = "float32, bfloat16, gguf (the file's own blocks), q8_0, q4_0, q4_1 or int8"
+    return option(default, known + ("." if default else "; by default what the placement computes on."))
 
 
 def new_tokens(default: int) -> Any:

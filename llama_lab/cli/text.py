@@ -29,23 +29,23 @@ class Generate:
     sampling: Sampling
     seed: int = options.seed()
     ignore_eos: bool = flag("Go on past the end of the answer.")
-    dtype: str = options.dtype()
+    dtype: str | None = options.dtype()
     json: bool = options.as_json()
 
     def run(self) -> dict | None:
         began = time.perf_counter()
         import numpy as np
 
-        from llama_jax import checkpoint, render
+        from llama_jax import render
         from llama_jax.decoding.request import check_seeds
-        from llama_jax.generate import build, cut, stream
+        from llama_jax.generate import build, cut, load, stream
         from llama_jax.placement import parse
         from llama_jax.tokenizer import Numbers
 
         sampler, placed = self.sampling.sampler, parse(self.placement)
         check_seeds(self.seed, 1)
         imported, prompt, asked = time.perf_counter(), self.read_prompt(), time.perf_counter()
-        loaded = checkpoint.load(self.model, self.dtype)
+        loaded = load(self.model, placed, self.dtype)
         read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
         engine, tokenizer = build(loaded, placed), loaded.tokenizer
         start = time.perf_counter() - (encoded - read)  # a mistake in the prompt is told before the weights are packed
@@ -125,12 +125,12 @@ class Chat:
     def run(self) -> None:
         from rich.console import Console
 
-        from llama_jax import chat, checkpoint, render
-        from llama_jax.generate import build, stream
+        from llama_jax import chat, render
+        from llama_jax.generate import build, load, stream
         from llama_jax.placement import parse
 
         sampler, placed = self.sampling.sampler, parse(self.placement)
-        loaded = checkpoint.load(self.model)
+        loaded = load(self.model, placed)
         if loaded.tokenizer is None:
             raise UserError(f"{self.model} has no tokenizer; it cannot chat.")
         engine, console = build(loaded, placed), Console()
@@ -166,10 +166,10 @@ class Serve:
     api_key: str | None = option(
         None, "Clients must send it; better set LLAMA_JAX_API_KEY, which no process list shows."
     )
-    dtype: str = options.dtype()
+    dtype: str | None = options.dtype()
 
     def run(self) -> None:
-        from llama_jax import checkpoint
+        from llama_jax.generate import load
         from llama_jax.placement import parse
         from llama_lab.serve import process, stepper
         from llama_lab.serve.service import Service
@@ -178,7 +178,7 @@ class Serve:
         stepper.check(parse(self.placement))
         process.check_key(self.host, key)
         bound = process.bind(self.host, self.port)
-        service = Service(checkpoint.load(self.model, self.dtype), self.placement, self.slots, self.context)
+        service = Service(load(self.model, self.placement, self.dtype), self.placement, self.slots, self.context)
         tell(f"compiling {self.model} under {self.placement}")
         programs, seconds = service.start()
         address, number = bound.getsockname()[:2]
