@@ -6,10 +6,12 @@ the library does not find it. The first step of the normalisation takes MARK out
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -23,7 +25,10 @@ from llama_jax.decoding.request import bucket, padded
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 
-END_OF_TURN = ("<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>")  # what ends an answer, besides eos
+END_OF_TURN = (  # what ends an answer, besides eos
+    "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<end_of_turn>",
+    "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<end_of_utterance>", "<｜end▁of▁sentence｜>",
+)  # fmt: skip
 LONGEST = 1 << 22  # characters of a text: more than a context of a million tokens takes
 PRINTED = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
 LETTERS = {chr(byte): bytes([byte]) for byte in PRINTED} | {  # GPT-2's letter → byte: others follow U+0100 in turn
@@ -75,10 +80,15 @@ class Tokenizer:
         return {i: token.content for i, token in self.backend.get_added_tokens_decoder().items() if token.special}
 
     @cached_property
-    def spelling(self) -> re.Pattern:
-        """The first character of each special token's spelling."""
-        longest_first = sorted(filter(None, self.special.values()), key=len, reverse=True)
-        return re.compile(f"(?={'|'.join(map(re.escape, longest_first))}).", re.DOTALL) if longest_first else NOTHING
+    def whole(self) -> dict[int, str]:
+        """Id → spelling of the other tokens that are looked for before a text is cut, such as <tool_call>: they are
+        always matched."""
+        return {i: token.content for i, token in self.backend.get_added_tokens_decoder().items() if not token.special}
+
+    @cached_property
+    def byte_level(self) -> bool:
+        """Whether tokens are spelt in GPT-2's letters."""
+        return "ByteLevel" in repr(self.backend.decoder)
 
     def encode(self, text: str, special: bool = True, allow_special_tokens: bool = False) -> list[int]:
         """Token ids of a text. special: add the tokens that the model expects around a plain text, such as its first.
@@ -100,8 +110,20 @@ class Tokenizer:
         return encoding.ids
 
     def marked(self, text: str) -> str:
-        """The text with MARK inside all that spells a special token."""
-        return self.spelling.sub(rf"\g<0>{MARK}", text)
+        """The text with MARK inside all that spells a special token, but in no token that is always matched: there it
+        stands behind it, where the special token goes on."""
+        cuts = {start + 1: end for start, end in found(text, self.special.values())}
+        if cuts and self.whole:
+            spans = dict(side_by_side(found(text, self.whole.values())))
+            starts = list(spans)
+            for cut, special_end in list(cuts.items()):
+                start = starts[bisect.bisect_left(starts, cut) - 1] if starts else cut
+                if start < cut < (end := spans.get(start, cut)):
+                    del cuts[cut]
+                    if special_end > end:
+                        cuts[end] = special_end
+        edges = [0, *sorted(cuts), len(text)]
+        return MARK.join(text[start:end] for start, end in itertools.pairwise(edges))
 
     def encode_marked(self, text: str) -> list[int]:
         """Token ids of a text that has special tokens, and marked parts that stay text."""
@@ -113,21 +135,43 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Text of token ids, special tokens left out."""
-        return self.backend.decode([int(i) for i in ids], skip_special_tokens=True)
+        ids = [int(i) for i in ids]
+        if self.byte_level and any(not self.whole.get(i, "").isascii() for i in ids):
+            # the library takes the letters of a whole token for bytes
+            return b"".join(self.token_bytes(i) for i in ids if i not in self.special).decode(errors="replace")
+        return self.backend.decode(ids, skip_special_tokens=True)
 
     def token_bytes(self, i: int) -> bytes:
         """What a token stands for in bytes, which need not be whole characters: those of a byte-level or SentencePiece
-        token, a special token's spelling, none for an id without a token."""
+        token, the spelling of one that is matched as a whole, none for an id without a token."""
         token = self.backend.id_to_token(i)
-        if token is None or i in self.special:
+        if token is None or i in self.special or i in self.whole:
             return (token or "").encode()
-        if "ByteLevel" in repr(self.backend.decoder):
+        if self.byte_level:
             return b"".join(LETTERS.get(letter) or letter.encode() for letter in token)
         byte = BYTE.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
 
-NOTHING = re.compile("(?!)")
+def found(text: str, words: Collection[str]) -> Iterator[tuple[int, int]]:
+    """(start, end) of the longest of the words at each place where one begins."""
+    known = {word for word in words if word}
+    firsts, lengths = {word[0] for word in known}, sorted({len(word) for word in known}, reverse=True)
+    if not known:
+        return
+    for begin in re.finditer("[" + re.escape("".join(sorted(firsts))) + "]", text):
+        start = begin.start()
+        if length := next((n for n in lengths if text[start : start + n] in known), 0):
+            yield start, start + length
+
+
+def side_by_side(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Those of the spans that begin behind the end of the one before."""
+    free = 0
+    for start, end in spans:
+        if start >= free:
+            yield start, end
+            free = end
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,7 @@ def test_unsupported_tokenizers_are_named(changes, words):
 def test_only_qwen2_composes_characters(pre, back):
     tokens = sorted(ByteLevel.alphabet())
     tok = made(spm(model="gpt2", pre=pre, tokens=tokens, token_type=[1] * 256, scores=None, merges=[],
-                   bos_token_id=None, eos_token_id=None))  # fmt: skip
+                   bos_token_id=None, eos_token_id=None, add_bos_token=False))  # fmt: skip
     assert tok.decode(tok.encode("e\u0301")) == back
 
 

@@ -21,8 +21,11 @@ from llama_jax.plumbing.errors import UserError
 if TYPE_CHECKING:
     from llama_jax.tokenizer import Tokenizer
 
-FILES = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja",
-         "*.safetensors", "model.safetensors.index.json"]  # fmt: skip
+# a tokenizer, in one of the forms that are read, and in one that is not
+TOKENIZERS = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.model")
+OTHER_TOKENIZERS = ("vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken")
+FILES = ["config.json", "generation_config.json", *TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json",
+         "added_tokens.json", "chat_template.jinja", "*.safetensors", "model.safetensors.index.json"]  # fmt: skip
 
 
 def open_hub(name: str) -> Source:
@@ -238,10 +241,16 @@ def read_tensor(path: Path, name: str):
 
 def read_tokenizer(folder: Path, config: ModelConfig, raw: dict) -> Tokenizer | None:
     """The folder's tokenizer, or None where it has none."""
-    if not os.path.lexists(folder / "tokenizer.json"):
+    if not any(os.path.lexists(folder / name) for name in (*TOKENIZERS, *OTHER_TOKENIZERS)):
         return None
-    from llama_jax.checkpoint.vocabulary import from_folder  # here: as above
+    from llama_jax.checkpoint.tokenizer_files import from_folder  # here: as above
 
-    optional = ("tokenizer_config.json", "generation_config.json")
-    parts = (read_object(folder / name) if os.path.lexists(folder / name) else {} for name in optional)
-    return from_folder(folder, config.vocab_size, raw, *parts)
+    names = ("tokenizer_config.json", "generation_config.json", "special_tokens_map.json", "added_tokens.json")
+    declared, generation, special, added = (
+        read_object(folder / name) if os.path.lexists(folder / name) else {} for name in names
+    )
+    if "added_tokens_decoder" not in declared:  # older folders
+        declared |= special
+        if not os.path.lexists(folder / "tokenizer.json"):
+            declared["added_tokens_decoder"] = {str(i): {"content": token} for token, i in added.items()}
+    return from_folder(folder, config.vocab_size, raw, declared, generation)

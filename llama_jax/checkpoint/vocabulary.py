@@ -1,218 +1,250 @@
-"""Tokenizers from files: a Hugging Face folder, or the metadata of a GGUF file."""
+"""The vocabulary of a GGUF file, which is also SentencePiece's: its tokens with their types and scores, and its
+tokenizer, as llama.cpp makes it (https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp)."""
 
 from __future__ import annotations
 
-import os
+import sys
 from collections.abc import Mapping
-from pathlib import Path
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import tokenizers
 from pydantic import Field, model_validator
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
+from llama_jax.checkpoint.splits import SPLITS
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
-from llama_jax.tokenizer import Tokenizer, built, plainly, stop_ids
+from llama_jax.tokenizer import END_OF_TURN, Tokenizer, plainly, stop_ids
 
-LLAMA_3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
-    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-QWEN_2_SPLIT = LLAMA_3_SPLIT.replace(r"\p{N}{1,3}", r"\p{N}")  # a number goes digit by digit
-NORMAL, CONTROL, USER = 1, 3, 4  # GGUF token types: text, special, text that is never split
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED = 1, 2, 3, 4, 5  # types of tokens; 6 is a byte's
+IDLE = (0, UNUSED)
 Id = Annotated[int, Field(ge=0, lt=1 << 31)]
-
-
-class Written(boundary.Declared):
-    """A special token of tokenizer_config.json with its properties."""
-
-    content: str
-
-
-class Template(boundary.Declared):
-    """One of several chat templates."""
-
-    name: str
-    template: str
-
-
-class TokenizerConfig(boundary.Declared):
-    """What is read of tokenizer_config.json."""
-
-    bos_token: str | Written | None = None
-    eos_token: str | Written | None = None
-    chat_template: str | list[Template] | None = None
-
-    @property
-    def template(self) -> str | None:
-        """The template; of several, the one for plain conversations."""
-        if not isinstance(self.chat_template, list):
-            return self.chat_template
-        return next((candidate.template for candidate in self.chat_template if candidate.name == "default"), None)
-
-
-class Ends(boundary.Declared):
-    """What config.json and generation_config.json say of the tokens that end an answer."""
-
-    eos_token_id: Id | list[Id] | None = None
-
-    @property
-    def ids(self) -> list[int]:
-        return self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
-
-
-def from_folder(
-    folder: Path, vocab_size: int, config: dict, tokenizer_config: dict, generation_config: dict
-) -> Tokenizer:
-    """From tokenizer.json and its neighbours in a Hugging Face folder. vocab_size: rows of the embedding table."""
-    path = folder / "tokenizer.json"
-    try:
-        definition = boundary.content(path).decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a tokenizer ({error}).") from None
-    backend = built(definition, str(path))
-    parts = boundary.read(TokenizerConfig, tokenizer_config, f"{folder}: tokenizer_config.json")
-    template, jinja = parts.template, folder / "chat_template.jinja"
-    if os.path.lexists(jinja):
-        try:
-            template = boundary.content(jinja, 1 << 20).decode()
-        except (FileNotFoundError, UnicodeDecodeError) as error:
-            raise UserError(f"{jinja}: not a text in UTF-8 ({error}).") from None
-    bos, eos = (
-        token.content if isinstance(token, Written) else token or "" for token in (parts.bos_token, parts.eos_token)
-    )
-    name = "generation_config.json" if "eos_token_id" in generation_config else "config.json"
-    ends = boundary.read(Ends, {**config, **generation_config}, f"{folder}: {name}").ids
-    vocabulary = backend.get_vocab()
-    stop = stop_ids(vocabulary, vocabulary.get(eos), *ends)
-    if (most := max([*vocabulary.values(), *stop], default=0)) >= vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer and its end-of-answer tokens reach id {most}; the model's vocabulary has"
-            f" {vocab_size} tokens. They are not of one model."
-        )
-    return Tokenizer(definition, template, bos, eos, stop)
-
-
 Token = Annotated[str, Field(max_length=512)]
 Kind = Annotated[int, Field(ge=0, le=6)]
 Merge = Annotated[str, Field(pattern="^[^ ]+ [^ ]+$")]
-SPLITS = {
-    "gpt-2": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "default": [pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "smollm": [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)],
-    "llama-bpe": [pre_tokenizers.Split(Regex(LLAMA_3_SPLIT), "isolated"),
-                  pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
-    "qwen2": [pre_tokenizers.Split(Regex(QWEN_2_SPLIT), "isolated"),
-              pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)],
+CODE = "<|fim_{0}|> <fim-{0}> <fim_{0}> <|code_{0}|> <|{0}|>"
+FILL_IN = {  # field of a token that marks the parts of code around a gap: spellings by which it is known
+    "fim_pre_token_id": CODE.format("prefix") + " <｜fim▁begin｜> <PRE> ▁<PRE>",
+    "fim_suf_token_id": CODE.format("suffix") + " <｜fim▁hole｜> <SUF> ▁<SUF>",
+    "fim_mid_token_id": CODE.format("middle") + " <｜fim▁end｜> <MID> ▁<MID>",
+    "fim_pad_token_id": "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD]",
+    "fim_rep_token_id": "<|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame>",
+    "fim_sep_token_id": "<|file_sep|>",
+}
+ENDS = ("fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id")  # of these: they end an answer
+OLDER = {"prefix_token_id": "fim_pre_token_id", "suffix_token_id": "fim_suf_token_id",
+         "middle_token_id": "fim_mid_token_id"}  # fmt: skip
+NAMED = {  # name in a chat template: field
+    "unk_token": "unknown_token_id", "sep_token": "seperator_token_id", "pad_token": "padding_token_id",
+    "cls_token": "cls_token_id", "mask_token": "mask_token_id",
 }  # fmt: skip
+STRIPPING = ("phi-3", "phi3")  # models whose special tokens take the space behind them, but for these
+NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
+HARMLESS = {  # keys that are passed over, and why
+    "add_sep_token": "llama.cpp adds one for BERT's vocabularies alone",
+    "remove_extra_whitespaces": "llama.cpp reads it for T5's vocabularies alone",
+    "precompiled_charsmap": "llama.cpp reads it for T5's vocabularies alone",
+    "normalizer.lowercase": "llama.cpp reads it for BERT's vocabularies alone",
+    "normalizer.strip_accents": "llama.cpp reads it for BERT's vocabularies alone",
+    "token_type_count": "of BERT's segments",
+}
 
 
 class Vocabulary(boundary.Declared):
     """The metadata `tokenizer.ggml.*` of a GGUF file. token_type: all text where it is left out."""
 
     model: Literal["gpt2", "llama"]
-    pre: Literal[tuple(SPLITS)] = "default"
+    pre: str = ""
     tokens: list[Token] = Field(min_length=1, fail_fast=True)
     token_type: list[Kind] | None = Field(None, fail_fast=True)
     scores: list[float] | None = Field(None, fail_fast=True)
-    merges: list[Merge] = Field([], fail_fast=True)
+    merges: list[Merge] | None = Field(None, fail_fast=True)
     bos_token_id: Id | None = None
     eos_token_id: Id | None = None
     eot_token_id: Id | None = None
-    unknown_token_id: Id = 0
+    eom_token_id: Id | None = None
+    unknown_token_id: Id | None = None
+    seperator_token_id: int | None = None
+    padding_token_id: int | None = None
+    cls_token_id: int | None = None
+    mask_token_id: int | None = None
+    fim_pre_token_id: int | None = None
+    fim_suf_token_id: int | None = None
+    fim_mid_token_id: int | None = None
+    fim_pad_token_id: int | None = None
+    fim_rep_token_id: int | None = None
+    fim_sep_token_id: int | None = None
     add_bos_token: bool | None = None
+    add_eos_token: bool = False
+    add_space_prefix: bool = True
+    suppress_tokens: list[int] = Field([], max_length=0)
     chat_template: str | None = None
 
     @model_validator(mode="after")
     def fits(self) -> Vocabulary:
         count = len(self.tokens)
-        if len(set(self.tokens)) < count:
-            raise ValueError("a token stands twice in the vocabulary")
         for name in ("token_type", "scores"):
             if (values := getattr(self, name)) is not None and len(values) != count:
                 raise ValueError(f"the vocabulary has {count} tokens but {len(values)} {name}")
         if self.model == "llama" and self.scores is None:
             raise ValueError(f"the SentencePiece vocabulary has {count} tokens but 0 scores")
-        for name in ("bos", "eos", "eot", "unknown"):
+        if self.model == "gpt2" and self.merges is None:
+            raise ValueError("the vocabulary has no merges")
+        if self.model == "gpt2" and self.pre and self.pre not in SPLITS:
+            raise ValueError(f"pre is {self.pre[:40]!r}, an unknown way to split words; known: {', '.join(SPLITS)}")
+        for name in ("bos", "eos", "eot", "eom", "unknown"):
             if (token := getattr(self, f"{name}_token_id")) is not None and token >= count:
                 raise ValueError(f"{name}_token_id is {token}; the vocabulary has {count} tokens")
+        _ = self.ids
         return self
 
-    @property
-    def types(self) -> list[int]:
-        return self.token_type or [NORMAL] * len(self.tokens)
+    @cached_property
+    def spelt(self) -> list[str]:
+        """The tokens, none of them empty."""
+        return [token or f"[EMPTY_{i}]" for i, token in enumerate(self.tokens)] if "" in self.tokens else self.tokens
 
-    @property
+    @cached_property
     def ids(self) -> dict[str, int]:
-        return {token: i for i, token in enumerate(self.tokens)}
+        """Spelling → id. Of several tokens that are spelt alike one may be in use, which it is then."""
+        ids = dict(zip(self.spelt, range(len(self.tokens)), strict=True))
+        if len(ids) == len(self.tokens):
+            return ids
+        ids, types = {}, self.token_type or [NORMAL] * len(self.tokens)
+        for i, token in enumerate(self.spelt):
+            if (first := ids.setdefault(token, i)) == i or types[i] in IDLE:
+                continue
+            if types[first] not in IDLE:
+                raise ValueError(f"token {boundary.shown(token)} stands twice in the vocabulary")
+            ids[token] = i
+        return ids
+
+    @cached_property
+    def fill_in(self) -> dict[str, int]:
+        """Field of FILL_IN → id, as the file says or as the token is spelt."""
+        given = {field: i for field in FILL_IN if 0 <= (i := getattr(self, field) or -1) < len(self.tokens)}
+        return {f: self.ids[t] for f, tokens in FILL_IN.items() for t in tokens.split() if t in self.ids} | given
+
+    @cached_property
+    def types(self) -> list[int]:
+        """The tokens' types, but that what ends an answer and what is found by its spelling is special."""
+        types = list(self.token_type or [NORMAL] * len(self.tokens))
+        found = [i for field, i in self.fill_in.items() if getattr(self, field) is None]
+        for i in found + [self.ids[token] for token in END_OF_TURN if token in self.ids]:
+            types[i] = CONTROL
+        return types
+
+    def token(self, field: str) -> str:
+        """The spelling of the token whose id a field has; "" where it has none."""
+        i = getattr(self, field)
+        return self.spelt[i] if i is not None and 0 <= i < len(self.tokens) else ""
+
+    def added(self, strips: bool = False) -> list[AddedToken]:
+        """The tokens that are looked for before a text is cut: special ones, and those that are never cut. strips: the
+        space behind one belongs to it."""
+        return [
+            AddedToken(token, special=kind != USER, normalized=False, rstrip=strips and token not in NOT_STRIPPING)
+            for token, kind in zip(self.spelt, self.types, strict=True)
+            if kind in (UNKNOWN, CONTROL, USER)
+        ]
 
 
 def from_gguf(fields: Mapping[str, Any], where: str, vocab_size: int) -> Tokenizer:
-    """From GGUF metadata (`tokenizer.ggml.*`). vocab_size: rows of the embedding table."""
+    """From GGUF metadata (`tokenizer.ggml.*`). vocab_size: rows of the embedding table; those that no token has stay
+    idle."""
     given = {
         key.removeprefix("tokenizer.ggml."): value for key, value in fields.items() if key.startswith("tokenizer.ggml.")
     }
+    for older, name in OLDER.items():
+        if older in given:
+            given.setdefault(name, given[older])
     given["chat_template"] = fields.get("tokenizer.chat_template")
     if not given.get("tokens"):
         raise UserError(f"{where}: the GGUF file has no vocabulary (tokenizer.ggml.tokens).")
+    if given.get("model") == "llama":
+        given = dict(bos_token_id=1, eos_token_id=2, unknown_token_id=0) | given
     known = boundary.read(Vocabulary, given, f"{where}: tokenizer.ggml")
-    if len(known.tokens) != vocab_size:
+    if len(known.tokens) > vocab_size:
         raise UserError(
             f"{where}: the vocabulary has {len(known.tokens)} tokens, the embedding table {vocab_size} rows."
         )
-    tokens, bos, eos = known.tokens, known.bos_token_id, known.eos_token_id
+    bos, eos = known.token("bos_token_id"), known.token("eos_token_id")
     with plainly(f"{where}: not a tokenizer"):
-        backend = {"gpt2": byte_level_bpe, "llama": sentencepiece_bpe}[known.model](known)
-        control = (token for token, kind in zip(tokens, known.types, strict=True) if kind == CONTROL)
-        backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
-        adds_bos = known.add_bos_token
-        if adds_bos is None:
-            adds_bos = known.model == "llama" or known.pre == "llama-bpe"
-        if adds_bos and bos is not None:
-            first = tokens[bos]
-            backend.post_processor = processors.TemplateProcessing(
-                single=f"{first} $A", pair=f"{first} $A $B", special_tokens=[(first, bos)]
-            )
+        if known.model == "gpt2":
+            if not known.pre:
+                print(f"warning: {where} does not say how to split words; split as llama.cpp does by default,"
+                      " answers may be worse.", file=sys.stderr)  # fmt: skip
+            pairs = [tuple(merge.split(" ")) for merge in known.merges]
+            backend = byte_level_bpe(known.ids, pairs, known.pre or "default")
+        else:
+            backend = sentencepiece_bpe(known)
+        name = str(fields.get("general.name", "")).lower()
+        backend.add_tokens(known.added(strips=any(word in name for word in STRIPPING)))
+        begins = known.add_bos_token
+        if begins is None:
+            begins = known.model == "llama" or SPLITS[known.pre or "default"].begins
+        if begins and not bos:
+            raise UserError(f"{where}: texts begin with a special token, and the file has no bos_token_id.")
+        if known.add_eos_token and not eos:
+            raise UserError(f"{where}: texts end with a special token, and the file has no eos_token_id.")
+        surround(backend, bos if begins else "", eos if known.add_eos_token else "")
         definition = backend.to_str()
     made = Tokenizer(
         definition=definition,
         chat_template=known.chat_template,
-        bos_token=tokens[bos] if bos is not None else "",
-        eos_token=tokens[eos] if eos is not None else "",
-        stop=stop_ids(known.ids, eos, known.eot_token_id),
+        bos_token=bos,
+        eos_token=eos,
+        stop=stop_ids(
+            known.ids, known.eos_token_id, known.eot_token_id, known.eom_token_id, *map(known.fill_in.get, ENDS)
+        ),
+        named=tuple((name, known.token(field)) for name, field in NAMED.items()),
     )
     vars(made)["backend"] = backend  # as the definition would make it again
     return made
 
 
-def byte_level_bpe(known: Vocabulary) -> tokenizers.Tokenizer:
-    """GPT-2's byte-level BPE, with the way of splitting words that the file names."""
-    merges = [tuple(merge.split(" ")) for merge in known.merges]
-    # Llama 3 looks a whole word up before it merges
-    backend = tokenizers.Tokenizer(models.BPE(known.ids, merges, ignore_merges=known.pre == "llama-bpe"))
-    if known.pre == "qwen2":
+def surround(backend: tokenizers.Tokenizer, first: str, last: str) -> None:
+    """Have a plain text begin and end with these tokens, where there are any."""
+    around = [token for token in (first, last) if token]
+    if around:
+        single = [*([first] if first else []), "$A", *([last] if last else [])]
+        backend.post_processor = processors.TemplateProcessing(
+            single=single,
+            pair=[*single, "$B"],
+            special_tokens=[(token, backend.token_to_id(token)) for token in around],
+        )
+
+
+def byte_level_bpe(ids: dict[str, int], merges: list[tuple[str, str]], pre: str) -> tokenizers.Tokenizer:
+    """GPT-2's byte-level BPE, with one of SPLITS."""
+    split = SPLITS[pre]
+    backend = tokenizers.Tokenizer(models.BPE(ids, merges, ignore_merges=split.whole))
+    if split.composed:
         backend.normalizer = normalizers.NFC()
-    backend.pre_tokenizer = pre_tokenizers.Sequence(SPLITS[known.pre])
+    backend.pre_tokenizer = split.pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def sentencepiece_bpe(known: Vocabulary) -> tokenizers.Tokenizer:
+def sentencepiece_bpe(known: Vocabulary, only_first: bool = False) -> tokenizers.Tokenizer:
     """Llama 2's SentencePiece BPE: merges rebuilt from the scores, unknown characters spelt in bytes. Text never
-    merges to a special token or a byte's."""
-    ids = known.ids
-    merges = []
-    for token, score, kind in zip(known.tokens, known.scores, known.types, strict=True):
-        if kind in (NORMAL, USER):
-            halves = ((token[:i], token[i:]) for i in range(1, len(token)))
-            merges += [(-score, ids[a], ids[b], a, b) for a, b in halves if a in ids and b in ids]
-    ordered = [(a, b) for *_, a, b in sorted(merges)]
-    backend = tokenizers.Tokenizer(
-        models.BPE(ids, ordered, unk_token=known.tokens[known.unknown_token_id], fuse_unk=True, byte_fallback=True)
-    )
-    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    backend.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    merges to a special token or a byte's. only_first: a space is put before a text, not behind its special tokens."""
+    ids, unknown = known.ids, known.spelt[known.unknown_token_id or 0]
+    merges, types = [], known.types
+    for i in sorted(range(len(types)), key=known.scores.__getitem__, reverse=True):
+        if types[i] in (NORMAL, USER, UNUSED):
+            token = known.spelt[i]
+            for middle in range(1, len(token)):  # a million of them
+                if (left := token[:middle]) in ids and (right := token[middle:]) in ids:
+                    merges.append((left, right))
+    backend = tokenizers.Tokenizer(models.BPE(ids, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    if known.add_space_prefix:
+        steps.append(decoders.Strip(" ", 1, 0))
+    backend.decoder = decoders.Sequence(steps)
+    if known.add_space_prefix and only_first:
+        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    else:
+        prefix = [normalizers.Prepend("▁")] if known.add_space_prefix else []
+        backend.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", "▁")])
     return backend

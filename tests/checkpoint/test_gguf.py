@@ -80,9 +80,9 @@ def finish(w):
     w.close()
 
 
-def add_bytes(w, cfg):
+def add_bytes(w, size):
     """A vocabulary of single bytes."""
-    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"][: cfg.vocab_size]
+    tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(ByteLevel.alphabet()), "ab"][:size]
     add_vocabulary(w, "smollm", tokens, [3, 3, 3] + [1] * (len(tokens) - 3), ["a b"])
 
 
@@ -94,6 +94,7 @@ def write(
     reshape=(),
     architecture="llama",
     vocabulary=True,
+    tokens=None,
     extra=lambda w: None,
     **options,
 ):
@@ -101,7 +102,7 @@ def write(
     kind, rng = gguf.GGMLQuantizationType[kind], np.random.default_rng(0)
     w = begun(path, cfg, architecture, **options)
     if vocabulary:
-        add_bytes(w, cfg)
+        add_bytes(w, tokens or cfg.vocab_size)
     extra(w)
     expected = {}
     for name, tensor in random.open_random(cfg, 0).tensors.items():
@@ -221,7 +222,10 @@ def unread(kind):
         (dict(extra=lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.YARN)), ["yarn"]),
         (dict(skip=("model.layers.1.mlp.up_proj.weight",)), ["model.layers.1.mlp.up_proj.weight", "missing"]),
         (dict(reshape=("model.layers.0.mlp.gate_proj.weight",)), ["gate_proj", "[256, 128]", "[256, 256]"]),
-        (dict(cfg=config.tiny(vocab_size=300)), ["the vocabulary has 260 tokens, the embedding table 300 rows"]),
+        (
+            dict(cfg=config.tiny(vocab_size=200), tokens=260),
+            ["has 260 tokens, the embedding table 200 rows"],
+        ),
     ],
 )
 def test_what_this_package_does_not_run_is_named(tmp_path, options, words):
@@ -279,7 +283,7 @@ def test_an_unwritable_cache_is_done_without(tmp_path, monkeypatch):
 
 def test_the_packaged_model(packaged):
     assert packaged.config == config.PRESETS["smollm2-135m"]
-    assert packaged.tokenizer.stop == (0, 2)
+    assert packaged.tokenizer.stop == (0, 2, 4)  # as llama.cpp has it, <reponame> among them
     assert packaged.weights_hash == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
@@ -352,7 +356,7 @@ INT, U64 = gguf.GGUFValueType.INT32, gguf.GGUFValueType.UINT64
         (put("tokenizer.ggml.eos_token_id", "x", TEXT), "eos_token_id is 'x'"),
         (put("tokenizer.ggml.tokens", "one text", TEXT), "tokens is 'one text'"),
         (put("tokenizer.ggml.tokens", [1, 2], ARRAY, INT), "tokens.0 is 1"),
-        (put("tokenizer.ggml.tokens", ["a"] * 260, ARRAY, TEXT), "a token stands twice"),
+        (put("tokenizer.ggml.tokens", ["a"] * 260, ARRAY, TEXT), "token 'a' stands twice in the vocabulary"),
         (put("tokenizer.ggml.tokens", [str(i) for i in range(259)], ARRAY, TEXT), "259 tokens but 260 token_type"),
         (put("tokenizer.ggml.tokens", ["x" * 9999, "y"], ARRAY, TEXT), "tokens.0 is 'xxx"),
         (put("tokenizer.ggml.token_type", [1, 2], ARRAY, INT), "260 tokens but 2 token_type"),

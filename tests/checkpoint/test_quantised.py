@@ -75,7 +75,7 @@ def write_mixed(path, others=MIXED, **changes):
     sizes = dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
     cfg, rng = replace(CONFIG, **sizes, **changes), np.random.default_rng(5)
     w = begun(path, cfg, "llama")
-    add_bytes(w, cfg)
+    add_bytes(w, cfg.vocab_size)
     for name, tensor in random.open_random(cfg, 0).tensors.items():
         if len(tensor.shape) == 1:
             w.add_tensor(gguf_name(name), tensor.read())

@@ -1,0 +1,205 @@
+"""The tokenizer of a Hugging Face folder: tokenizer.json or its older forms, and what the files beside it declare."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import tokenizers
+from pydantic import Field
+from tokenizers import AddedToken
+
+from llama_jax.checkpoint import sentencepiece
+from llama_jax.checkpoint.vocabulary import Id, Vocabulary, byte_level_bpe, sentencepiece_bpe, surround
+from llama_jax.plumbing import boundary
+from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import Tokenizer, built, plainly, stop_ids
+
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+CLASSES = {"gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "llama": "LlamaTokenizer"}  # where no file says which
+SPLITS = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}  # of vocab.json and merges.txt
+END = "<|endoftext|>"
+DEFAULTS = {  # the special tokens that a class of transformers has where no file says which
+    "GPT2Tokenizer": dict(bos_token=END, eos_token=END, unk_token=END),
+    "Qwen2Tokenizer": dict(eos_token=END, unk_token=END, pad_token=END),
+    "LlamaTokenizer": dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>"),
+}
+CURE = (
+    'Make a tokenizer.json, with transformers and sentencepiece installed: python -c "from transformers import'
+    " AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
+)
+
+
+class Written(boundary.Declared):
+    """A token that is matched as a whole, with its properties."""
+
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool | None = None
+    special: bool | None = None
+
+    def added(self) -> AddedToken:
+        """As the tokenizers library has it: one that is not special is looked for in the normalised text."""
+        normalized = not self.special if self.normalized is None else self.normalized
+        return AddedToken(self.content, **self.model_dump(exclude={"content", "normalized"}), normalized=normalized)
+
+
+class Template(boundary.Declared):
+    """One of several chat templates."""
+
+    name: str
+    template: str
+
+
+class TokenizerConfig(boundary.Declared):
+    """What is read of tokenizer_config.json."""
+
+    tokenizer_class: str | None = None
+    bos_token: str | Written | None = None
+    eos_token: str | Written | None = None
+    unk_token: str | Written | None = None
+    sep_token: str | Written | None = None
+    pad_token: str | Written | None = None
+    cls_token: str | Written | None = None
+    mask_token: str | Written | None = None
+    added_tokens_decoder: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Written] = Field({})
+    additional_special_tokens: list[str | Written] | None = None
+    extra_special_tokens: list[str | Written] | dict[str, str | Written] | None = None
+    add_bos_token: bool | None = None
+    add_eos_token: bool | None = None
+    add_prefix_space: bool | None = None
+    legacy: bool | None = None
+    chat_template: str | list[Template] | None = None
+
+    @property
+    def template(self) -> str | None:
+        """The template; of several, the one for plain conversations."""
+        if not isinstance(self.chat_template, list):
+            return self.chat_template
+        return next((candidate.template for candidate in self.chat_template if candidate.name == "default"), None)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Name → spelling of the special tokens that have one; "" for those that are not there."""
+        tokens = {name: getattr(self, name) for name in NAMED}
+        return {name: token.content if isinstance(token, Written) else token or "" for name, token in tokens.items()}
+
+    @property
+    def special(self) -> list[Written]:
+        """The tokens that have a name or stand in a list of special ones."""
+        extra = self.extra_special_tokens or self.additional_special_tokens or []
+        tokens = [*(getattr(self, name) for name in NAMED), *(extra.values() if isinstance(extra, dict) else extra)]
+        given = [Written(content=token) if isinstance(token, str) else token for token in tokens if token]
+        return [token.model_copy(update=dict(special=True)) for token in given]
+
+
+class Ends(boundary.Declared):
+    """What config.json and generation_config.json say of the tokens that end an answer."""
+
+    eos_token_id: Id | list[Id] | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        return self.eos_token_id if isinstance(self.eos_token_id, list) else [self.eos_token_id]
+
+
+def from_folder(
+    folder: Path, vocab_size: int, config: dict, tokenizer_config: dict, generation_config: dict
+) -> Tokenizer:
+    """From the tokenizer and its neighbours in a Hugging Face folder. vocab_size: rows of the embedding table."""
+    where = f"{folder}: tokenizer_config.json"
+    kind = boundary.read(TokenizerConfig, tokenizer_config, where).tokenizer_class or CLASSES[config["model_type"]]
+    defaults = DEFAULTS.get(kind.removesuffix("Fast"), {})
+    parts = boundary.read(TokenizerConfig, defaults | tokenizer_config | dict(tokenizer_class=kind), where)
+    if os.path.lexists(folder / "tokenizer.json"):
+        definition = text(folder / "tokenizer.json", "a tokenizer")
+        backend = built(definition, str(folder / "tokenizer.json"))
+        changed = add_declared(backend, parts, folder)
+    else:
+        backend, changed = other_form(folder, parts), True
+    names, template = parts.names, parts.template
+    if os.path.lexists(folder / "chat_template.jinja"):
+        template = text(folder / "chat_template.jinja", "a text in UTF-8", 1 << 20)
+    name = "generation_config.json" if "eos_token_id" in generation_config else "config.json"
+    ends = boundary.read(Ends, {**config, **generation_config}, f"{folder}: {name}").ids
+    vocabulary = backend.get_vocab()
+    stop = stop_ids(vocabulary, vocabulary.get(names["eos_token"]), *ends)
+    if (most := max([*vocabulary.values(), *stop], default=0)) >= vocab_size:
+        raise UserError(
+            f"{folder}: the tokenizer and its end-of-answer tokens reach id {most}; the model's vocabulary has"
+            f" {vocab_size} tokens. They are not of one model."
+        )
+    bos, eos = names.pop("bos_token"), names.pop("eos_token")
+    return Tokenizer(backend.to_str() if changed else definition, template, bos, eos, stop, tuple(names.items()))
+
+
+def text(path: Path, what: str, limit: int = boundary.LIMIT) -> str:
+    try:
+        return boundary.content(path, limit).decode()
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not {what} ({error}).") from None
+
+
+def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: Path) -> bool:
+    """Add the tokens that tokenizer_config.json declares; what it says of a token goes before what the tokenizer says
+    of it, as in transformers. Whether there were any. A name of a token that the vocabulary lacks adds none."""
+    known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    before = {content: repr(token) for content, token in known.items()}
+    declared = {token.content: token.added() for token in parts.added_tokens_decoder.values()}
+    for token in parts.special:
+        if (added := declared.get(token.content) or known.get(token.content)) is None:
+            added = token.added()
+        if token.content in before or backend.token_to_id(token.content) is not None:
+            added.special = True
+            declared[token.content] = added
+    new = [token for token in declared.values() if repr(token) != before.get(token.content)]
+    with plainly(f"{folder}: the tokens of tokenizer_config.json cannot be added"):
+        backend.add_tokens(new)
+    for i, token in parts.added_tokens_decoder.items():
+        if (is_ := backend.token_to_id(token.content)) != int(i):
+            raise UserError(
+                f"{folder}: {boundary.shown(token.content)} is token {i} in tokenizer_config.json and {is_} in the"
+                " tokenizer; they are not of one model."
+            )
+    return bool(new)
+
+
+# Older forms ----------------------------------------------------------------------------------------------------------
+
+
+def other_form(folder: Path, parts: TokenizerConfig) -> tokenizers.Tokenizer:
+    """The tokenizer of a folder without tokenizer.json: vocab.json with merges.txt, or tokenizer.model. Raises
+    UserError, with the command that makes a tokenizer.json, for any other."""
+    kind, names = parts.tokenizer_class.removesuffix("Fast"), parts.names
+    if kind in SPLITS and all(os.path.lexists(folder / name) for name in ("vocab.json", "merges.txt")):
+        ids = boundary.read(dict[str, Id], boundary.load(folder / "vocab.json"), str(folder / "vocab.json"))
+        with plainly(f"{folder}: vocab.json and merges.txt are no tokenizer"):
+            backend, begins = byte_level_bpe(ids, merges(folder / "merges.txt"), SPLITS[kind]), False
+    elif os.path.lexists(path := folder / "tokenizer.model"):
+        given = sentencepiece.read(path, CURE.format(folder=folder))
+        if parts.add_prefix_space is not None:
+            given["add_space_prefix"] = parts.add_prefix_space
+        known = boundary.read(Vocabulary, given, str(path))
+        with plainly(f"{path}: not a tokenizer"):
+            backend, begins = sentencepiece_bpe(known, only_first=not parts.legacy), True
+            backend.add_tokens(known.added())
+    else:
+        raise UserError(f"{folder}: this form of a {kind} is not read. {CURE.format(folder=folder)}")
+    add_declared(backend, parts, folder)
+    begins = begins if parts.add_bos_token is None else parts.add_bos_token
+    surround(backend, names["bos_token"] if begins else "", names["eos_token"] if parts.add_eos_token else "")
+    return backend
+
+
+def merges(path: Path) -> list[tuple[str, str]]:
+    """The pairs of merges.txt, one a line behind a line that says the version."""
+    lines = enumerate(text(path, "a list of merges").split("\n"), 1)
+    pairs = {
+        i: tuple(line.rstrip("\r").split(" ")) for i, line in lines if line.strip() and not line.startswith("#version")
+    }
+    if odd := next((i for i, pair in pairs.items() if len(pair) != 2), None):
+        raise UserError(f"{path}: line {odd} is no pair of tokens.")
+    return list(pairs.values())
