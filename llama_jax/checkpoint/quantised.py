@@ -1,4 +1,4 @@
-"""A checkpoint's matrices as quantised blocks: the file's own, or quantised here, one tensor at a time.
+"""A checkpoint's matrices as quantised blocks: the file's own, or quantised here, some rows at a time.
 
 Norms, biases and position tables stay float32.
 """
@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import quantise
-from llama_jax.block_types import LAYOUTS
-from llama_jax.checkpoint.source import Rows, Source, is_matrix
+from llama_jax.block_types import LAYOUTS, ROWS
+from llama_jax.checkpoint.source import Rows, Source, Tensor, damaged, is_matrix
+from llama_jax.kernels import grouping
+from llama_jax.kernels.packed import UNIT, aligned
 
 VOCABULARY = ("wte", "embed_tokens", "lm_head")
 
@@ -71,18 +75,67 @@ def bytes_of(source: Source, rows: Rows, form: str) -> float:
     return sum(count * quantise.BYTES_PER_WEIGHT[kind] for count, kind in zip(numbers, kinds, strict=True))
 
 
-def read(source: Source, rows: Rows, form: str):
-    """One weight in its quantised form; float32 where it is no matrix."""
+class Stack(NamedTuple):
+    """Tensors of one kind, one below the other: a matrix [height, columns] of its own, or a piece of one."""
+
+    kind: str
+    tensors: list[Tensor]
+    height: int
+    columns: int
+
+    @property
+    def groups(self) -> tuple[int, int, int]:
+        """Shape of its `quantise.Blocks.data`."""
+        layout = LAYOUTS[self.kind]
+        return -(-self.height // ROWS), -(-self.columns // layout.columns), layout.group
+
+    @property
+    def room(self) -> int:
+        """Bytes that it takes, up to where the next may begin."""
+        return -(-math.prod(self.groups) // UNIT) * UNIT
+
+
+def stacks(source: Source, rows: Rows, form: str) -> list[Stack]:
+    """The pieces that a weight is made of; none where it is no matrix of blocks."""
+    if form == "int8" or not is_matrix(rows):
+        return []
+    out, into = (1, 0) if rows.transposed else (0, 1)
+    pieces, tensors = [], [source.tensors[name] for name in rows.names]
+    for kind, alike in groupby(zip(kinds_of(source, rows, form), tensors, strict=True), key=itemgetter(0)):
+        own = [tensor for _, tensor in alike]
+        pieces.append(Stack(kind, own, sum(tensor.shape[out] for tensor in own), own[0].shape[into]))
+    return pieces
+
+
+def room(source: Source, rows: Rows, form: str) -> int:
+    """Bytes of memory that `read` puts a weight's blocks into."""
+    return sum(stack.room for stack in stacks(source, rows, form))
+
+
+def read(source: Source, rows: Rows, form: str, memory: np.ndarray | None = None):
+    """One weight in its quantised form; float32 where it is no matrix. memory: `room` zero bytes at a multiple of UNIT
+    that its blocks are put into; by default its own."""
     tensors = [source.tensors[name] for name in rows.names]
     if not is_matrix(rows):
         return joined([jnp.asarray(tensor.read(), jnp.float32) for tensor in tensors])
     if form == "int8":
         return joined([quantise.quantise_int8(as_rows(tensor, rows)) for tensor in tensors])
-    columns, pieces = tensors[0].shape[0 if rows.transposed else 1], []
-    for kind, alike in groupby(zip(kinds_of(source, rows, form), tensors, strict=True), key=itemgetter(0)):
-        raw = [stored(tensor, rows, kind) for _, tensor in alike]
-        pieces.append(quantise.pack(raw[0] if len(raw) == 1 else np.concatenate(raw), kind, columns))
+    memory, pieces = aligned(room(source, rows, form)) if memory is None else memory, []
+    for stack in stacks(source, rows, form):
+        groups, memory = memory[: math.prod(stack.groups)].reshape(stack.groups), memory[stack.room :]
+        fill(groups, stack, rows, source.where)
+        pieces.append(quantise.Blocks(jax.device_put(groups), stack.kind, (stack.height, stack.columns)))
     return pieces[0] if len(pieces) == 1 else quantise.Joined(tuple(pieces))
+
+
+def fill(groups: np.ndarray, stack: Stack, rows: Rows, where: str) -> None:
+    """Put a stack's blocks into its groups, some rows at a time. Raises UserError for a scale that is none."""
+    first = 0
+    for tensor in stack.tensors:
+        for blocks, head in stored(tensor, rows, stack.kind):
+            if not grouping.put(groups, stack.kind, first, blocks, head):
+                raise damaged(where, tensor.raw.name if tensor.raw else rows.names[0])
+            first += len(blocks)
 
 
 def joined(parts: list):
@@ -96,9 +149,12 @@ def as_rows(tensor, rows: Rows) -> np.ndarray:
     return values.T if rows.transposed else values
 
 
-def stored(tensor, rows: Rows, kind: str) -> np.ndarray:
-    """The bytes of a tensor's blocks: the file's own where they are of this kind already, as llama.cpp's quantiser
-    leaves them too."""
-    if tensor.raw and tensor.raw.kind == kind:
-        return tensor.raw.read()
-    return quantise.quantise(as_rows(tensor, rows), kind)
+def stored(tensor: Tensor, rows: Rows, kind: str) -> Iterator[tuple[np.ndarray, int]]:
+    """A tensor's blocks some rows at a time, and how many rows a head has whose rotary pairs are still interleaved: the
+    file's own blocks where they are of this kind already, as llama.cpp's quantiser leaves them too."""
+    if (raw := tensor.raw) and raw.kind == kind:
+        yield from ((raw.rows(*piece), raw.head) for piece in raw.pieces())
+    elif raw:
+        yield from ((quantise.quantise(raw.values(*piece), kind), 0) for piece in raw.pieces())
+    else:
+        yield quantise.quantise(as_rows(tensor, rows), kind), 0

@@ -82,7 +82,11 @@ def check_finite(values: np.ndarray, where: str, name: str) -> None:
     """Raises UserError for a weight that is infinite or no number."""
     bits = values.view(np.uint16) & 0x7F80 if values.dtype.name == "bfloat16" else None
     if not (np.isfinite(values).all() if bits is None else (bits != 0x7F80).all()):
-        raise UserError(f"{where}: tensor {name} holds NaN or infinity; the file is damaged, fetch it again.")
+        raise damaged(where, name)
+
+
+def damaged(where: str, name: str) -> UserError:
+    return UserError(f"{where}: tensor {name} holds NaN or infinity; the file is damaged, fetch it again.")
 
 
 def identity(path: Path) -> list[str | int]:

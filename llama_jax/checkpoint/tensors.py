@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +19,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.embeddings import Embedding
 from llama_jax.ffn import FFN
 from llama_jax.head import Head
+from llama_jax.kernels.packed import aligned
 from llama_jax.layer import Layer
 from llama_jax.model import Model
 from llama_jax.norm import Norm
@@ -108,8 +111,8 @@ def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
 
 def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Model:
     """Read every weight into a Model of `dtype`, which may be one of `quantise.FORMS`, on `device` (by default JAX's
-    own choice, the first). Several are read at a time; what is quantised here one after the other, so that a single
-    tensor is there in float32.
+    own choice, the first). Several are read at a time, of a GGUF file some rows each; what is quantised here from
+    whole tensors one after the other, so that a single one is there in float32.
 
     Shapes are checked before anything is read. Who listens (`plumbing.progress`) hears how far it is.
     """
@@ -122,19 +125,39 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
     memory.check(total, f"{source.where}: the weights", remedy, device)
     weight = partial(quantised.read, form=dtype) if dtype in FORMS else partial(read, dtype=dtype)
 
-    def placed(rows: Rows):
+    def placed(rows: Rows, memory: np.ndarray | None):
         with jax.default_device(device):  # here: it holds for one thread
-            return weight(source, rows)
+            return weight(source, rows, memory=memory)
 
-    with ThreadPoolExecutor(1 if dtype in FORMS and dtype != "gguf" else os.cpu_count()) as pool:
-        return jax.tree.unflatten(tree, progress.told(pool.map(placed, leaves), bytes_of, total))
+    in_pieces = all(tensor.raw for tensor in source.tensors.values())
+    with ThreadPoolExecutor(os.cpu_count() if in_pieces or dtype not in FORMS else 1) as pool:
+        parts = pool.map(placed, leaves, side_by_side(source, leaves, dtype, device))
+        return jax.tree.unflatten(tree, progress.told(parts, bytes_of, total))
 
 
-def read(source: Source, rows: Rows, dtype: str) -> jax.Array:
-    """One weight, the rows of its tensors one below the other."""
-    parts = [source.tensors[name].read() for name in rows.names]
-    parts = [part.T for part in parts] if rows.transposed else parts
-    return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(dtype)
+def side_by_side(source: Source, leaves: list[Rows], dtype: str, device: jax.Device | None) -> list[np.ndarray | None]:
+    """Where each weight's blocks go: one behind the other, so that `kernels.packed` finds the layers in one piece and
+    copies nothing. None for each where they are not kept by the processor."""
+    if dtype not in FORMS or (device or jax.local_devices()[0]).platform != "cpu":
+        return [None] * len(leaves)
+    ends = list(itertools.accumulate((quantised.room(source, rows, dtype) for rows in leaves), initial=0))
+    whole = aligned(ends[-1])
+    return [whole[start:end] if end > start else None for start, end in itertools.pairwise(ends)]
+
+
+def read(source: Source, rows: Rows, dtype: str, memory: None = None) -> jax.Array:
+    """One weight, the rows of its tensors one below the other; from a GGUF file some rows at a time."""
+    tensors = [source.tensors[name] for name in rows.names]
+    if any(tensor.raw is None for tensor in tensors):
+        parts = [tensor.read().T if rows.transposed else tensor.read() for tensor in tensors]
+        return jnp.asarray(parts[0] if len(parts) == 1 else np.concatenate(parts)).astype(dtype)
+    raws, kind = [tensor.raw for tensor in tensors], jnp.dtype(dtype)
+    shape = (sum(raw.shape[0] for raw in raws), *raws[0].place.shape[1:])
+    values, first = aligned(kind.itemsize * math.prod(shape)).view(kind).reshape(shape), 0
+    for piece in (raw.values(*rows_of) for raw in raws for rows_of in raw.pieces()):
+        values[first : first + len(piece)] = piece
+        first += len(piece)
+    return jax.device_put(values)
 
 
 def check(source: Source) -> None:

@@ -4,6 +4,7 @@ isa      which instruction set
 build    compile on first use, keep the object code
 gemv     products with quantised weights
 fused    tokens through the whole model as one operation
+grouping a file's blocks into groups of 16 rows
 packed   the weights of all layers in a few arrays, as fused takes them
 native   what is compiled
 

@@ -20,6 +20,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
@@ -66,6 +67,18 @@ def library() -> Library:
         cpu=where.cpu, features=where.features, jit=True
     )
     return Library(code(where), machine)
+
+
+def there() -> bool:
+    """Whether the kernels are compiled already. Raises UserError as `isa.target`."""
+    return bool(library.cache_info().currsize) or kept(entry(target())) is not None
+
+
+def called(name: str) -> Callable:
+    """An entry point to be called from Python with the address of its parameters; other threads run meanwhile. Raises
+    UserError where it cannot be compiled."""
+    with ONE_AT_A_TIME:
+        return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library().address(name))
 
 
 def registered(name: str) -> str:

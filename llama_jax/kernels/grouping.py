@@ -1,11 +1,66 @@
-"""Rows of a file's blocks into groups of 16."""
+"""Rows of a file's blocks into groups of 16 (`llama_jax.block_types`): by compiled code, or in NumPy where there is
+none."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
+from collections.abc import Callable
+
 import numpy as np
+
+from llama_jax import kernels
+from llama_jax.block_types import LAYOUTS, ROWS, grouped
+from llama_jax.plumbing.errors import UserError
+
+WORTH = 64 << 20  # bytes of a matrix for which NumPy takes as long as the compiler
+HALVES_LAST = ("q6_k",)  # types whose float16 number ends a block; of the others it begins it
+
+
+def put(groups: np.ndarray, kind: str, first: int, rows: np.ndarray, head: int = 0) -> bool:
+    """Put a file's rows [N, B, bytes a block] into a matrix's zeroed groups [G, B, S], from its row `first` on; whether
+    all their float16 numbers are finite.
+
+    head: rows of an attention head whose rotary pairs lie interleaved in the file, which are taken apart (N is then a
+    multiple of it); 0 leaves all in order.
+    """
+    layout, (n, blocks, size) = LAYOUTS[kind], rows.shape
+    last = -(-(first + n) // ROWS)
+    if size != layout.row or groups.shape[1:] != (blocks, layout.group) or last > len(groups) or (head and n % head):
+        raise ValueError(f"rows {rows.shape} of {kind} do not fit groups {groups.shape} at row {first}")
+    if not (groups.flags.c_contiguous and rows.flags.c_contiguous):
+        raise ValueError("rows and groups must lie in one piece")
+    if call := compiled(groups.nbytes > WORTH):
+        where = rows.ctypes.data, groups.ctypes.data, first, n, blocks, size, layout.group, head
+        return call((ctypes.c_int64 * len(where))(*where)) == 0
+    before, after = first % ROWS, -(first + n) % ROWS
+    ordered = np.pad(apart(rows, head), ((before, after), (0, 0), (0, 0)))
+    groups[first // ROWS : last] |= grouped(ordered, kind)  # rows that are not these are zeros
+    return finite(rows, kind)
 
 
 def apart(rows: np.ndarray, head: int) -> np.ndarray:
     """Rows [N, ...] with the interleaved rotary pairs of each head of so many rows apart again; as they are where head
     is 0."""
     return rows.reshape(-1, head // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if head else rows
+
+
+def finite(rows: np.ndarray, kind: str) -> bool:
+    """Whether all float16 numbers of a file's rows [N, B, bytes a block] are."""
+    width = 2 * LAYOUTS[kind].halves
+    numbers = rows[..., -width:] if kind in HALVES_LAST else rows[..., :width]
+    return bool(np.isfinite(np.ascontiguousarray(numbers).view(np.float16)).all())
+
+
+@functools.cache
+def compiled(worth: bool) -> Callable | None:
+    """The compiled function, which lets other threads run meanwhile; None where there is none, or where it would have
+    to be compiled first and that is not worth it."""
+    if kernels.missing():
+        return None
+    from llama_jax.kernels import build  # here: it needs what may be missing
+
+    try:
+        return build.called("llama_jax_pack") if worth or build.there() else None
+    except UserError:  # what cannot be compiled is told where a kernel is asked for; NumPy gives the same bytes
+        return None

@@ -7,7 +7,6 @@ swept the caches: thirty layers in arrays of their own, 180 of them, cost a fift
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -73,17 +72,39 @@ def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) 
 
 
 def pack(layers: tuple[Layer, ...]) -> Packed:
-    """Layers with quantised matrices, their bytes copied side by side."""
+    """Layers with quantised matrices, their bytes side by side: where they stand already, as `checkpoint` has them, or
+    copied."""
     all_matrices = [matrices(layer) for layer in layers]
     kinds = tuple(tuple(matrix.kind for matrix in of_layer) for of_layer in all_matrices)
     shapes = tuple(matrix.shape for matrix in all_matrices[0])
     table = table_of(kinds, shapes)
-    blocks = aligned(UNIT * int(table[-1, -1, 0]) + all_matrices[-1][-1].nbytes)
-    for matrix, (unit, *_) in zip(itertools.chain(*all_matrices), table.reshape(-1, 4).tolist(), strict=True):
-        blocks[UNIT * unit :][: matrix.nbytes] = np.asarray(matrix.data).reshape(-1)
+    parts = [np.asarray(matrix.data).reshape(-1) for of_layer in all_matrices for matrix in of_layer]
+    places = (UNIT * table[..., 0].astype(np.int64)).reshape(-1).tolist()
+    blocks = in_one_piece(parts, places)
+    if blocks is None:
+        blocks = aligned(places[-1] + parts[-1].nbytes)
+        for part, place in zip(parts, places, strict=True):
+            blocks[place : place + part.nbytes] = part
     norms = jnp.stack([jnp.stack([layer.attention_norm.weight, layer.ffn_norm.weight]) for layer in layers])
     biases = None if layers[0].attention.qkv_bias is None else jnp.stack([layer.attention.qkv_bias for layer in layers])
     return Packed(jax.device_put(blocks), jnp.asarray(table), norms, biases, kinds, shapes)
+
+
+def in_one_piece(parts: list[np.ndarray], places: list[int]) -> np.ndarray | None:
+    """The bytes from the first part to the end of the last as they are, where these stand so far apart in memory
+    already; None where they do not."""
+    start = parts[0].ctypes.data
+    if start % UNIT or any(part.ctypes.data != start + place for part, place in zip(parts, places, strict=True)):
+        return None
+    return np.asarray(Memory(start, places[-1] + parts[-1].nbytes, parts))
+
+
+class Memory:
+    """Bytes for NumPy that lie in others' memory, who live as long as they are used."""
+
+    def __init__(self, start: int, size: int, owners: list[np.ndarray]):
+        self.owners = owners
+        self.__array_interface__ = dict(shape=(size,), typestr="|u1", data=(start, True), version=3)
 
 
 def aligned(size: int) -> np.ndarray:

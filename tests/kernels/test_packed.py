@@ -1,15 +1,17 @@
 """Layers in a few arrays are the same layers: every byte at its place, the same products, and no copy on a CPU."""
 
+import gc
 from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 
-from llama_jax import generate, quantise
+from llama_jax import checkpoint, generate, quantise
 from llama_jax.kernels import gemv, packed
 from llama_jax.model import kinds
 from llama_jax.placement import parse
+from tests.checkpoint.test_gguf import write
 from tests.kernels.models import quantised, random_model, small, with_packed_layers
 
 
@@ -48,6 +50,24 @@ def test_both_sides_count_places_in_the_same_unit():
 def test_a_large_array_is_taken_as_it_is():
     room = packed.aligned(1 << 20)
     assert jax.device_put(room).unsafe_buffer_pointer() == room.ctypes.data
+
+
+@pytest.mark.parametrize("kind", ["q4_k", "q6_k", "q8_0"])
+def test_a_files_layers_are_packed_where_they_stand(tmp_path, monkeypatch, kind):
+    """The weights are in memory once, and stay while either the layers or their packed form are used."""
+    write(tmp_path / "m.gguf", kind.upper())
+    layers = checkpoint.load(str(tmp_path / "m.gguf"), "gguf").params.layers
+    first = [matrix for layer in layers for matrix in packed.matrices(layer)]
+    expected = [np.array(matrix.data).reshape(-1) for matrix in first]
+    monkeypatch.setattr(packed, "aligned", lambda size: pytest.fail("copied"))
+    arrays = packed.pack(layers)
+    assert arrays.blocks.unsafe_buffer_pointer() == np.asarray(first[0].data).ctypes.data
+    del layers, first
+    gc.collect()
+    _ = [np.full(len(part), 255, np.uint8) for part in expected]  # what would take the place of freed memory
+    blocks = np.asarray(arrays.blocks)
+    for part, unit in zip(expected, np.asarray(arrays.table)[..., 0].reshape(-1), strict=True):
+        np.testing.assert_array_equal(blocks[packed.UNIT * unit :][: len(part)], part)
 
 
 def test_what_the_weights_are_kept_as_is_still_known():

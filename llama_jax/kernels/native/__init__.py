@@ -9,6 +9,7 @@ ffi        XLA's call frame: buffers, their checks, errors, its thread pool
 team       threads that share the parts of a piece of work
 products   activations rounded to int8; quantised matrices times one row of them or several
 attention  attention of new tokens over cached keys and values
+pack       a file's blocks into groups of 16 rows, on their way into memory
 gemv       the handler of `kernels.gemv`
 fused      the handler of `kernels.fused`; operands, what it is given; layout, what it keeps; step, its phases; heads,
            those of attention; vocabulary, that of the head; rows, what several of them do

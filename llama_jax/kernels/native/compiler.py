@@ -26,9 +26,9 @@ declare i32 @"{function}"(ptr, ptr, i64)
 
 
 def entries() -> dict:
-    from llama_jax.kernels.native import fused, gemv
+    from llama_jax.kernels.native import fused, gemv, pack
 
-    return gemv.ENTRIES | fused.ENTRIES
+    return gemv.ENTRIES | fused.ENTRIES | pack.ENTRIES
 
 
 def module() -> llvm.ModuleRef:
