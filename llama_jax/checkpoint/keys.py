@@ -7,6 +7,7 @@ them, and a test walks every key that the `gguf` library, llama.cpp and transfor
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -162,7 +163,9 @@ def changes(value: Any, verdict: Verdict | None, fields: Mapping[str, Any]) -> b
 
 
 def allowed(verdict: Verdict) -> str:
-    """The values that change nothing, as a line says them."""
+    """The values that change nothing, as a line says them; a key may also be left out."""
     if verdict.only is NOTHING:
         return "0, false or nothing"
-    return " or ".join(str(each)[1:] if str(each).startswith("=") else repr(each) for each in verdict.only)
+    values = dict.fromkeys(each for each in verdict.only if each not in (None, [], {}))  # 1 and 1.0 are one
+    words = [str(each)[1:] if str(each).startswith("=") else json.dumps(each) for each in values]
+    return " or ".join(words) or "nothing"

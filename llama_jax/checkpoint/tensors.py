@@ -120,9 +120,8 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
     check(source)
     if dtype == "gguf" and (why := quantised.complaint(source, leaves)):
         raise UserError(f"{why}; use q8_0, which quantises it here (weights='q8_0', +q8_0 or dtype='q8_0').")
-    remedy = "load it as bfloat16 or q8_0, or choose a smaller model"
     total = size(source, dtype)
-    memory.check(total, f"{source.where}: the weights", remedy, device)
+    memory.check(total, f"{source.where}: the weights as {dtype}", partial(smaller, source), device)
     weight = partial(quantised.read, form=dtype) if dtype in FORMS else partial(read, dtype=dtype)
 
     def placed(rows: Rows, memory: np.ndarray | None):
@@ -190,6 +189,18 @@ def size(source: Source, dtype: str) -> float:
     if dtype not in FORMS:
         return source.config.num_parameters * np.dtype(jnp.dtype(dtype)).itemsize
     return sum(quantised.bytes_of(source, rows, dtype) for rows in jax.tree.leaves(names(source.config)))
+
+
+def smaller(source: Source, left: float) -> str:
+    """In which forms the weights fit into so many bytes."""
+    forms = ("bfloat16", *(form for form in FORMS if form != "gguf"))
+    own = quantised.complaint(source, jax.tree.leaves(names(source.config)))
+    sizes = {form: size(source, form) for form in (forms if own else ("gguf", *forms))}
+    fits = [f"{form} ({needed / 1e9:.1f} GB)" for form, needed in sizes.items() if needed <= left]
+    if fits:
+        return f"load it as {' or '.join(fits)}, or choose a smaller model"
+    least = min(sizes, key=sizes.get)
+    return f"{least}, its smallest form, needs {sizes[least] / 1e9:.1f} GB: choose a smaller model"
 
 
 def named(config: ModelConfig, params: Model) -> dict[str, np.ndarray]:

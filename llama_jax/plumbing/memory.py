@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,10 +16,12 @@ SMALL = 64 << 20  # bytes that nobody needs to ask for
 GROUP = Path("/sys/fs/cgroup")  # where a container's limit stands
 
 
-def check(needed: float, what: str, remedy: str, device: jax.Device | None = None) -> None:
-    """Raises UserError where so many bytes are not free on a device, as `free` counts them; `what` needs them."""
+def check(needed: float, what: str, remedy: str | Callable[[float], str], device: jax.Device | None = None) -> None:
+    """Raises UserError where so many bytes are not free on a device, as `free` counts them; `what` needs them. remedy:
+    what to do, or a function that says it of the bytes that are free."""
     if needed > SMALL and needed > (left := free(device)):
-        raise UserError(f"{what} need {needed / 1e9:.1f} GB and {left / 1e9:.1f} GB are free; {remedy}.")
+        advice = remedy if isinstance(remedy, str) else remedy(left)
+        raise UserError(f"{what} need {needed / 1e9:.1f} GB and {left / 1e9:.1f} GB are free; {advice}.")
 
 
 def free(device: jax.Device | None = None) -> float:

@@ -15,7 +15,7 @@ from llama_lab.bench import environment
 from llama_lab.bench.wording import clipped, opening
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
-from llama_lab.reporting import document, machines, notebooks, overview, pages, readme
+from llama_lab.reporting import document, keys, machines, notebooks, overview, pages, readme
 from llama_lab.reporting.document import Number, Table
 from llama_lab.reporting.overview import Recorded
 from llama_lab.sharing import contribution
@@ -157,8 +157,8 @@ def argument_table() -> str:
 
 
 def write(out_dir: Path) -> Path:
-    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md and the
-    table of arguments in OUT/docs/placements.md."""
+    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md, the table
+    of arguments in OUT/docs/placements.md and those of keys and tensors in OUT/docs/files.md."""
     known = sections(out_dir)
     behind = tables(out_dir, known)
     page = document.render(
@@ -173,5 +173,7 @@ def write(out_dir: Path) -> Path:
     )
     readme.refresh(out_dir, known, behind)
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
+    for name, table in keys.TABLES.items():
+        document.put(Path(out_dir) / "docs" / "files.md", *keys.marks(name), table)
     machines.write(out_dir)
     return files.write(Path(out_dir) / "docs" / "index.html", page)

@@ -2,10 +2,8 @@
 is read, refused with any value that would change the numbers, or changes nothing. Each word is tried on the reader."""
 
 import copy
-import dataclasses
 import re
 
-import gguf
 import pytest
 import transformers
 
@@ -14,29 +12,10 @@ from llama_jax.checkpoint import huggingface, keys, tensors
 from llama_jax.checkpoint.header import Header, Place
 from llama_jax.checkpoint.source import Source, Tensor
 from llama_jax.config import FAMILIES, RopeScaling, tiny
+from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
+from llama_lab.reporting import keys as known
 from tests.conftest import SHAPE
-
-# Keys that llama.cpp reads (src/llama-arch.cpp, LLM_KV_NAMES) and the library does not list
-LLAMA_CPP = (
-    "{arch}.rope.scale_linear", "{arch}.attention.block_skip_connection", "{arch}.dense_2_feat_in",
-    "{arch}.dense_2_feat_out", "{arch}.dense_3_feat_in", "{arch}.dense_3_feat_out", "tokenizer.ggml.cls_token_id",
-    "general.source.huggingface.repository",
-)  # fmt: skip
-
-
-def known_keys(branch=gguf.constants.Keys):
-    """All keys of the library, those of an inner class too."""
-    for value in vars(branch).values():
-        if isinstance(value, str) and re.fullmatch(r"[\w.{}]+\.[\w.{}]+", value) and value != branch.__module__:
-            yield value
-        elif isinstance(value, type):
-            yield from known_keys(value)
-
-
-def keys_of(family):
-    names = sorted({*known_keys(), *LLAMA_CPP})
-    return [n.format(arch=family, id=0, name="tools", dense="dense_2") for n in names]
 
 
 def header(family, **changes):
@@ -62,7 +41,7 @@ def odd(verdict):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_key_of_a_gguf_header_is_what_the_table_says(family):
     honest, words = read(family), []
-    for key in keys_of(family):
+    for key in known.gguf_keys(family):
         verdict = keys.gguf_verdict(key, family, reader.read_keys(family))
         words.append(verdict.what)
         if key.startswith(("split.", "general.alignment")):
@@ -92,30 +71,21 @@ def test_unknown_keys_are_refused_where_they_describe_the_architecture_alone():
 
 
 CLASSES = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config, "gpt2": transformers.GPT2Config}
-# Keys that transformers takes beside the fields of its classes: PreTrainedConfig.__post_init__
-TAKEN = ("rope_scaling", "rope_theta", "partial_rotary_factor", "torch_dtype", "num_labels", "name_or_path",
-         "_commit_hash", "output_attentions", "attn_implementation", "experts_implementation", "per_layer_config",
-         "head_dim", "layer_types", "sliding_window", "quantization_config", "model_type")  # fmt: skip
-
-
-def fields_of(family):
-    made = CLASSES[family]
-    generation = transformers.GenerationConfig._get_default_generation_params()
-    return sorted({*(f.name for f in dataclasses.fields(made)), *made.attribute_map, *generation, *TAKEN})
 
 
 def raw(family, **changes):
     """A config.json of a small model."""
     size = SHAPE | ({} if family == "gpt2" else dict(intermediate_size=64, num_key_value_heads=2))
-    made = CLASSES[family](**size).to_dict()
+    made = transformers.CONFIG_MAPPING[family](**size).to_dict()
     return {key: value for key, value in (made | changes).items() if value is not ...}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_field_of_a_config_json_is_what_the_table_says(family):
     honest, plain = huggingface.read_config("m", raw(family)), raw(family)
-    known = {*fields_of(family), *keys.HF_ONLY, *keys.HF_ONLY_OF[family]}
-    for key in sorted(known - {"eos_token_id"}):  # read with the tokenizer, by all three
+    for key in known.config_keys(family):
+        if key == "eos_token_id":  # read with the tokenizer
+            continue
         verdict = keys.hf_verdict(key, family, huggingface.read_keys(family))
         assert verdict, f"{key} is in no table"
         if verdict.what == keys.HARMLESS:
@@ -130,11 +100,11 @@ def test_each_field_of_a_config_json_is_what_the_table_says(family):
 
 
 def test_defaults_are_those_of_transformers():
-    for family, made in CLASSES.items():
+    for family in FAMILIES:
         ours = huggingface.read_config(
             "m", {k: v for k, v in raw(family).items() if k not in huggingface.DEFAULTS[family]}
         )
-        theirs = made()
+        theirs = transformers.CONFIG_MAPPING[family]()
         for field, name in huggingface.NAMES[family].items() | {("max_position_embeddings",) * 2}:
             if name in huggingface.DEFAULTS[family]:
                 assert getattr(ours, field) == getattr(theirs, name)
@@ -150,20 +120,23 @@ def test_each_tensor_that_llama_cpp_knows_is_read_or_refused(family):
     cfg = tiny(family, tie_word_embeddings=False)
     shapes = tensors.shapes(cfg)
     whole = {name: Tensor(shape, lambda: None) for name, shape in shapes.items()}
-    read = set()
-    for template in gguf.TENSOR_NAMES.values():
-        for end in ("weight", "bias", "scale", "input_scale"):
-            name = f"{template.format(bid=0, xid=0)}.{end}"
-            full = reader.hugging_face_name(name, family)
-            if full in shapes:
-                read.add(full)
-                continue
-            extra = {full: Tensor((1,), lambda: None, name=name)}
+    names = known.tensor_names(family)
+    for name, full in names.items():
+        if full is None:
+            extra = {reader.hugging_face_name(name, family): Tensor((1,), lambda: None, name=name)}
             with pytest.raises(UserError, match=re.escape(name)):
                 tensors.check(Source("m.gguf", cfg, whole | extra, None, None))
-    first = re.compile(r"\.1\.")
-    assert read == {name for name in shapes if not first.search(name)}
+    read = {full for full in names.values() if full in shapes}
+    assert read == {name for name in shapes if not re.search(r"\.1\.", name)}
+    assert {name for name, full in names.items() if full and full not in shapes} <= {reader.FREQUENCIES}
     tensors.check(Source("m.gguf", cfg, whole, None, None))
+
+
+@pytest.mark.parametrize("name", known.TABLES)
+def test_the_document_has_the_tables(name):
+    """As `llama-jax report` writes them."""
+    begin, end = known.marks(name)
+    assert f"{begin}\n{known.TABLES[name]()}\n{end}" in (paths.ROOT / "docs" / "files.md").read_text(encoding="utf-8")
 
 
 # Given twice --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from llama_jax.plumbing.errors import UserError
         ("random:gpt2,hidden_size=²", "whole number above 0"),
         ("random:gpt2,hidden_size=" + "9" * 5000, "whole number above 0"),
         ("random:gpt2,hidden_size=2097152", "hidden_size is 2097152"),
-        ("random:gpt2,hidden_size=1048576,intermediate_size=1048576", "weights need .* GB"),
+        ("random:gpt2,hidden_size=1048576,intermediate_size=1048576", "weights as float32 need .* GB"),
         ("random:gpt2,max_position_embeddings=2147483648", "max_position_embeddings is 2147483648"),
         ("random:smollm2-135m,head_dim=63", "a head has 63"),
         ("random:gpt2:" + "9" * 5000, "SEED"),
@@ -46,7 +47,7 @@ def test_no_such_model(name, words):
         (  # the largest model that may be declared
             "random:smollm2-135m,num_hidden_layers=10000,hidden_size=1048576,intermediate_size=1048576",
             "q8_0",
-            "the weights need",
+            "the weights as q8_0 need",
         ),
     ],
 )
@@ -74,8 +75,15 @@ def test_every_preset_opens():
 
 def test_too_little_memory_is_said_before_anything_is_read(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda device: 10**9)
-    with pytest.raises(UserError, match=r"need 27\.0 GB and 1\.0 GB are free"):
+    with pytest.raises(UserError, match=r"float32 need 27\.0 GB and 1\.0 GB are free; q4_0, .* needs 3\.\d GB: choose"):
         checkpoint.load("random:llama-2-7b")
+    with pytest.raises(UserError, match=r"float32 need .* free; load it as bfloat16") as caught:
+        checkpoint.load("random:smollm2-360m")
+    fit = re.findall(r"(\w+) \(", str(caught.value))
+    assert {*fit} >= {"bfloat16", "q8_0", "q4_0", "int8"}
+    monkeypatch.setattr(memory, "free", lambda device: 10**8)
+    with pytest.raises(UserError, match=r"load it as gguf \(0\.1 GB\) or"):
+        checkpoint.load()
 
 
 def test_the_memory_of_the_device_that_takes_the_weights_counts(monkeypatch):

@@ -242,7 +242,7 @@ def test_the_size_that_is_checked_is_the_size_that_comes(tmp_path, monkeypatch, 
     assert tensors.size(source, form) == pytest.approx(real, rel=0.03)  # but for padded rows and the scales of int8
     monkeypatch.setattr(memory, "free", lambda device: real // 2)
     monkeypatch.setattr(memory, "SMALL", 0)
-    with pytest.raises(UserError, match="load it as bfloat16 or q8_0"):
+    with pytest.raises(UserError, match="choose a smaller model"):
         checkpoint.load(str(tmp_path / "m.gguf"), form)
 
 
