@@ -9,6 +9,7 @@ from functools import partial
 import jax
 import numpy as np
 
+from llama_jax import checkpoint as checkpoints
 from llama_jax import kernels, kvc
 from llama_jax.checkpoint import Checkpoint, find, own_blocks, read
 from llama_jax.checkpoint.source import Source
@@ -17,7 +18,7 @@ from llama_jax.decoding.request import PIECE, Request, request
 from llama_jax.model import Model
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import settings, threads
-from llama_jax.quantise import FORMS
+from llama_jax.quantise import FORMS, ROUNDED
 from llama_jax.transforms import Programs, assemble, prepare
 
 
@@ -87,6 +88,17 @@ def form(checkpoint: Checkpoint, placement: Placement) -> str | None:
     if placement.kernels != "none":
         return checkpoint.blocks
     return checkpoint.dtype if checkpoint.dtype in FORMS else None
+
+
+def requantised(source: Source, placement: Placement, dtype: str | None = None) -> str | None:
+    """Which of a model's matrices this placement computes on in other blocks than they are stored in, though neither it
+    nor dtype names them; one sentence, None where there are none."""
+    if placement.weights not in ("loaded", "gguf") or dtype in ROUNDED:
+        return None
+    by_name = "gguf" in (placement.weights, dtype)
+    if not by_name and placement.kernels == "none":
+        return None
+    return None if by_name and own_blocks(source) != "gguf" else checkpoints.requantised(source)  # refused, else told
 
 
 def weights(checkpoint: Checkpoint, placement: Placement) -> Model:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from llama_jax import checkpoint
 from llama_jax.config import ModelConfig
+from llama_jax.engine import requantised
 from llama_jax.generate import GREEDY
 from llama_jax.placement import LADDER, Placement, parse
 from llama_jax.plumbing import runtime
@@ -71,13 +72,14 @@ def run(settings: Settings, progress: Progress = announce) -> tuple[dict, list[T
     same_run = journal_plan(settled, before, source.hash())
     journal = Journal(settings.journal, same_run, settings.skip_corrupt, environment=before)
     trials = phases.run(plan, journal, progress)
+    rounded = next(filter(None, (requantised(source, placement) for placement in placements)), None)
     gaps += journal.missing
     meta = dict(
         parameters=about,
         baseline=baseline,
         subjects=names + [name for name in here if name not in {gap["name"] for gap in gaps}],
         missing=gaps,
-        environment={**before, **measured_in(journal.notes), "weights_hash": source.hash()},
+        environment={**before, **measured_in(journal.notes), "weights_hash": source.hash(), "requantised": rounded},
         processes=journal.notes,
         resumed_trials=journal.resumed,
         torn_line=journal.torn,

@@ -72,6 +72,15 @@ def tell(line: str) -> None:
             print(line, file=sys.stderr, flush=True)
 
 
+def tell_requantised(source, placements: Iterable, dtype: str | None = None) -> None:
+    """What a file's matrices become under these placements that they are not in the file, though nobody asked for it.
+    source: a `checkpoint.source.Source`."""
+    from llama_jax.engine import requantised
+
+    for line in dict.fromkeys(filter(None, (requantised(source, each, dtype) for each in placements))):
+        tell(f"{line}.")
+
+
 def show(lines: Iterable[str], as_json: bool) -> None:
     """A result in lines for people, which are progress where one line of JSON was asked for instead."""
     for line in lines:

@@ -12,7 +12,7 @@ import typer
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import LARGEST, number
 from llama_lab.cli import options
-from llama_lab.cli.common import bars_shown, show, split, tell
+from llama_lab.cli.common import bars_shown, show, split, tell, tell_requantised
 from llama_lab.cli.options import ROWS, TOKENS, Sampling, argument, flag, option, verb
 
 SUITES = ("gpu",)
@@ -61,6 +61,7 @@ class Bench:
             return self.run_suite()
         if self.self_test:
             return self.check_harness()
+        from llama_jax import checkpoint
         from llama_lab.bench import run
 
         named = {each.name: getattr(self, each.name) for each in fields(run.Settings) if hasattr(self, each.name)}
@@ -69,6 +70,8 @@ class Bench:
         limit = number(self.limit, "--limit", 1, SILENCE_S)
         settings = run.Settings(**named | dict(sampler=self.sampling.sampler, limit=limit))
         check_outputs(self.out or (), self.journal, self.profile)
+        if compiled := [each for each in run.chosen(settings)[0] if each.kernels != "none"]:
+            tell_requantised(checkpoint.find(self.model), compiled)
         if self.profile is not None:
             return {"profiles": run.profile(settings, self.profile, tell)}
         result, trials, _ = measured(settings, self.out or ())

@@ -9,7 +9,7 @@ import time
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
 from llama_lab.cli import options
-from llama_lab.cli.common import tell
+from llama_lab.cli.common import tell, tell_requantised
 from llama_lab.cli.options import Sampling, argument, flag, option, verb
 
 LONGEST = 16 << 20  # bytes of a prompt from standard input
@@ -47,6 +47,7 @@ class Generate:
         imported, prompt, asked = time.perf_counter(), self.read_prompt(), time.perf_counter()
         loaded = load(self.model, placed, self.dtype)
         read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
+        tell_requantised(loaded.origin, [placed], self.dtype)
         engine, tokenizer = build(loaded, placed), loaded.tokenizer
         start = time.perf_counter() - (encoded - read)  # a mistake in the prompt is told before the weights are packed
         before = ("import", imported - began), ("load", start - asked)
@@ -133,6 +134,7 @@ class Chat:
         loaded = load(self.model, placed)
         if loaded.tokenizer is None:
             raise UserError(f"{self.model} has no tokenizer; it cannot chat.")
+        tell_requantised(loaded.origin, [placed])
         engine, console = build(loaded, placed), Console()
         messages = [{"role": "system", "content": self.system}] if self.system else []
         while question := read_line(console):
@@ -175,10 +177,12 @@ class Serve:
         from llama_lab.serve.service import Service
 
         key = self.api_key if self.api_key is not None else os.environ.get("LLAMA_JAX_API_KEY") or None
-        stepper.check(parse(self.placement))
+        placed = stepper.check(parse(self.placement))
         process.check_key(self.host, key)
         bound = process.bind(self.host, self.port)
-        service = Service(load(self.model, self.placement, self.dtype), self.placement, self.slots, self.context)
+        loaded = load(self.model, placed, self.dtype)
+        tell_requantised(loaded.origin, [placed], self.dtype)
+        service = Service(loaded, self.placement, self.slots, self.context)
         tell(f"compiling {self.model} under {self.placement}")
         programs, seconds = service.start()
         address, number = bound.getsockname()[:2]
