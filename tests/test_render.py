@@ -133,6 +133,16 @@ def test_what_another_thread_compiles_spoils_every_step_that_it_reaches_into(mon
     )
 
 
+def test_a_program_that_is_read_from_a_file_is_no_warm_step():
+    pace = render.Pace()
+    pace.arrive(1)
+    with compilations.reading():
+        time.sleep(0.002)
+    pace.arrive(1)
+    assert pace.view("ab", pieces=2).tokens_per_second is None
+    assert pace.view("ab", pieces=2).compiling[1] >= 0.002
+
+
 def test_tracing_alone_takes_its_time_and_spoils_no_step(monkeypatch):
     pace = render.Pace()
     pace.compiled = compilations.Watch()
