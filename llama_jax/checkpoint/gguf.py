@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import importlib.util
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from llama_jax.checkpoint import declared, keys, split
 from llama_jax.checkpoint.header import Header
 from llama_jax.checkpoint.raw import SUPPORTED, Raw
 from llama_jax.checkpoint.source import Source, Tensor, hash_files, hashed_later, identity, with_head
-from llama_jax.checkpoint.vocabulary import Vocabulary, from_gguf
+from llama_jax.checkpoint.vocabulary import HARMLESS, OLDER, Vocabulary, from_gguf
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
@@ -165,10 +165,10 @@ def read_config(path: Path, header: Header, homes: Mapping[str, Path]) -> ModelC
     config = boundary.read(form, fields | given, f"{path}: the GGUF header").config(kind)
     known = read_keys(kind)
     for key, value in fields.items():
-        if keys.changes(value, verdict := keys.gguf_verdict(key, kind, known), vars(config)):
+        if keys.changes(value, word := verdict(key, kind, known), vars(config)):
             raise UserError(
                 f"{path}: {key} is {boundary.shown(value)} in the header; a {kind} model is supported with"
-                f" {keys.allowed(verdict)} alone."
+                f" {keys.allowed(word)} alone."
             )
     epsilon = float(f"{config.norm_eps:.6g}")  # 9.999999747e-06 is float32's 1e-5
     scaling = read_scaling(path, header, config, homes) if config.positions == "rope" else None
@@ -187,8 +187,14 @@ def read_keys(family: str) -> set[str]:
     rope = {f"rope.{key}" for key in ("scaling.type", "scaling.factor", "scale_linear")} if family != "gpt2" else set()
     whole = {"general.architecture", "general.alignment", "tokenizer.chat_template"}
     split = {field.alias for field in declared.Split.model_fields.values()}
-    words = {f"tokenizer.ggml.{field}" for field in Vocabulary.model_fields.keys() - {"chat_template"}}
+    words = {f"tokenizer.ggml.{field}" for field in {*Vocabulary.model_fields, *OLDER} - {"chat_template"}}
     return {*architecture_keys(family).values(), *rope, *whole, *split, *words}
+
+
+def verdict(key: str, family: str, read: Collection[str]) -> keys.Verdict:
+    """What becomes of a key of a header of this family. read: its `read_keys`."""
+    why = HARMLESS.get(key.removeprefix("tokenizer.ggml."))
+    return keys.Verdict(keys.HARMLESS, why) if why else keys.gguf_verdict(key, family, read)
 
 
 Factors = Annotated[list[declared.Factor], Field(max_length=1 << 20)]

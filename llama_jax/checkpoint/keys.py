@@ -41,19 +41,13 @@ GGUF_HARMLESS = {
     "general.": "describes the file",
     "quantize.": "says how the file was quantised",
     "imatrix.": "says how the file was quantised",
-    "tokenizer.ggml.token_type_count": "is BERT's",
-    "tokenizer.ggml.add_sep_token": "is BERT's",
-    "tokenizer.ggml.remove_extra_whitespaces": "is T5's",
-    "tokenizer.ggml.precompiled_charsmap": "is T5's",
     "tokenizer.rwkv.": "is RWKV's",
     "tokenizer.huggingface.json": "repeats the vocabulary",
     "tokenizer.chat_template": "another template than the default one",
-    "tokenizer.": "a token that no plain text and no answer holds",
 }  # a key that ends with a dot, and tokenizer.chat_template: all keys that begin so
 GGUF_ONLY = {
     "general.type": ("model",),
     "general.quantization_version": (2,),  # blocks of version 1 were laid out otherwise
-    "tokenizer.ggml.add_eos_token": OFF,
     "attention.causal": (True,),
     "attention.value_length": ("=head_dim",),
     "rope.dimension_count": ("=head_dim",),

@@ -76,7 +76,7 @@ def gguf_table() -> str:
     """Keys of a GGUF header, those of the architecture without it."""
 
     def word(key: str, family: str) -> str:
-        return said(keys.gguf_verdict(key, family, reader.read_keys(family)))
+        return said(reader.verdict(key, family, reader.read_keys(family)))
 
     return grouped({f: {key.removeprefix(f"{f}."): word(key, f) for key in gguf_keys(f)} for f in FAMILIES})
 
