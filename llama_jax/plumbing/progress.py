@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
@@ -41,7 +42,7 @@ def told(parts: Iterable[T], size: Callable[[T], float], total: float) -> Iterat
 
 def lines(say: Callable[[str], None], every_s: float, doing: str = "loading") -> Progress:
     """A listener that says lines, from AFTER_S on and then one in so many seconds: bytes so far, of how many, and about
-    how long the rest takes."""
+    how long the rest takes; and that it is done, where more than a single line is wanted."""
     began = due = 0.0
 
     def hear(done: float, total: float) -> None:
@@ -52,5 +53,7 @@ def lines(say: Callable[[str], None], every_s: float, doing: str = "loading") ->
         elif now >= due and done < total:
             due, left = now + every_s, (now - began) * (total - done) / done
             say(f"{doing}: {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, about {left:.0f} s left")
+        elif done >= total and began + AFTER_S < due < math.inf:
+            say(f"{doing}: all {total / 1e6:,.0f} MB after {now - began:.0f} s")
 
     return hear

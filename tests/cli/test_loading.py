@@ -1,6 +1,7 @@
 """The line that says how far a model is loaded, in real processes: on a terminal, elsewhere, and not if unwanted."""
 
 import contextlib
+import math
 import os
 import pty
 import re
@@ -89,12 +90,13 @@ def test_all_bytes_are_told_in_rising_order_and_the_innermost_listener_hears():
 
 
 def test_what_loads_soon_is_not_told_and_what_does_not_tells_the_rest(monkeypatch):
-    said, now = [], iter([0.0, 1.9, 2.0, 2.1, 3.1, 4.0])
+    said, once, times = [], [], [0.0, 1.9, 2.0, 2.1, 3.1, 4.0]
+    now = iter([time for time in times for _ in range(2)])
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
-    hear = progress.lines(said.append, every_s=1.0)
+    several, single = progress.lines(said.append, every_s=1.0), progress.lines(once.append, math.inf)
     for done in (0, 1e8, 2e8, 3e8, 5e8, 8e8):
-        hear(done, 8e8)
-    assert said == [
-        "loading: 200 of 800 MB, about 6 s left",
-        "loading: 500 of 800 MB, about 2 s left",
-    ]
+        several(done, 8e8)
+        single(done, 8e8)
+    first = "loading: 200 of 800 MB, about 6 s left"
+    assert said == [first, "loading: 500 of 800 MB, about 2 s left", "loading: all 800 MB after 4 s"]
+    assert once == [first]
