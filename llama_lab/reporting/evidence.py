@@ -5,6 +5,9 @@ extraction, for a generation with activations and for a server's slots, on a tin
 (`jax_dump_ir_to`), without locations. Before they are compared, functions within a module are numbered and the names of
 arguments and results are taken out: a renamed function is no other program. Targets of custom calls keep their names.
 
+A compiled kernel is one call in a program's text, which says nothing of what happens inside, and what it is given
+follows its own layout. So placements with kernels are compared by their times, on real weights.
+
 Times: both commits in turn, each in a fresh process, and the commit before a second time in each round. The evidence
 holds where the median ratio lies within what the commit before differs from itself.
 
@@ -45,7 +48,11 @@ VARIANTS = (
     "chunk8+fused", "loop+fused+lookup",
 )  # fmt: skip
 SERVED = ("step+donate", "chunk8", "step+fused")
-TIMED = ("eager", "step+donate", "loop")
+TIMED = {
+    **dict.fromkeys(("eager", "step+donate", "loop"), SMALL),
+    **dict.fromkeys(("step+gemv", "loop+fused", "loop+q8_0+fused", "loop+q4_0+fused"), "smollm2-135m-instruct"),
+}
+KERNELS = re.compile(r"\+(gemv|fused)\b")  # in the name of what is compared by its time
 ROUNDS, ANSWERS, TOKENS = 5, 5, 32
 SYMBOL = re.compile(r"(?:func\.func (?:public |private )?|module )@([\w.$-]+)")
 NAMED = re.compile(r'(?:, )?(?:jax\.(?:result_info|arg_info)|tf\.name) = "[^"]*"')
@@ -111,10 +118,10 @@ def times() -> dict[str, float]:
     """Placement → seconds of an answer, the median of a few."""
     import llama_jax as ll
 
-    loaded, prompt = ll.load(SMALL), list(range(3, 35))
-    seconds = {}
-    for name in TIMED:
-        engine, spent = ll.build(loaded, name), []
+    prompt, seconds = list(range(3, 35)), {}
+    loaded = {model: ll.load(model) for model in {*TIMED.values()}}
+    for name, model in TIMED.items():
+        engine, spent = ll.build(loaded[model], name), []
         for _ in range(1 + ANSWERS):
             began = time.perf_counter()
             ll.answer(engine, [prompt], TOKENS)
@@ -193,8 +200,10 @@ def clean_commit(root: Path) -> str:
 
 
 def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list[dict]) -> dict:
-    """{holds, programs, differing: names, times: {placement: ratio now / before, spread of before / before}}."""
-    differing = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    """{holds, programs, differing: names, by_time: those that differ and have kernels, times: {placement: ratio now /
+    before, spread of before / before}}."""
+    others = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+    differing, by_time = ([name for name in others if bool(KERNELS.search(name)) is kernel] for kernel in (False, True))
     compared = {}
     for name in rounds[0]["before"]:
         ratio, spread = ([math.log(r[way][name] / r["before"][name]) for r in rounds] for way in ("now", "again"))
@@ -203,7 +212,11 @@ def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list
         )
     within = all(1 / t["spread"] <= t["ratio"] <= t["spread"] for t in compared.values())
     return dict(
-        holds=not differing and within, programs=sum(map(len, now.values())), differing=differing, times=compared
+        holds=not differing and within,
+        programs=sum(map(len, now.values())),
+        differing=differing,
+        by_time=by_time,
+        times=compared,
     )
 
 

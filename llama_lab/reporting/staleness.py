@@ -72,13 +72,15 @@ class Timed(Declared):
 
 
 class Evidence(Declared):
-    """What `evidence.gather` gives. current: the tables that are of the code of before."""
+    """What `evidence.gather` gives. by_time: programs with kernels that differ. current: the tables that are of the
+    code of before."""
 
     before: str
     now: str
     holds: bool
     programs: int
     differing: list[str]
+    by_time: list[str]
     times: dict[str, Timed]
     current: list[str]
 
@@ -115,7 +117,7 @@ def restamp(home: Path, why: str) -> list[str]:
         raise UserError(f"The evidence is of commit {known.now[:10]}, this is {now[:10]}: {GATHER}")
     if known.failure:
         raise UserError(f"The evidence is against it: {known.failure}. Record the tables again, or undo the change.")
-    kept = known.model_dump(include={"programs", "times"})
+    kept = known.model_dump(include={"programs", "by_time", "times"})
     stamp, stamped = dict(why=why.strip(), before=known.before, now=now, evidence=kept), {}
     for name in [table.name for table in tables(home) if table.changed and table.name in known.current]:
         about = record.read_meta(home / "data" / f"{name}.csv")

@@ -70,7 +70,7 @@ def test_a_table_is_stamped_anew_says_why_and_keeps_each_stamp(home):
     assert about["code"]["roots"] == ["llama_jax.norm"]
     (stamp,) = about["code"]["restamped"]
     assert (stamp["why"], stamp["before"], stamp["now"]) == ("renamed", "b" * 40, first)
-    assert stamp["evidence"] == dict(programs=3, times={"step": dict(ratio=1.01, spread=1.05)})
+    assert stamp["evidence"] == dict(programs=3, by_time=[], times={"step": dict(ratio=1.01, spread=1.05)})
     record.read(home / "data" / f"{CURRENT}.csv")  # its digests hold
     assert sealed({k: v for k, v in about.items() if k != "meta_sha256"}) == about
     stale = record.read_meta(home / "data" / f"{STALE}.csv")
@@ -144,6 +144,16 @@ def test_a_program_that_was_changed_is_found():
     assert once == lowered(1.0, "g") != lowered(2.0, "f")
     assert evidence.judged({"x": once}, {"x": lowered(2.0, "f")}, ROUNDS)["differing"] == ["x"]
     assert evidence.judged({"x": once}, {"x": once}, ROUNDS)["holds"]
+
+
+def test_what_runs_in_a_kernel_is_judged_by_its_time():
+    """Its program says what it is given, not what it does."""
+    before, now = ({name: [text] for name in ("step", "loop+fused", "slots of step+gemv")} for text in "ab")
+    judged = evidence.judged(before, now | {"step": ["a"]}, ROUNDS)
+    assert (judged["holds"], judged["differing"]) == (True, [])
+    assert judged["by_time"] == ["loop+fused", "slots of step+gemv"]
+    assert evidence.judged(before, now, ROUNDS)["differing"] == ["step"]
+    assert {bool(evidence.KERNELS.search(name)) for name in evidence.TIMED} == {True, False}
 
 
 def test_what_runs_is_the_checkout_that_was_asked_for(tmp_path, monkeypatch):
