@@ -12,29 +12,46 @@ import sys
 from llama_jax.plumbing import settings
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
+from llama_lab import interruption
 
-INTERRUPTED = 128 + signal.SIGINT
 LONGEST = 1_000  # characters of a message; of a longer one the middle is left out
 SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")  # what rich and typer lay tables out by
 
 
 def main(arguments: list[str] | None = None) -> None:
-    open_closed()
+    """Run the command line, and end the process; with arguments given, as tests give them, raise SystemExit instead."""
+    ends = arguments is None
     try:
-        code = run(checked(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()  # here, where a closed pipe is noticed, and not at the interpreter's end
-    except BrokenPipeError:  # the reader, such as `head`, has left
-        code = 1  # as typer does where a verb notices
-    except KeyboardInterrupt:  # before typer is there, which returns the same
-        code = INTERRUPTED
-    except Exception as error:
-        code = complain(error)
-    if code == INTERRUPTED:
+        open_closed()
+        if ends:
+            interruption.install()
+        code, failed = attempted(sys.argv[1:] if ends else arguments)
+    except KeyboardInterrupt:
+        code, failed = interruption.CODE, True
+    if interruption.STATE.seen:  # it may have been swallowed on its way
+        code, failed = interruption.CODE, True
+    if code == interruption.CODE:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # we are leaving
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         if stuck(stream):  # what is left must not be tried again at the interpreter's end
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+    if ends and failed:  # threads may be computing
+        interruption.leave(code)
     sys.exit(code)
+
+
+def attempted(arguments: list[str]) -> tuple[int | None, bool]:
+    """(exit code, whether the verb was left before its end)."""
+    try:
+        code = run(checked(arguments))
+        sys.stdout.flush()  # here, where a closed pipe is noticed, and not at the interpreter's end
+        return code, code == interruption.CODE  # as typer returns it
+    except BrokenPipeError:  # the reader, such as `head`, has left
+        return 1, True  # as typer does where a verb notices
+    except Exception as error:
+        if interruption.STATE.seen:  # which it may have become on its way
+            raise KeyboardInterrupt from error
+        return complain(error), True
 
 
 def run(arguments: list[str]) -> int | None:

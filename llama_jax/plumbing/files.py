@@ -20,6 +20,7 @@ from llama_jax.plumbing.values import LONG, shown
 
 MODE = 0o644  # of a new file, less what the umask takes
 LINKS = 40  # that are followed, one after the other: as many as Linux does
+STAGED: set[Path] = set()  # what a process that leaves at once should remove
 LEAVING_S = 2.0  # a process that was killed is given so long to leave: its children go with it, and then its locks
 
 
@@ -79,11 +80,13 @@ def beside(path: Path) -> Iterator[Path]:
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW
+        STAGED.add(staged)
         os.close(os.open(staged, flags, 0o600 if path.exists() else MODE))
     try:
         yield staged
     finally:
         staged.unlink(missing_ok=True)
+        STAGED.discard(staged)
 
 
 def complete(staged: Path, path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import BinaryIO, TextIO
 
 from llama_jax.plumbing import files, paths
 from llama_jax.plumbing.errors import UserError
+from llama_lab import interruption
 from llama_lab.activations.supervisor import AGAIN, terminable
 
 RAYS, LONGEST = re.compile(r"(\x1b\[\d+m)?\(raylet[^)]*\)(\x1b\[\d+m)?"), 200  # how Ray begins; characters of a line
@@ -103,7 +104,7 @@ def interruptible() -> Iterator[None]:
         try:
             yield
         except KeyboardInterrupt:
-            print(f"interrupted. {AGAIN}", file=sys.stderr, flush=True)
+            interruption.say(f"{interruption.LINE} {AGAIN}")
             raise
 
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from llama_jax.plumbing.boundary import shown
 from llama_jax.plumbing.errors import UserError
+from llama_lab import interruption
 from llama_lab.activations.dealer import Dealer
 from llama_lab.activations.folder import open_folder
 from llama_lab.activations.plan import Shard, finish, pending, read_plan, share_of
@@ -119,7 +120,7 @@ class Worker:
     def overhear(self, line: str) -> None:
         if line.startswith("error: "):
             self.error = line.removeprefix("error: ").strip()
-        else:
+        elif line.strip() != interruption.LINE:  # which the supervisor says for all
             print(f"[{self.index}] {line}", end="", file=sys.stderr, flush=True)
 
     def give(self, words: Sequence[object]) -> None:
@@ -233,7 +234,7 @@ def started(arguments: Sequence[str], processes: int) -> Iterator[list[Worker]]:
         for worker in workers:
             worker.process.send_signal(signal.SIGINT)
         wait(workers, GRACE)
-        print(f"interrupted. {AGAIN}", file=sys.stderr, flush=True)
+        interruption.say(f"{interruption.LINE} {AGAIN}")
         raise
     finally:
         for worker in workers:

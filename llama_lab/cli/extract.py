@@ -16,6 +16,7 @@ import typer
 from llama_jax.plumbing import progress
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import LARGEST, shown
+from llama_lab import interruption
 from llama_lab.cli import options
 from llama_lab.cli.common import bars_shown, emit, outcome, tell
 from llama_lab.cli.options import ROWS, TOKENS, argument, flag, option, verb
@@ -84,6 +85,7 @@ class Extract:
     def run(self) -> dict | None:
         from llama_lab.activations import supervisor
 
+        interruption.STATE.grace = 2 * supervisor.GRACE  # for units that are being written
         place, shard = supervisor.place(), self.asked_shard()
         if self.pending:
             return self.list_pending(shard)

@@ -8,6 +8,7 @@ import time
 
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
+from llama_lab import interruption
 from llama_lab.cli import options
 from llama_lab.cli.common import tell, tell_requantised
 from llama_lab.cli.options import Sampling, argument, flag, option, verb
@@ -33,6 +34,7 @@ class Generate:
     json: bool = options.as_json()
 
     def run(self) -> dict | None:
+        interruption.at_once()
         began = time.perf_counter()
         import numpy as np
 
@@ -124,6 +126,7 @@ class Chat:
     seed: int = options.seed()
 
     def run(self) -> None:
+        interruption.at_once()
         from rich.console import Console
 
         from llama_jax import chat, render
@@ -171,6 +174,7 @@ class Serve:
     dtype: str | None = options.dtype()
 
     def run(self) -> None:
+        interruption.at_once()  # while it loads and compiles; a server that answers has its own way to end
         from llama_jax.generate import load
         from llama_jax.placement import parse
         from llama_lab.serve import process, stepper

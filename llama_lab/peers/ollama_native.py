@@ -12,7 +12,6 @@ The binary, its models and its key lie in the user's cache; an Ollama that is in
 
 from __future__ import annotations
 
-import atexit
 import functools
 import json
 import os
@@ -20,6 +19,7 @@ import subprocess
 from pathlib import Path
 
 from llama_jax.plumbing import paths
+from llama_lab import interruption
 from llama_lab.peers import native
 
 VERSION = "0.24.0"
@@ -80,7 +80,7 @@ def server() -> str:
     """The address of this process's own server, started when first asked for, on a port that the system chose; it ends
     with the process. Raises UserError where it does not start."""
     process, url = start()
-    atexit.register(native.end, process)
+    interruption.at_end(native.end, process)
     return url
 
 

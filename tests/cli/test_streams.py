@@ -3,15 +3,18 @@ Real processes, because the interpreter's start and end are part of it."""
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from llama_jax.plumbing import files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab import __main__ as program
+from llama_lab import interruption
 from tests.conftest import among_the_fast
 
 PROGRAM = (sys.executable, "-m", "llama_lab")
@@ -132,20 +135,127 @@ def test_standard_input_is_a_text_of_some_length(content, words):
 @pytest.mark.parametrize(
     ("sign", "times", "code"), [("INT", 1, 130), ("INT", 3, 130), ("TERM", 1, -15), ("TERM", 2, -15), ("HUP", 1, -1)]
 )
-def test_signals_end_a_verb_without_a_word(sign, times, code):
+def test_signals_end_a_verb_with_a_line_at_most(sign, times, code):
     """One that waits for its prompt."""
-    wait = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-        "from llama_lab import __main__ as m; from llama_lab.cli import text\n"
-        "read = text.read_input; text.read_input = lambda: [print(1, flush=True), read()][1]; m.main()"
-    )
-    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    child = subprocess.Popen([sys.executable, "-c", wait, "generate", "-"], text=True, **pipes)
-    assert child.stdout.readline() == "1\n"
+    child = started("generate", "-", ready="text.read_input")
     for _ in range(times):
         child.send_signal(signal.Signals[f"SIG{sign}"])
-    assert child.communicate(timeout=60) == ("", "")
+    assert child.communicate(timeout=60) == ("", f"{interruption.LINE}\n" if sign == "INT" else "")
     assert child.returncode == code
+
+
+def started(*arguments, ready="", setup="", **variables):
+    """The program with these arguments, as soon as it can hear signals. ready: the function that it then calls."""
+    lines = [
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)",  # a background is started deaf to it
+        "from llama_lab import __main__ as m, interruption; from llama_lab.cli import text",
+        *setup.splitlines(),
+        f"real = {ready or 'm.attempted'}",
+        f"{ready or 'm.attempted'} = lambda *given: [print(1, flush=True), real(*given)][1]",
+        "m.main()",
+    ]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, "-c", "\n".join(lines), *arguments]
+    child = subprocess.Popen(command, text=True, env=os.environ | variables, **pipes)
+    assert child.stdout.readline() == "1\n"
+    return child
+
+
+SWALLOWED = """
+import time
+def swallowing():
+    while True:
+        try: time.sleep(60)
+        except BaseException: pass
+text.read_input = swallowing
+"""
+CONVERTED = """
+import time
+def converting():
+    try: time.sleep(60)
+    except BaseException: raise RuntimeError("INTERNAL: a callback failed") from None
+text.read_input = converting
+"""
+IGNORED = """
+import time
+class Closing:
+    def __del__(self): time.sleep(60)
+def ignoring():
+    Closing()
+    return "a prompt that nobody answers any more" if interruption.STATE.seen else ""
+text.read_input = ignoring
+"""
+IN_C = """
+import ctypes
+def deaf(): ctypes.CDLL(None).sleep(60) or ctypes.CDLL(None).sleep(60)
+text.read_input = deaf
+"""
+
+
+@pytest.mark.parametrize("setup", [SWALLOWED, CONVERTED, IGNORED, IN_C], ids=["swallowed", "converted", "ignored", "C"])
+def test_an_interruption_that_python_does_not_carry_out_is_one_all_the_same(setup):
+    patient = "interruption.STATE.grace = 0.5; interruption.at_once = lambda: None"
+    child = started("generate", "-", setup=patient + setup, ready="text.read_input")
+    time.sleep(0.2)  # it is within
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=30) == ("", f"{interruption.LINE}\n")
+    assert child.returncode == 130
+
+
+def test_a_process_that_leaves_calls_what_it_promised_and_waits_for_nobody():
+    """A thread that never ends, and what was written before."""
+    setup = """
+import threading, time
+interruption.at_end(print, "ended")
+threading.Thread(target=time.sleep, args=(600,)).start()
+def reading():
+    print("written", end="; ")
+    raise BrokenPipeError
+text.read_input = reading
+"""
+    child = started("generate", "-", setup=setup)
+    assert child.communicate(timeout=30) == ("written; ended\n", "")
+    assert child.returncode == 1
+
+
+HALF_WRITTEN = """
+import sys, time
+from llama_jax.plumbing import files
+def writing():
+    with files.replacing(files.Path(sys.argv[-1])) as staged:
+        staged.write_text("half")
+        print(2, flush=True)
+        time.sleep(60)
+text.read_input = writing
+"""
+
+
+@pytest.mark.parametrize("order", ["", "interruption.at_once = lambda: None"], ids=["at once", "in order"])
+def test_a_file_that_is_half_written_goes(tmp_path, order):
+    child = started("generate", "-", "--model", tmp_path / "x", setup=HALF_WRITTEN + order)
+    assert child.stdout.readline() == "2\n"
+    child.send_signal(signal.SIGINT)
+    assert child.communicate(timeout=30) == ("", f"{interruption.LINE}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+STORY = ("generate", "Tell me a long story.", "--max-new-tokens", "600", "--ignore-eos")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("placement", ["step", "step+queue", "loop+callback"])
+@pytest.mark.parametrize("seed", range(4))
+def test_an_interruption_at_any_moment_is_one_line(placement, seed):
+    """While it imports, loads, compiles or answers: never a crash, and never a word more."""
+    moments = random.Random(f"{placement} {seed}")
+    child = started(*STORY, "--placement", placement)
+    time.sleep(moments.uniform(0, 15))
+    for _ in range(moments.choice([1, 1, 2])):
+        child.send_signal(signal.SIGINT)
+        time.sleep(moments.uniform(0, 0.3))
+    _, err = child.communicate(timeout=60)
+    said = [line for line in err.splitlines() if not line.startswith("loading: ")]
+    assert (child.returncode, said) == (130, [interruption.LINE])
 
 
 @pytest.mark.parametrize(
