@@ -61,7 +61,6 @@ class Bench:
             return self.run_suite()
         if self.self_test:
             return self.check_harness()
-        from llama_jax import checkpoint
         from llama_lab.bench import run
 
         named = {each.name: getattr(self, each.name) for each in fields(run.Settings) if hasattr(self, each.name)}
@@ -70,8 +69,7 @@ class Bench:
         limit = number(self.limit, "--limit", 1, SILENCE_S)
         settings = run.Settings(**named | dict(sampler=self.sampling.sampler, limit=limit))
         check_outputs(self.out or (), self.journal, self.profile)
-        if compiled := [each for each in run.chosen(settings)[0] if each.kernels != "none"]:
-            tell_requantised(checkpoint.find(self.model), compiled)
+        tell_blocks(settings)
         if self.profile is not None:
             return {"profiles": run.profile(settings, self.profile, tell)}
         result, trials, _ = measured(settings, self.out or ())
@@ -114,6 +112,15 @@ class Bench:
                 f" found {result['power_3pct']:.1%}"
             )
         return result, not result["shortfalls"]
+
+
+def tell_blocks(settings) -> None:
+    """As `tell_requantised`, of all placements that are to be measured."""
+    from llama_jax import checkpoint
+    from llama_lab.bench import run
+
+    if compiled := [placement for placement in run.chosen(settings)[0] if placement.kernels != "none"]:
+        tell_requantised(checkpoint.find(settings.model), compiled)
 
 
 def measured(settings, out: Sequence[Path], lines: bool = True) -> tuple[dict, list, dict]:
@@ -209,4 +216,5 @@ class Advise:
         ours = (*LADDER, *(() if kernels.missing() else ("loop+gemv", "step+fused", "loop+fused")))
         sizes = {name: getattr(self, name) for name in ("model", "prompt_tokens", "new_tokens", "seed")}
         settings = run.Settings(placements=split(self.placements) or ours, **sizes, **REPEATED)
+        tell_blocks(settings)
         return [("now", *measured(settings, self.out or (), lines=False)[1:])]

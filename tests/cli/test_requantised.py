@@ -51,7 +51,7 @@ def stop(*_, **__):
     raise UserError("That is enough.")
 
 
-@pytest.mark.parametrize("verb", ["generate", "chat", "serve", "bench"])
+@pytest.mark.parametrize("verb", ["generate", "chat", "serve", "bench", "advise"])
 def test_every_verb_that_computes_says_it_first_and_once(call, files, monkeypatch, verb):
     monkeypatch.setattr("llama_lab.cli.text.read_line", stop)
     monkeypatch.setattr("llama_jax.generate.stream", stop)
@@ -62,6 +62,7 @@ def test_every_verb_that_computes_says_it_first_and_once(call, files, monkeypatc
         "chat": ("--placement", "step+gemv"),
         "serve": ("--port", "0", "--placement", "step+gemv"),
         "bench": ("--placements", "step,step+gemv,chunk4+gemv"),
+        "advise": ("--measure", "--placements", "step,step+gemv"),
     }[verb]
     for file, count in zip(files, (1, 0), strict=True):
         code, out, err = call(verb, *more, "--model", file)
