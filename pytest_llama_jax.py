@@ -9,7 +9,8 @@
     def test_one_program_for_all_lengths(): ...
 
 It counts what `llama_lab.bench.guard` counts: backend compilations of every thread, programs read from the persistent
-cache included, since a test should not depend on what lies there. See docs/pytest.md.
+cache included, since a test should not depend on what lies there. What it cannot count, such as calls back to Python,
+is in docs/pytest.md.
 """
 
 from __future__ import annotations
@@ -31,10 +32,19 @@ def told(seen, allowed: str) -> str:
     return f"{made} {'program' if made == 1 else 'programs'} compiled {allowed}: {', '.join(seen.names)}\n{seen.cause}"
 
 
+def check_jit() -> None:
+    """Skips the test where jit is off: it would pass whatever it holds."""
+    import jax
+
+    if jax.config.jax_disable_jit:
+        pytest.skip("jax_disable_jit is on, so nothing that is jitted can compile")
+
+
 class NoCompile:
     """`with no_compile:` fails the test if anything is lowered or compiled inside; usable any number of times."""
 
     def __enter__(self):
+        check_jit()
         self.guard = guard().__enter__()
         return self.guard
 
@@ -78,6 +88,7 @@ def pytest_runtest_call(item):
     most = allowed(item)
     if most is None:
         return (yield)
+    check_jit()
     with guard() as seen:
         result = yield
     if seen.count("backend") > most:

@@ -75,6 +75,38 @@ def test_a_mark_that_sets_no_bound_is_an_error_of_use(suite, mark):
     done.stderr.fnmatch_lines(["ERROR: *test_it: write @pytest.mark.compiles(at_most=N) with N of 0 or more"])
 
 
+def test_what_is_no_compilation_passes_and_a_callback_is_found_in_the_program(suite):
+    """As docs/pytest.md says."""
+    suite("""
+def test_callbacks(no_compile):
+    import jax, numpy as np
+    calls, shape = [], jax.ShapeDtypeStruct((3,), np.float32)
+    f = jax.jit(lambda x: jax.pure_callback(lambda y: (calls.append(y), np.asarray(y))[1], shape, x))
+    x = np.ones(3, np.float32)
+    f(x).block_until_ready()
+    with no_compile:
+        for _ in range(5):
+            f(x).block_until_ready()
+    assert len(calls) == 6
+    assert "callback" in f.lower(x).as_text()
+    assert "callback" not in jax.jit(lambda x: x * 2).lower(x).as_text()
+""").assert_outcomes(passed=1)
+
+
+def test_where_jit_is_off_nothing_passes_for_it(suite, monkeypatch):
+    monkeypatch.setenv("JAX_DISABLE_JIT", "1")
+    suite("""
+def test_region(no_compile):
+    halve(np.ones(3))
+    with no_compile:
+        halve(np.ones(5))
+
+@pytest.mark.compiles(at_most=0)
+def test_marked():
+    halve(np.ones(3))
+""").assert_outcomes(skipped=2)
+
+
 @pytest.mark.slow
 def test_the_tested_projects_settings_are_left_alone(suite):
     done = suite("""
