@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -32,7 +33,7 @@ from llama_jax.checkpoint.torch import from_torch, to_torch  # noqa: F401
 from llama_jax.config import PRESETS, Home, ModelConfig
 from llama_jax.model import Model
 from llama_jax.model import quantised as quantised_from
-from llama_jax.plumbing import settings
+from llama_jax.plumbing import memory, settings
 from llama_jax.plumbing.deferred import Deferred
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.plumbing.values import shown
@@ -196,12 +197,26 @@ def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None 
 
 def read(source: Source, dtype: str = "float32", device: jax.Device | None = None) -> Checkpoint:
     """As `load`, of a source that is open already."""
-    tokenizer = source.tokenizer()  # before the weights: it says soonest what is wrong with it
+    check_dtype(dtype)
     settings.ready()
-    params = assemble(source, check_dtype(dtype), device)
+    with ThreadPoolExecutor(1) as beside:
+        words = beside.submit(tokenizer_of, source)
+        try:
+            params = assemble(source, dtype, device)
+        except UserError:
+            words.result()  # what is wrong with the tokenizer is said first
+            raise
+        tokenizer = words.result()
     return Checkpoint(
         source.config.home.name, source.config, params, tokenizer, source.hash, source.where, dtype, source
     )
+
+
+def tokenizer_of(source: Source) -> Tokenizer | None:
+    """A source's tokenizer; what making it took, tens of megabytes for a large vocabulary, is given back at once."""
+    tokenizer = source.tokenizer()
+    memory.give_back()
+    return tokenizer
 
 
 def load_config(name: str = DEFAULT) -> ModelConfig:

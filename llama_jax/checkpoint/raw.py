@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import lcm
+from math import lcm, prod
 from pathlib import Path
 
 import jax
@@ -25,7 +25,7 @@ SCALES = {  # type of block: where its float16 numbers lie, by which all of its 
 FLOATS = {"F32": np.dtype("float32"), "F16": np.dtype("float16"), "BF16": jax.numpy.dtype("bfloat16")}
 LARGEST_EXPONENT = 252  # of an MXFP4 block, its first byte: 12 times 2^(e - 128) is the largest weight
 SUPPORTED = [GGMLQuantizationType[kind] for kind in (*FLOATS, *SCALES, "MXFP4")]
-PIECE = 4 << 20  # weights that are mapped, or are there in float32, at a time
+PIECE = 2 << 20  # weights that are mapped, or are there in float32, at a time
 ROWS = 16  # of a group: pieces end with one
 
 
@@ -52,9 +52,9 @@ class Raw:
 
     def pieces(self) -> Iterator[tuple[int, int]]:
         """(first row, one after the last) of parts that are worth a call of their own, all heads whole."""
-        height, columns = self.shape[0], max(self.place.size // self.shape[0], 1)
+        height, *columns = self.place.shape
         unit = lcm(ROWS, self.head or 1)
-        step = unit * max(PIECE // columns // unit, 1)
+        step = unit * max(PIECE // prod(columns) // unit, 1)
         return ((first, min(first + step, height)) for first in range(0, height, step))
 
     def rows(self, first: int = 0, last: int | None = None) -> np.ndarray:

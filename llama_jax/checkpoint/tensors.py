@@ -27,6 +27,8 @@ from llama_jax.plumbing import memory, progress
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, is_quantised
 
+THREADS = 16  # that read at most: each has some rows in memory beside what it makes of them
+
 
 def names(config: ModelConfig) -> Model:
     """The model's tree with the Hugging Face names of each weight in its place."""
@@ -129,7 +131,7 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
             return weight(source, rows, memory=memory)
 
     in_pieces = all(tensor.raw for tensor in source.tensors.values())
-    with ThreadPoolExecutor(os.cpu_count() if in_pieces or dtype not in FORMS else 1) as pool:
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS) if in_pieces or dtype not in FORMS else 1) as pool:
         parts = pool.map(placed, leaves, side_by_side(source, leaves, dtype, device))
         return jax.tree.unflatten(tree, progress.told(parts, bytes_of, total))
 

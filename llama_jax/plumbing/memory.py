@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +24,12 @@ def check(needed: float, what: str, remedy: str | Callable[[float], str], device
     if needed > SMALL and needed > (left := free(device)):
         advice = remedy if isinstance(remedy, str) else remedy(left)
         raise UserError(f"{what} need {needed / 1e9:.1f} GB and {left / 1e9:.1f} GB are free; {advice}.")
+
+
+def give_back() -> None:
+    """Give the system what was freed here and lies between what is still used; where its C library can."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def free(device: jax.Device | None = None) -> float:

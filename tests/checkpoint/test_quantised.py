@@ -73,7 +73,7 @@ MIXED = {"attn_v": "Q6_K", "ffn_down": "Q6_K", "attn_k": "Q5_0", "ffn_up": "Q8_0
 def write_mixed(path, others=MIXED, **changes):
     """A file whose matrices are of several types, as llama.cpp's mixes are, in random bytes."""
     sizes = dict(hidden_size=256, intermediate_size=512, num_attention_heads=4, num_key_value_heads=2, head_dim=64)
-    cfg, rng = replace(CONFIG, **sizes, **changes), np.random.default_rng(5)
+    cfg, rng = replace(CONFIG, **(sizes | changes)), np.random.default_rng(5)
     w = begun(path, cfg, "llama")
     add_bytes(w, cfg.vocab_size)
     for name, tensor in random.open_random(cfg, 0).tensors.items():
