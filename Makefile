@@ -26,7 +26,7 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server models lock clean ray s3
+.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server llama-completion models lock clean ray s3
 
 help:  ## say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -147,6 +147,9 @@ ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a
 
 llama-server: $(READY)  ## build llama.cpp's own server natively into the user's cache (needs cmake and a C++ compiler; minutes, once)
 	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_lab.peers.llama_server
+
+llama-completion: $(READY)  ## build llama.cpp's own command natively into the user's cache (needs cmake and a C++ compiler; minutes, once)
+	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_lab.peers.llama_completion
 
 models: $(READY)  ## fetch real models of three sizes into the user's cache (1.9 GB; MODELS=qwen2.5-coder-0.5b for one; ACCEPT_TERMS=1 for Gemma's terms)
 	@$(BIN)/llama-jax fetch $(MODELS) $(if $(ACCEPT_TERMS),--accept-terms)

@@ -20,14 +20,14 @@ OPTIONS |= dict.fromkeys(("BUILD_SHARED_LIBS", "LLAMA_USE_PREBUILT_UI", "LLAMA_O
 OPTIONS |= {f"LLAMA_BUILD_{part}": "OFF" for part in LEFT_OUT}
 
 
-def compiled(folder: str) -> Path:
-    """Build it in a folder. Raises UserError where a step fails."""
+def compiled(folder: str, target: str = "llama-server") -> Path:
+    """Build it, or another of llama.cpp's programs, in a folder. Raises UserError where a step fails."""
     native.extract("", Path(folder, "source"))
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     native.run(["cmake", "-S", "source", "-B", "build", *options], {}, folder)
     cores = str(len(os.sched_getaffinity(0)))
-    native.run(["cmake", "--build", "build", "--target", "llama-server", "--parallel", cores], {}, folder)
-    return Path(folder, "build", "bin", "llama-server")
+    native.run(["cmake", "--build", "build", "--target", target, "--parallel", cores], {}, folder)
+    return Path(folder, "build", "bin", target)
 
 
 BUILT = native.Built("llama-server", native.pinned().partition("==")[2], "llama.cpp's server", TOOLS, compiled)

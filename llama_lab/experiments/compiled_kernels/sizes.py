@@ -26,7 +26,7 @@ from llama_jax.quantise import ROUNDED
 from llama_lab.bench import available, frames, gate, passages, protocol, roofline, standings, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
-from llama_lab.bench.process import allowed_cores
+from llama_lab.bench.process import HERE, Interpreter, allowed_cores
 from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Subject, Workload
 
@@ -58,17 +58,32 @@ class Sizes(Experiment):
             if name not in available.peer_names():
                 parse(name)
         for name in self.size_files:
-            model, _, kind = name.rpartition("/")
-            if kind not in ROUNDED:
-                raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(ROUNDED)}.")
-            passages.check_contexts(model, self.size_contexts, self.size_tokens)
-            passages.check_contexts(model, [length + 2 for length in self.size_lengths], 2)
+            self.check_file(name)
+
+    def check_file(self, name: str) -> None:
+        """Raises UserError for a file that cannot be had, or that is too small for what is asked."""
+        model, _ = named(name, ROUNDED)
+        passages.check_contexts(model, self.size_contexts, self.size_tokens)
+        passages.check_contexts(model, [length + 2 for length in self.size_lengths], 2)
+
+    def present(self, runner: Runner) -> Sequence[str]:
+        """The files that can be had; of others the journal says why not."""
+        return self.size_files
+
+    def label(self, name: str) -> str:
+        """As rows and figures call a file: MODEL/ and what it is there."""
+        return name
+
+    def file(self, name: str, tell: Callable) -> tuple[Path, Interpreter]:
+        """Where it lies, and what the process that runs it is started with. Raises UserError."""
+        return file_of(*name.rsplit("/", 1), tell), HERE
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         """What cannot run on a file is said to be missing by the file's name."""
-        for i, name in enumerate(self.size_files):
-            runner.progress(f"engines on {name}", i, len(self.size_files))
-            path = file_of(*name.rsplit("/", 1), runner.progress)
+        files = self.present(runner)
+        for i, name in enumerate(files):
+            runner.progress(f"engines on {name}", i, len(files))
+            (path, interpreter), name = self.file(name, runner.progress), self.label(name)
             gaps = {gap["name"]: gap for gap in available.gaps(self.size_engines, str(path))}
             known = [gap["name"] for gap in runner.missing]
             for gap in (gap for engine, gap in gaps.items() if engine not in known):
@@ -76,13 +91,14 @@ class Sizes(Experiment):
             here = [engine for engine in self.size_engines if engine not in gaps]
             rows = len(here) * (len(self.size_contexts) + len(self.size_lengths))  # of the last block
             asked = dict(name=name, engines=here)
-            runner.child(Point(name, self.size_blocks - 1, self.answering, rows, asked, model=str(path)))
+            how = dict(model=str(path), interpreter=interpreter)
+            runner.child(Point(name, self.size_blocks - 1, self.answering, rows, asked, **how))
         return runner.rows, dict(missing=runner.missing)
 
     def answering(self, lab: Lab, name: str, engines: Sequence[str]) -> None:
         """All engines on one file, warm at every shape, then in turn. A row's model is the file's name: where it lies
         is this machine's."""
-        loaded = checkpoint.load(lab.model, "gguf")
+        loaded = checkpoint.load(lab.model, checkpoint.own_blocks(checkpoint.find(lab.model)))
         tasks = [passages.filling(loaded, n, self.size_tokens, self.seed) for n in self.size_contexts]
         tasks += [passages.filling(loaded, n + PROMPT, PROMPT, self.seed) for n in self.size_lengths]
         subjects = built(lab, loaded, engines, name)
@@ -98,6 +114,14 @@ class Sizes(Experiment):
                 where = dict(order=order, phase="warm", block=block)
                 made, tokens = lab.trial(engine, work, block % len(work.prompts), **where)
                 lab.keep(judged(made, tokens, work, judges[work]), model=name, bandwidth_gbps=bandwidth)
+
+
+def named(name: str, kinds: Sequence[str]) -> tuple[str, str]:
+    """The two parts of MODEL/KIND. Raises UserError for another kind."""
+    model, _, kind = name.rpartition("/")
+    if kind not in kinds:
+        raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(kinds)}.")
+    return model, kind
 
 
 def file_of(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:

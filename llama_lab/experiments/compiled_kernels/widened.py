@@ -70,24 +70,23 @@ def sizes(config: ModelConfig) -> dict[str, tuple[int, np.ndarray]]:
 
 def describe(writer: gguf.GGUFWriter, reader: gguf.GGUFReader, config: ModelConfig, new: dict[str, int]) -> None:
     """All that the file says of itself, with the new sizes."""
-    home, changed = config.model_type, {}
-    for field in reader.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            sub_type = field.types[-1] if len(field.types) > 1 else None
-            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type)
-    changed = {
+    whole = {
         "embedding_length": new["hidden"],
         "feed_forward_length": new["inner"],
         "attention.head_count": new["heads"] // config.head_dim,
-        "attention.key_length": config.head_dim,
-        "attention.value_length": config.head_dim,
-        "rope.dimension_count": config.head_dim,
+        **dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), config.head_dim),
     }
-    for key, value in changed.items():
-        writer.add_key_value(f"{home}.{key}", value, gguf.GGUFValueType.UINT32)
+    uint32, float32 = gguf.GGUFValueType.UINT32, gguf.GGUFValueType.FLOAT32
     epsilon = config.norm_eps * config.hidden_size / new["hidden"]
-    writer.add_key_value(f"{home}.attention.layer_norm_rms_epsilon", epsilon, gguf.GGUFValueType.FLOAT32)
-    writer.add_key_value("general.file_type", int(gguf.LlamaFileType.ALL_F32), gguf.GGUFValueType.UINT32)
+    changed = {f"{config.model_type}.{key}": (value, uint32) for key, value in whole.items()}
+    changed[f"{config.model_type}.attention.layer_norm_rms_epsilon"] = epsilon, float32
+    changed["general.file_type"] = int(gguf.LlamaFileType.ALL_F32), uint32
+    for key, (value, kind) in changed.items():
+        writer.add_key_value(key, value, kind)
+    for field in reader.fields.values():
+        if field.name not in changed and field.name != "general.architecture" and not field.name.startswith("GGUF."):
+            sub_type = field.types[-1] if len(field.types) > 1 else None
+            writer.add_key_value(field.name, field.contents(), field.types[0], sub_type)
 
 
 def sides(name: str) -> tuple[str, ...]:

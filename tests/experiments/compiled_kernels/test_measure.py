@@ -1,14 +1,17 @@
 """Experiments on compiled kernels: what is refused, files made once, answers judged; the children on small models."""
 
+import sys
+
 import pytest
 
 from llama_jax import checkpoint
+from llama_jax.checkpoint import writer
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.compiled_kernels import rows, scaling, sizes, where
+from llama_lab.experiments.compiled_kernels import commands, file_types, people_files, rows, scaling, sizes, where
 from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE
 
 LAYERS = "hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,head_dim=16"
@@ -28,6 +31,21 @@ PLANS = {
     sizes.Sizes: dict(
         size_engines=["loop+q8_0"], size_files=[f"{OF_BLOCKS}/q4_0"], size_contexts=[24], size_lengths=[10],
         size_tokens=6, size_blocks=1, seed=0,
+    ),
+    file_types.Types: dict(
+        typed_model=checkpoint.DEFAULT, size_engines=["loop+q8_0"], size_files=["q2_k"], size_contexts=[24],
+        size_tokens=6, size_blocks=1, seed=0,
+    ),
+    file_types.Distances: dict(
+        typed_model=checkpoint.DEFAULT, seed=0, file_types=["q2_k"], type_quality_tokens=16, type_window=8
+    ),
+    people_files.PeopleFiles: dict(
+        size_engines=["loop+q8_0"], size_files=[f"{checkpoint.DEFAULT}/portable"], size_contexts=[24], size_tokens=6,
+        size_blocks=1, seed=0,
+    ),
+    commands.Commands: dict(
+        command_files=[checkpoint.DEFAULT], command_placements=["step"], command_tokens=[1], command_cold=1,
+        command_blocks=1, seed=0,
     ),
 }  # fmt: skip
 
@@ -70,6 +88,16 @@ def _folders_of_its_own(tmp_path, monkeypatch):
         (sizes.Sizes, dict(size_lengths=[9000]), "more than the model's"),
         (sizes.Sizes, dict(size_contexts=[6]), "leaves no room"),
         (sizes.Sizes, dict(size_blocks=0), "blocks is 0"),
+        (file_types.Types, dict(size_files=["q4_j"]), "No such type of block: 'q4_j'; known: f32, f16, "),
+        (file_types.Types, dict(size_contexts=[9000]), "more than the model's 8192"),
+        (file_types.Types, dict(typed_model=TINY), "is no GGUF file; types are compared on one"),
+        (file_types.Distances, dict(file_types=["q4_j"]), "No such type of block"),
+        (file_types.Distances, dict(type_window=9000), "window is 9000"),
+        (people_files.PeopleFiles, dict(size_files=[f"{checkpoint.DEFAULT}/avx3"]), "the type one of avx512vnni, "),
+        (people_files.PeopleFiles, dict(size_contexts=[9000]), "more than the model's 8192"),
+        (commands.Commands, dict(command_placements=["lop"]), "No such placement"),
+        (commands.Commands, dict(command_cold=0), "command_cold is 0"),
+        (commands.Commands, dict(command_tokens=[0]), "command_tokens is 0"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_measured(kind, changes, words):
@@ -89,6 +117,37 @@ def test_a_file_is_made_once_and_a_gguf_files_own_type_is_itself():
         sizes.file_of(str(first), "q4_1")
     with pytest.raises(UserError, match="neither random:PRESET nor a GGUF file"):
         sizes.file_of("nobody/nothing", "q4_0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "name", "words"),
+    [
+        (people_files.PeopleFiles, "size_files", "qwen2.5-coder-1.5b/portable", "llama-jax fetch qwen2.5-coder-1.5b"),
+        (commands.Commands, "command_files", "qwen2.5-coder-1.5b", "llama-jax fetch qwen2.5-coder-1.5b"),
+        (people_files.PeopleFiles, "size_files", f"{checkpoint.DEFAULT}/avx512vnni", "unset it or choose another"),
+    ],
+)
+def test_what_is_not_here_is_said_to_be_missing_with_what_would_help(monkeypatch, kind, field, name, words):
+    monkeypatch.setattr("llvmlite.binding.get_host_cpu_features", lambda: {})  # a processor that has nothing
+    rows_made, meta = asked(kind, **{field: [name]}).record()
+    assert rows_made == []
+    (gap,) = (gap for gap in meta["missing"] if gap["name"] == name)
+    assert words in gap["remedy"].lower()
+
+
+def test_a_command_is_timed_from_outside_and_void_where_it_fails_or_says_nothing(tmp_path):
+    def launched(code):
+        return commands.launched([sys.executable, "-c", code], str(tmp_path))
+
+    good = launched("import os; print(os.environ['LLAMA_JAX_CACHE'])")
+    assert (good["valid"], good["reason"]) == (True, "")
+    assert good["wall_ns"] > 0
+    held = launched("print(len(b'x' * (200 << 20)))")["peak_rss_bytes"] - good["peak_rss_bytes"]
+    assert 150 << 20 < held < 250 << 20  # its own, not what a larger process that started it holds
+    assert launched("pass")["reason"] == "failed: no answer"
+    spoilt = launched("import sys; sys.exit('error: no such model')")
+    assert (spoilt["valid"], spoilt["reason"]) == (False, "failed: exit code 1, error: no such model")
+    assert not commands.launched([str(tmp_path / "nothing")], str(tmp_path))["valid"]
 
 
 def test_our_tokens_are_the_references_and_others_are_only_counted():
@@ -153,6 +212,43 @@ def test_sizes_are_really_measured(tmp_path):
     assert all(t.bandwidth_gbps for t in made)
     assert meta["missing"] == []
     assert str(tmp_path) not in str([t.model_dump() for t in made])
+
+
+@pytest.fixture
+def a_small_file(tmp_path):
+    """A GGUF file whose rows are no whole blocks of 256."""
+    path = tmp_path / "small.gguf"
+    writer.write(OF_BLOCKS, "q8_0", path)
+    return str(path)
+
+
+@pytest.mark.slow
+@pytest.mark.peers
+def test_types_are_really_measured_and_read(a_small_file, tmp_path):
+    kinds = ["q2_k", "q4_k"]
+    experiment = asked(file_types.Types, typed_model=a_small_file, size_engines=["loop+fused"], size_files=kinds)
+    made, *_ = measured(experiment)
+    assert {t.run for t in made} == {f"{a_small_file}/{kind}" for kind in kinds}
+    read, *_ = measured(asked(file_types.Distances, typed_model=a_small_file, file_types=kinds))
+    entries = {e["type"]: e for e in file_types.table(made, read) if e["type"] in kinds}
+    assert all(e["mine"]["tokens"] == e["theirs"]["tokens"] == 16 for e in entries.values())
+    assert str(tmp_path / "cache") not in str([row.model_dump() for row in (*made, *read)])
+
+
+@pytest.mark.slow
+def test_files_are_measured_with_the_instructions_that_they_name(a_small_file):
+    made, meta, notes = measured(asked(people_files.PeopleFiles, size_files=[f"{a_small_file}/portable"]))
+    assert {t.run for t in made} == {f"{a_small_file}/portable"}
+    assert [note["settings"]["LLAMA_JAX_ISA"] for note in notes if "settings" in note] == ["portable"]
+    assert meta["missing"] == []
+
+
+@pytest.mark.slow
+def test_commands_are_really_timed(a_small_file):
+    made, *_ = measured(asked(commands.Commands, command_files=[a_small_file], command_tokens=[1, 4]))
+    ours = [c for c in made if c.subject == "step"]
+    assert {(c.phase, c.new_tokens) for c in ours} == {("cold", 1), ("warm", 1), ("warm", 4)}
+    assert {e["held"] > 1 for e in commands.table(made) if e["name"] == "step"} == {True}
 
 
 @pytest.mark.slow

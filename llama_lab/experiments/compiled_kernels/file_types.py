@@ -1,0 +1,209 @@
+"""Types of blocks: which are read, which have kernels, how far from the file's own weights a token's distribution is
+under them, and how fast they decode, beside llama.cpp on the same file.
+
+All files hold one model's weights, every matrix in one type, as llama.cpp's own quantiser rounds them, in rows of whole
+blocks of 256 (`widened`). They lie in the user's cache. The distance is that of the float32 model on the weights that
+the type has left, so it is what computing on the blocks adds: activations rounded to 8 bits, and where a type has no
+kernel the blocks that stand for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import gguf
+
+from llama_jax import checkpoint
+from llama_jax.block_types import LAYOUTS
+from llama_jax.checkpoint.raw import SUPPORTED
+from llama_jax.plumbing import paths
+from llama_jax.plumbing.errors import UserError, near
+from llama_lab.bench import available, frames, passages, quality, summary
+from llama_lab.bench.experiment import Experiment, Named, Point, Runner, Seed
+from llama_lab.bench.process import HERE, Interpreter, allowed_cores
+from llama_lab.bench.quality import Quality, Window
+from llama_lab.bench.record import Trial
+from llama_lab.experiments.compiled_kernels import sizes, widened
+from llama_lab.peers import UnavailableError, requantised
+
+TYPES = tuple(kind.name.lower() for kind in SUPPORTED)
+OTHERWISE = "q8_0"  # the blocks that stand for a type without a kernel
+MINE, THEIRS = "fused", "llamacpp"  # who reads the text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Types(sizes.Sizes):
+    """Engines on one model in each type, as `Sizes`, without prompts."""
+
+    optional = True
+    beside = ("size_lengths",)
+
+    typed_model: str
+    size_engines: Annotated[tuple[str, ...], Named("type_engines")]
+    size_files: Annotated[tuple[str, ...], Named("file_types")]
+    size_contexts: Annotated[tuple[int, ...], Named("type_contexts")]
+    size_lengths: tuple[int, ...] = ()
+    size_tokens: Annotated[int, Named("type_tokens")]
+    size_blocks: Annotated[int, Named("type_blocks")]
+    seed: Seed
+
+    def check_file(self, name: str) -> None:
+        check_types([name])
+        passages.check_contexts(self.typed_model, self.size_contexts, self.size_tokens)
+
+    def label(self, name: str) -> str:
+        return f"{self.typed_model}/{name}"
+
+    def file(self, name: str, tell: Callable) -> tuple[Path, Interpreter]:
+        return file_in(self.typed_model, name, tell), HERE
+
+
+@dataclass(frozen=True)
+class Distances(Experiment):
+    """An English text read under the kernels and under llama.cpp in each type: windows as `quality.Quality` makes them,
+    whose `run` begins with the type."""
+
+    kind = Window
+    optional = True
+
+    typed_model: str
+    seed: Seed
+    file_types: tuple[str, ...]
+    type_quality_tokens: int
+    type_window: int
+
+    def reading(self, model: str) -> Quality:
+        how = dict(quality_tokens=self.type_quality_tokens, window=self.type_window, arithmetics=(MINE, THEIRS))
+        return Quality(model=model, seed=self.seed, **how)
+
+    def check(self) -> None:
+        check_types(self.file_types)
+        self.reading(self.typed_model).check()
+
+    def measure(self, runner: Runner) -> tuple[list[Window], dict]:
+        readers = {quality.PLACEMENTS[MINE]: MINE, THEIRS: THEIRS}
+        gaps = available.gaps(tuple(readers), self.typed_model)
+        runner.journal.note_missing(tuple(readers), gaps)
+        names = [name for who, name in readers.items() if who not in {gap["name"] for gap in gaps}]
+        rows = -(-self.type_quality_tokens // self.type_window) * len(names)
+        for kind in self.file_types:
+            path = str(file_in(self.typed_model, kind, runner.progress))
+            asked, what = dict(names=names), f"reading under {kind}"
+            runner.child(Point(f"{kind} quality", 0, self.reading(path).reading, rows, asked, what, model=path))
+        # where a file lies is this machine's
+        made = [w.model_copy(update=dict(model=self.typed_model)) for w in runner.rows]
+        return made, dict(missing=runner.missing)
+
+
+def check_types(kinds: Sequence[str]) -> None:
+    """Raises UserError for a type that is not read."""
+    for kind in kinds:
+        if kind not in TYPES:
+            raise UserError(f"No such type of block: {kind!r}; known: {', '.join(TYPES)}.{near(kind, TYPES)}")
+
+
+def file_in(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
+    """A GGUF file's model, widened, in a type: from the user's cache, or made now. Raises UserError."""
+    source = checkpoint.gguf_file(model)
+    if source is None:
+        raise UserError(f"{model} is no GGUF file; types are compared on one.")
+    wide = paths.cache("sizes", f"{checkpoint.gguf.weights_hash(source)[:16]}-wide.gguf")
+    if not wide.is_file():
+        tell(f"writing {model} in float32 to {wide}", 0, 1)
+        wide.parent.mkdir(parents=True, exist_ok=True)
+        widened.write(source, wide)
+    if kind == "f32":
+        return wide
+    tell(f"rounding {model} to {kind}", 0, 1)
+    try:
+        return requantised.obtain(wide, checkpoint.gguf.weights_hash(wide), kind, len(allowed_cores()), every=True)
+    except UnavailableError as error:
+        raise UserError(f"{error.reason} {error.remedy}") from None
+
+
+# What the rows say ----------------------------------------------------------------------------------------------------
+
+
+def table(trials: Sequence[Trial], windows: Sequence[Window], seed: int = 0) -> list[dict]:
+    """One entry a type that is read: {type, bytes: a weight, kernel: whether it has its own, becomes: the blocks that
+    stand for it under the kernels, mine and theirs: entries of `quality.table`, within: whether the kernels' mean
+    distance is no further than llama.cpp's, by their intervals, rate and other: Summaries of tokens/s of our fastest
+    placement and of the fastest peer, best: that peer, ratio: of the two}. None for what was not measured."""
+    rates = summary.grouped(sizes.table(trials, seed), lambda e: e["file"].rpartition("/")[2])
+    read = summary.grouped(windows, lambda w: w.run.split()[0])
+    return [
+        dict(type=kind.name.lower(), **known(kind), **decoding(rates.get(kind.name.lower(), [])))
+        | distances({e["subject"]: e for e in quality.table(read.get(kind.name.lower(), []), seed)})
+        for kind in SUPPORTED
+    ]
+
+
+def known(kind: gguf.GGMLQuantizationType) -> dict:
+    """What the code says of a type."""
+    weights, size = gguf.GGML_QUANT_SIZES[kind]
+    own = kind.name.lower() in LAYOUTS
+    return dict(bytes=size / weights, kernel=own, becomes="" if own else OTHERWISE)
+
+
+def decoding(entries: Sequence[dict]) -> dict:
+    """The fields of an entry that say how fast it decodes. entries: of `sizes.table`, on that file."""
+    mine = max(sizes.ours(entries), key=lambda e: e["rate"].median, default=None)
+    other = next((e["rate"] for e in entries if mine and e["name"] == mine["best"]), None)
+    fields = ("name", "rate", "best", "ratio")
+    return {field: mine and mine[field] for field in fields} | dict(other=other)
+
+
+def distances(read: dict[str, dict]) -> dict:
+    mine, theirs = read.get(MINE), read.get(THEIRS)
+    known = mine and theirs and None not in (mine["kl_low"], theirs["kl_high"])
+    return dict(mine=mine, theirs=theirs, within=mine["kl_low"] <= theirs["kl_high"] if known else None)
+
+
+def words(entries: Sequence[dict]) -> str:
+    """A sentence on all of them: how many have kernels, and on how many of those we are ahead."""
+    own = [e["type"].upper() for e in entries if e["kernel"]]
+    text = f"{len(entries)} types are read, {len(own)} have kernels of their own: {', '.join(own)}."
+    timed = [e for e in entries if e["ratio"] is not None]
+    if not timed:
+        return f"{text} Rates and distances are not recorded yet."
+    ahead = [e for e in timed if e["ratio"].low > 1]
+    close = [e for e in entries if e["within"]]
+    asked = [e for e in entries if e["within"] is not None]
+    return (
+        f"{text} They decode faster than llama.cpp on {len(ahead)} of {len(timed)} files, and are no further than it"
+        f" from what the file says on {len(close)} of {len(asked)}."
+    )
+
+
+def said(where: str) -> Callable:
+    """A column of what may not have been measured."""
+    return lambda entry: {None: "", True: "yes", False: "no"}[frames.value(entry, where)]
+
+
+COLUMNS = frames.Columns(
+    {
+        "type": "type",
+        "bytes a weight": "bytes",
+        "own kernel": said("kernel"),
+        "else as": "becomes",
+        "KL": "mine.kl",
+        "KL low": "mine.kl_low",
+        "KL high": "mine.kl_high",
+        "llama.cpp's": "theirs.kl",
+        "its low": "theirs.kl_low",
+        "its high": "theirs.kl_high",
+        "within its rounding": said("within"),
+        "subject": "name",
+        "tok/s": "rate.median",
+        "best peer": "best",
+        "its tok/s": "other.median",
+        **frames.interval("over it", "ratio", "value"),
+        "n": "rate.n",
+    },
+    index="type",
+    digits={"bytes a weight": 4, "tok/s": 1, "its tok/s": 1, "over it": 2, "low": 2, "high": 2}
+    | dict.fromkeys(("KL", "KL low", "KL high", "llama.cpp's", "its low", "its high"), 6),
+)

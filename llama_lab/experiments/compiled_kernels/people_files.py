@@ -1,0 +1,65 @@
+"""Files that people have, as they are: every engine on the same mixed types, with all instructions of this processor
+and with fewer.
+
+A file is named MODEL/INSTRUCTIONS. Our kernels are compiled for those (`kernels.isa`); a peer has the instructions that
+it was built for, whatever stands there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from llama_jax import checkpoint
+from llama_jax.kernels import isa
+from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import passages
+from llama_lab.bench.experiment import Named, Runner, Seed
+from llama_lab.bench.process import Interpreter
+from llama_lab.experiments.compiled_kernels import sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeopleFiles(sizes.Sizes):
+    """Engines on each file that is here, as `Sizes`, without prompts. A model that is not here, or instructions that
+    this processor does not have, are said to be missing."""
+
+    optional = True
+    beside = ("size_lengths",)
+
+    size_engines: Annotated[tuple[str, ...], Named("people_engines")]
+    size_files: Annotated[tuple[str, ...], Named("people_files")]
+    size_contexts: Annotated[tuple[int, ...], Named("people_contexts")]
+    size_lengths: tuple[int, ...] = ()
+    size_tokens: Annotated[int, Named("people_tokens")]
+    size_blocks: Annotated[int, Named("people_blocks")]
+    seed: Seed
+
+    def check_file(self, name: str) -> None:
+        model, _ = sizes.named(name, tuple(isa.NEEDS))
+        if self.gap(name) is None:
+            passages.check_contexts(model, self.size_contexts, self.size_tokens)
+
+    def gap(self, name: str) -> dict | None:
+        """Why nothing can be measured of a file here: {name, reason, remedy}."""
+        model, wanted = sizes.named(name, tuple(isa.NEEDS))
+        try:
+            if checkpoint.gguf_file(model) is None:
+                return dict(name=name, reason=f"{model} is no GGUF file.", remedy="Name one that is.")
+            isa.target(wanted=wanted)
+        except UserError as error:
+            reason, _, remedy = str(error).partition("; ")
+            return dict(name=name, reason=reason + ".", remedy=remedy[:1].upper() + remedy[1:])
+        return None
+
+    def present(self, runner: Runner) -> tuple[str, ...]:
+        """Files of which something can be measured; of the others the journal says why not."""
+        gaps = [gap for name in self.size_files if (gap := self.gap(name))]
+        runner.journal.note_missing(self.size_files, gaps)
+        return tuple(name for name in self.size_files if name not in {gap["name"] for gap in gaps})
+
+    def file(self, name: str, tell: Callable) -> tuple[Path, Interpreter]:
+        model, wanted = sizes.named(name, tuple(isa.NEEDS))
+        return checkpoint.gguf_file(model), Interpreter(settings={isa.VARIABLE: wanted})
