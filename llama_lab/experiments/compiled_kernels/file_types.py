@@ -27,11 +27,12 @@ from llama_lab.bench.process import HERE, Interpreter, allowed_cores
 from llama_lab.bench.quality import Quality, Window
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.compiled_kernels import sizes, widened
-from llama_lab.peers import UnavailableError, requantised
+from llama_lab.peers import UnavailableError, llamacpp, requantised
 
 TYPES = tuple(kind.name.lower() for kind in SUPPORTED)
 OTHERWISE = "q8_0"  # the blocks that stand for a type without a kernel
 MINE, THEIRS = "fused", "llamacpp"  # who reads the text
+QUANTISER = "llama.cpp's quantiser"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ class Types(sizes.Sizes):
 
     typed_model: str
     size_engines: Annotated[tuple[str, ...], Named("type_engines")]
-    size_files: Annotated[tuple[str, ...], Named("file_types")]
+    size_files: Annotated[tuple[str, ...], Named("type_names")]
     size_contexts: Annotated[tuple[int, ...], Named("type_contexts")]
     size_lengths: tuple[int, ...] = ()
     size_tokens: Annotated[int, Named("type_tokens")]
@@ -51,8 +52,13 @@ class Types(sizes.Sizes):
     seed: Seed
 
     def check_file(self, name: str) -> None:
-        check_types([name])
+        check_types(self.typed_model, [name])
         passages.check_contexts(self.typed_model, self.size_contexts, self.size_tokens)
+
+    def present(self, runner: Runner) -> Sequence[str]:
+        gaps = unmade(self.typed_model)
+        runner.journal.note_missing([QUANTISER], gaps)
+        return () if gaps else self.size_files
 
     def label(self, name: str) -> str:
         return f"{self.typed_model}/{name}"
@@ -71,7 +77,7 @@ class Distances(Experiment):
 
     typed_model: str
     seed: Seed
-    file_types: tuple[str, ...]
+    type_names: tuple[str, ...]
     type_quality_tokens: int
     type_window: int
 
@@ -80,16 +86,16 @@ class Distances(Experiment):
         return Quality(model=model, seed=self.seed, **how)
 
     def check(self) -> None:
-        check_types(self.file_types)
+        check_types(self.typed_model, self.type_names)
         self.reading(self.typed_model).check()
 
     def measure(self, runner: Runner) -> tuple[list[Window], dict]:
         readers = {quality.PLACEMENTS[MINE]: MINE, THEIRS: THEIRS}
-        gaps = available.gaps(tuple(readers), self.typed_model)
-        runner.journal.note_missing(tuple(readers), gaps)
+        gaps = available.gaps(tuple(readers), self.typed_model) + unmade(self.typed_model)
+        runner.journal.note_missing([*readers, QUANTISER], gaps)
         names = [name for who, name in readers.items() if who not in {gap["name"] for gap in gaps}]
         rows = -(-self.type_quality_tokens // self.type_window) * len(names)
-        for kind in self.file_types:
+        for kind in () if unmade(self.typed_model) else self.type_names:
             path = str(file_in(self.typed_model, kind, runner.progress))
             asked, what = dict(names=names), f"reading under {kind}"
             runner.child(Point(f"{kind} quality", 0, self.reading(path).reading, rows, asked, what, model=path))
@@ -98,8 +104,16 @@ class Distances(Experiment):
         return made, dict(missing=runner.missing)
 
 
-def check_types(kinds: Sequence[str]) -> None:
-    """Raises UserError for a type that is not read."""
+def unmade(model: str) -> list[dict]:
+    """What is missing for making the files: a list of a gap, or an empty one."""
+    gap = llamacpp.missing("llamacpp", model)
+    return [dict(zip(("name", "reason", "remedy"), (QUANTISER, *gap), strict=True))] if gap else []
+
+
+def check_types(model: str, kinds: Sequence[str]) -> None:
+    """Raises UserError for a model that is no GGUF file, and for a type that is not read."""
+    if checkpoint.gguf_file(model) is None:
+        raise UserError(f"{model} is no GGUF file; types are compared on one.")
     for kind in kinds:
         if kind not in TYPES:
             raise UserError(f"No such type of block: {kind!r}; known: {', '.join(TYPES)}.{near(kind, TYPES)}")
@@ -108,8 +122,6 @@ def check_types(kinds: Sequence[str]) -> None:
 def file_in(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
     """A GGUF file's model, widened, in a type: from the user's cache, or made now. Raises UserError."""
     source = checkpoint.gguf_file(model)
-    if source is None:
-        raise UserError(f"{model} is no GGUF file; types are compared on one.")
     wide = paths.cache("sizes", f"{checkpoint.gguf.weights_hash(source)[:16]}-wide.gguf")
     if not wide.is_file():
         tell(f"writing {model} in float32 to {wide}", 0, 1)
@@ -183,27 +195,27 @@ def said(where: str) -> Callable:
     return lambda entry: {None: "", True: "yes", False: "no"}[frames.value(entry, where)]
 
 
+KNOWN = frames.Columns(  # where nothing was measured
+    {"type": "type", "bytes a weight": "bytes", "own kernel": said("kernel"), "else as": "becomes"},
+    index="type",
+    digits=4,
+)
 COLUMNS = frames.Columns(
     {
-        "type": "type",
-        "bytes a weight": "bytes",
-        "own kernel": said("kernel"),
-        "else as": "becomes",
-        "KL": "mine.kl",
-        "KL low": "mine.kl_low",
-        "KL high": "mine.kl_high",
-        "llama.cpp's": "theirs.kl",
-        "its low": "theirs.kl_low",
-        "its high": "theirs.kl_high",
+        **KNOWN.shown,
+        **{"KL": "mine.kl", "KL low": "mine.kl_low", "KL high": "mine.kl_high"},
+        **{"llama.cpp's KL": "theirs.kl", "its low": "theirs.kl_low", "its high": "theirs.kl_high"},
         "within its rounding": said("within"),
         "subject": "name",
         "tok/s": "rate.median",
         "best peer": "best",
         "its tok/s": "other.median",
-        **frames.interval("over it", "ratio", "value"),
+        **frames.interval("over it", "ratio", "value", ends="ratio "),
         "n": "rate.n",
     },
     index="type",
-    digits={"bytes a weight": 4, "tok/s": 1, "its tok/s": 1, "over it": 2, "low": 2, "high": 2}
-    | dict.fromkeys(("KL", "KL low", "KL high", "llama.cpp's", "its low", "its high"), 6),
+    digits={"bytes a weight": 4}
+    | dict.fromkeys(("tok/s", "its tok/s"), 1)
+    | dict.fromkeys(("over it", "ratio low", "ratio high"), 2)
+    | dict.fromkeys(("KL", "KL low", "KL high", "llama.cpp's KL", "its low", "its high"), 6),
 )

@@ -37,7 +37,7 @@ PLANS = {
         size_tokens=6, size_blocks=1, seed=0,
     ),
     file_types.Distances: dict(
-        typed_model=checkpoint.DEFAULT, seed=0, file_types=["q2_k"], type_quality_tokens=16, type_window=8
+        typed_model=checkpoint.DEFAULT, seed=0, type_names=["q2_k"], type_quality_tokens=16, type_window=8
     ),
     people_files.PeopleFiles: dict(
         size_engines=["loop+q8_0"], size_files=[f"{checkpoint.DEFAULT}/portable"], size_contexts=[24], size_tokens=6,
@@ -91,7 +91,7 @@ def _folders_of_its_own(tmp_path, monkeypatch):
         (file_types.Types, dict(size_files=["q4_j"]), "No such type of block: 'q4_j'; known: f32, f16, "),
         (file_types.Types, dict(size_contexts=[9000]), "more than the model's 8192"),
         (file_types.Types, dict(typed_model=TINY), "is no GGUF file; types are compared on one"),
-        (file_types.Distances, dict(file_types=["q4_j"]), "No such type of block"),
+        (file_types.Distances, dict(type_names=["q4_j"]), "No such type of block"),
         (file_types.Distances, dict(type_window=9000), "window is 9000"),
         (people_files.PeopleFiles, dict(size_files=[f"{checkpoint.DEFAULT}/avx3"]), "the type one of avx512vnni, "),
         (people_files.PeopleFiles, dict(size_contexts=[9000]), "more than the model's 8192"),
@@ -229,7 +229,7 @@ def test_types_are_really_measured_and_read(a_small_file, tmp_path):
     experiment = asked(file_types.Types, typed_model=a_small_file, size_engines=["loop+fused"], size_files=kinds)
     made, *_ = measured(experiment)
     assert {t.run for t in made} == {f"{a_small_file}/{kind}" for kind in kinds}
-    read, *_ = measured(asked(file_types.Distances, typed_model=a_small_file, file_types=kinds))
+    read, *_ = measured(asked(file_types.Distances, typed_model=a_small_file, type_names=kinds))
     entries = {e["type"]: e for e in file_types.table(made, read) if e["type"] in kinds}
     assert all(e["mine"]["tokens"] == e["theirs"]["tokens"] == 16 for e in entries.values())
     assert str(tmp_path / "cache") not in str([row.model_dump() for row in (*made, *read)])

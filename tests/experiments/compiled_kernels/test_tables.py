@@ -8,7 +8,18 @@ from matplotlib.text import Text
 
 from llama_jax import config
 from llama_lab import figures
-from llama_lab.experiments.compiled_kernels import chart, rows, scaling, sizes, where
+from llama_lab.bench import quality
+from llama_lab.bench.frames import show
+from llama_lab.experiments.compiled_kernels import (
+    chart,
+    commands,
+    file_types,
+    people_files,
+    rows,
+    scaling,
+    sizes,
+    where,
+)
 from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE, Pass
 from llama_lab.experiments.compiled_kernels.where import LONG, NARROW, SHALLOW, WHOLE
 from tests.bench.test_record import trial
@@ -181,6 +192,69 @@ def test_void_answers_do_not_count_and_without_a_peer_there_is_no_ratio():
     alone = sizes.table(on_file(dict(loop=300)))
     assert alone[0]["ratio"] is None
     assert sizes.ours(alone) == sizes.table([]) == []
+
+
+# Types, files, commands -----------------------------------------------------------------------------------------------
+
+
+def window(kind, subject, nats):
+    """A window of 64 positions, so far from the float32 model."""
+    kl = [int(quality.PICO * (nats + nats * (i % 7) / 50)) for i in range(64)]
+    about = dict(backend="jax" if subject == file_types.MINE else "llama.cpp", model="small", weights_hash="0")
+    return quality.Window(
+        run=f"{kind} quality", block=0, order=0, process=1, seed=0, phase="read", valid=True, subject=subject, first=0,
+        kl_pnat=kl, agree=[1] * 64, text_sha256="0", **about,
+    )  # fmt: skip
+
+
+def test_every_type_that_is_read_has_a_line_with_what_was_measured_of_it():
+    timed = on_file({"loop+fused": 300, "loop+gemv": 250, "llamacpp": 200}, "small/q4_k")
+    near, far = (window("q4_k", who, nats) for who, nats in ((file_types.MINE, 0.004), (file_types.THEIRS, 0.02)))
+    read = [near, far, window("f16", file_types.MINE, 0.004), window("f16", file_types.THEIRS, 1e-6)]
+    entries = {e["type"]: e for e in file_types.table(timed, read)}
+    assert list(entries) == list(file_types.TYPES)
+    known = entries["q4_k"]
+    assert (known["name"], known["best"], known["kernel"], known["within"]) == ("loop+fused", "llamacpp", True, True)
+    assert known["ratio"].value == pytest.approx(1.5, rel=0.01)
+    assert known["other"].median == pytest.approx(200, rel=0.01)
+    assert (entries["f16"]["kernel"], entries["f16"]["becomes"], entries["f16"]["within"]) == (False, "q8_0", False)
+    assert (entries["q2_k"]["ratio"], entries["q2_k"]["within"], entries["q2_k"]["bytes"]) == (None, None, 84 / 256)
+    assert "on 1 of 1 files" in file_types.words(list(entries.values()))
+    assert "on 1 of 2" in file_types.words(list(entries.values()))
+    assert "not recorded yet" in file_types.words(file_types.table([], []))
+    shown = show(entries.values(), file_types.COLUMNS)
+    assert list(shown.loc["q4_k", ["own kernel", "within its rounding", "over it"]]) == ["yes", "yes", 1.5]
+
+
+def test_our_fastest_on_each_file_is_said():
+    made = on_file({"loop+fused": 300, "loop+gemv": 330, "llamacpp": 200}, "small/avx2")
+    (line,) = people_files.words(sizes.table(made)).splitlines()
+    assert line.startswith("small/avx2 after 64 tokens: loop+gemv 1.65x")
+    assert line.endswith("llamacpp")
+    assert people_files.words([]).startswith("Not recorded yet")
+
+
+def given(subject, seconds, phase="warm", tokens=1, block=0, **changes):
+    about = dict(run=f"{phase} small", block=block, order=0, process=1, seed=0, phase=phase, valid=True)
+    sizes_of = dict(wall_ns=int(seconds * 1e9), peak_rss_bytes=130, file_bytes=100)
+    about |= dict(subject=subject, backend="jax", model="small", new_tokens=tokens)
+    return commands.Command(**about | sizes_of | changes)
+
+
+def test_a_command_is_held_against_llama_cpps_of_the_same_phase_and_length():
+    made = [
+        given(who, s * (1 + block / 100), block=block)
+        for who, s in (("step", 3), (commands.PEER, 2))
+        for block in range(5)
+    ]
+    made += [given("step", 60, "cold"), given("step", 5, tokens=32), given("step", 0, valid=False, reason="failed")]
+    found = {(e["phase"], e["tokens"], e["name"]): e for e in commands.table(made)}
+    warm = found["warm", 1, "step"]
+    assert warm["ratio"].value == pytest.approx(1.5)
+    assert (warm["s"].n, warm["held"], warm["void"]) == (5, 1.3, 1)
+    assert found["cold", 1, "step"]["ratio"] is found["warm", 32, "step"]["ratio"] is None
+    assert "small, 1 token, warm: step 3.1 s, llama-completion 2.0 s" in commands.words(commands.table(made))
+    assert commands.words([]).startswith("Not recorded yet")
 
 
 # Charts ---------------------------------------------------------------------------------------------------------------
