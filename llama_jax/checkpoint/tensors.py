@@ -198,11 +198,11 @@ def smaller(source: Source, left: float) -> str:
     forms = ("bfloat16", *(form for form in FORMS if form != "gguf"))
     own = quantised.complaint(source, jax.tree.leaves(names(source.config)))
     sizes = {form: size(source, form) for form in (forms if own else ("gguf", *forms))}
-    fits = [f"{form} ({needed / 1e9:.1f} GB)" for form, needed in sizes.items() if needed <= left]
-    if fits:
-        return f"load it as {' or '.join(fits)}, or choose a smaller model"
-    least = min(sizes, key=sizes.get)
-    return f"{least}, its smallest form, needs {sizes[least] / 1e9:.1f} GB: choose a smaller model"
+    told = {form: f"{form} ({needed / 1e9:.1f} GB)" for form, needed in sizes.items()}
+    if fits := [form for form, needed in sizes.items() if needed <= left]:
+        how = f"--dtype {fits[0]}, in Python dtype={fits[0]!r}"
+        return f"it fits as {' or '.join(told[form] for form in fits)}: say {how}, or choose a smaller model"
+    return f"its smallest form is {told[min(sizes, key=sizes.get)]}: choose a smaller model"
 
 
 def named(config: ModelConfig, params: Model) -> dict[str, np.ndarray]:

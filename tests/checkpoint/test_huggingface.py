@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
@@ -109,6 +110,23 @@ def test_damaged_folders(folder, damage, words):
     damage(folder)
     with pytest.raises(UserError, match=words):
         checkpoint.load(str(folder))
+
+
+@pytest.mark.parametrize("name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias",
+                                  "model.layers.0.self_attn.q_norm.weight", "score.weight"])  # fmt: skip
+def test_a_tensor_that_the_model_has_not_is_named(folder, name):
+    save_file(load_file(folder / "model.safetensors") | {name: torch.ones(8)}, folder / "more.safetensors")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=rf"it has tensor {re.escape(name)}, which a llama model of 2 layers has not"):
+        checkpoint.load(str(folder))
+
+
+def test_frequencies_that_old_folders_hold_are_computed_here(folder):
+    before = checkpoint.load_params(str(folder))
+    constant = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file(load_file(folder / "model.safetensors") | constant, folder / "more.safetensors")
+    (folder / "model.safetensors").unlink()
+    assert same(before, checkpoint.load_params(str(folder)))
 
 
 def test_the_hub_is_asked_only_by_name_and_may_be_unreachable():

@@ -75,14 +75,16 @@ def test_every_preset_opens():
 
 def test_too_little_memory_is_said_before_anything_is_read(monkeypatch):
     monkeypatch.setattr(memory, "free", lambda device: 10**9)
-    with pytest.raises(UserError, match=r"float32 need 27\.0 GB and 1\.0 GB are free; q4_0, .* needs 3\.\d GB: choose"):
+    with pytest.raises(
+        UserError, match=r"float32 need 27\.0 GB and 1\.0 GB are free; its smallest form is q4_0 \(3\.\d GB\): choose"
+    ):
         checkpoint.load("random:llama-2-7b")
-    with pytest.raises(UserError, match=r"float32 need .* free; load it as bfloat16") as caught:
+    with pytest.raises(UserError, match=r"float32 need .* free; it fits as bfloat16 .*--dtype bfloat16") as caught:
         checkpoint.load("random:smollm2-360m")
     fit = re.findall(r"(\w+) \(", str(caught.value))
     assert {*fit} >= {"bfloat16", "q8_0", "q4_0", "int8"}
     monkeypatch.setattr(memory, "free", lambda device: 10**8)
-    with pytest.raises(UserError, match=r"load it as gguf \(0\.1 GB\) or"):
+    with pytest.raises(UserError, match=r"it fits as gguf \(0\.1 GB\) or .*dtype='gguf'"):
         checkpoint.load()
 
 

@@ -22,6 +22,7 @@ from tests.peers.conftest import small, some_ids, trial
 SHAPES = {
     **{family: config.tiny(family) for family in config.FAMILIES},
     "llama, untied": config.tiny(tie_word_embeddings=False),
+    "gpt2, untied": config.tiny("gpt2", tie_word_embeddings=False),
     "qwen2, heads of their own width": config.tiny("qwen2", head_dim=16, tie_word_embeddings=False),
     "linear": config.tiny(rope_scaling=RopeScaling("linear", 4.0)),
     "llama3": config.tiny(rope_scaling=RopeScaling("llama3", 8.0, 1.0, 4.0, 16)),
