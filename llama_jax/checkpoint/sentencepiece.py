@@ -32,6 +32,8 @@ def read(path: Path, remedy: str) -> dict[str, Any]:
         )
     except (ValueError, LookupError, AttributeError, TypeError, struct.error):
         raise UserError(f"{path}: not a SentencePiece model, or a damaged one.") from None
+    if not pieces:
+        raise UserError(f"{path}: not a SentencePiece model, or a damaged one.")
     if trainer.get(MODEL_TYPE, [1])[-1] != BPE:
         raise UserError(f"{path}: only SentencePiece models of the type BPE are read. {remedy}")
     if normalizer.get(CHARSMAP, [b""])[-1] or normalizer.get(REMOVE_EXTRA, [1])[-1]:

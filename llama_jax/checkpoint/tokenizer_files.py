@@ -43,8 +43,11 @@ class Written(boundary.Declared):
 
     def added(self) -> AddedToken:
         """As the tokenizers library has it: one that is not special is looked for in the normalised text."""
-        normalized = not self.special if self.normalized is None else self.normalized
-        return AddedToken(self.content, **self.model_dump(exclude={"content", "normalized"}), normalized=normalized)
+        special = bool(self.special)
+        return AddedToken(
+            self.content, lstrip=self.lstrip, rstrip=self.rstrip, single_word=self.single_word, special=special,
+            normalized=not special if self.normalized is None else self.normalized,
+        )  # fmt: skip
 
 
 class Template(boundary.Declared):
@@ -55,16 +58,10 @@ class Template(boundary.Declared):
 
 
 class TokenizerConfig(boundary.Declared):
-    """What is read of tokenizer_config.json."""
+    """What is read of tokenizer_config.json. named: its special tokens, such as pad_token, by their names."""
 
     tokenizer_class: str | None = None
-    bos_token: str | Written | None = None
-    eos_token: str | Written | None = None
-    unk_token: str | Written | None = None
-    sep_token: str | Written | None = None
-    pad_token: str | Written | None = None
-    cls_token: str | Written | None = None
-    mask_token: str | Written | None = None
+    named: dict[str, str | Written]
     added_tokens_decoder: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Written] = Field({})
     additional_special_tokens: list[str | Written] | None = None
     extra_special_tokens: list[str | Written] | dict[str, str | Written] | None = None
@@ -81,19 +78,31 @@ class TokenizerConfig(boundary.Declared):
             return self.chat_template
         return next((candidate.template for candidate in self.chat_template if candidate.name == "default"), None)
 
-    @property
-    def names(self) -> dict[str, str]:
-        """Name → spelling of the special tokens that have one; "" for those that are not there."""
-        tokens = {name: getattr(self, name) for name in NAMED}
-        return {name: token.content if isinstance(token, Written) else token or "" for name, token in tokens.items()}
+    def name(self, name: str) -> str:
+        """The spelling of a token that has a name; "" where there is none."""
+        token = self.named.get(name, "")
+        return token if isinstance(token, str) else token.content
 
     @property
-    def special(self) -> list[Written]:
-        """The tokens that have a name or stand in a list of special ones."""
-        extra = self.extra_special_tokens or self.additional_special_tokens or []
-        tokens = [*(getattr(self, name) for name in NAMED), *(extra.values() if isinstance(extra, dict) else extra)]
-        given = [Written(content=token) if isinstance(token, str) else token for token in tokens if token]
-        return [token.model_copy(update=dict(special=True)) for token in given]
+    def special(self) -> list[tuple[Written, bool]]:
+        """The tokens that have a name, and those that stand in a list; whether one is special even where the tokenizer
+        has it as another."""
+        listed = self.extra_special_tokens or self.additional_special_tokens or []
+        tokens = [(token, True) for token in self.named.values()] + [(token, False) for token in listed]
+        return [
+            (Written(content=token, special=True) if isinstance(token, str) else token, always)
+            for token, always in tokens
+        ]
+
+
+def declared(given: dict, where: str) -> TokenizerConfig:
+    """tokenizer_config.json as it is declared. Raises UserError."""
+    extra = given.get("extra_special_tokens")
+    own = {name: token for name, token in given.items() if name.endswith("_token") and isinstance(token, str | dict)}
+    named = {name: given[name] for name in NAMED if given.get(name) is not None} | own
+    if isinstance(extra, dict):
+        named, given = named | extra, given | dict(extra_special_tokens=None)
+    return boundary.read(TokenizerConfig, given | dict(named=named), where)
 
 
 class Ends(boundary.Declared):
@@ -111,29 +120,30 @@ def from_folder(
 ) -> Tokenizer:
     """From the tokenizer and its neighbours in a Hugging Face folder. vocab_size: rows of the embedding table."""
     where = f"{folder}: tokenizer_config.json"
-    kind = boundary.read(TokenizerConfig, tokenizer_config, where).tokenizer_class or CLASSES[config["model_type"]]
+    kind = declared(tokenizer_config, where).tokenizer_class or CLASSES[config["model_type"]]
     defaults = DEFAULTS.get(kind.removesuffix("Fast"), {})
-    parts = boundary.read(TokenizerConfig, defaults | tokenizer_config | dict(tokenizer_class=kind), where)
+    parts = declared(defaults | tokenizer_config | dict(tokenizer_class=kind), where)
     if os.path.lexists(folder / "tokenizer.json"):
         definition = text(folder / "tokenizer.json", "a tokenizer")
         backend = built(definition, str(folder / "tokenizer.json"))
         changed = add_declared(backend, parts, folder)
     else:
         backend, changed = other_form(folder, parts), True
-    names, template = parts.names, parts.template
+    template = parts.template
     if os.path.lexists(folder / "chat_template.jinja"):
         template = text(folder / "chat_template.jinja", "a text in UTF-8", 1 << 20)
     name = "generation_config.json" if "eos_token_id" in generation_config else "config.json"
     ends = boundary.read(Ends, {**config, **generation_config}, f"{folder}: {name}").ids
     vocabulary = backend.get_vocab()
-    stop = stop_ids(vocabulary, vocabulary.get(names["eos_token"]), *ends)
+    stop = stop_ids(vocabulary, vocabulary.get(parts.name("eos_token")), *ends)
     if (most := max([*vocabulary.values(), *stop], default=0)) >= vocab_size:
         raise UserError(
             f"{folder}: the tokenizer and its end-of-answer tokens reach id {most}; the model's vocabulary has"
             f" {vocab_size} tokens. They are not of one model."
         )
-    bos, eos = names.pop("bos_token"), names.pop("eos_token")
-    return Tokenizer(backend.to_str() if changed else definition, template, bos, eos, stop, tuple(names.items()))
+    bos, eos = parts.name("bos_token"), parts.name("eos_token")
+    named = tuple((name, parts.name(name)) for name in parts.named)
+    return Tokenizer(backend.to_str() if changed else definition, template, bos, eos, stop, named)
 
 
 def text(path: Path, what: str, limit: int = boundary.LIMIT) -> str:
@@ -148,14 +158,14 @@ def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: 
     of it, as in transformers. Whether there were any. A name of a token that the vocabulary lacks adds none."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     before = {content: repr(token) for content, token in known.items()}
-    declared = {token.content: token.added() for token in parts.added_tokens_decoder.values()}
-    for token in parts.special:
-        if (added := declared.get(token.content) or known.get(token.content)) is None:
-            added = token.added()
-        if token.content in before or backend.token_to_id(token.content) is not None:
+    wanted = {token.content: token.added() for token in parts.added_tokens_decoder.values()}
+    for token, always in parts.special:
+        is_there = (added := wanted.get(token.content) or known.get(token.content)) is not None
+        added = added or token.added()
+        if always if is_there else backend.token_to_id(token.content) is not None:
             added.special = True
-            declared[token.content] = added
-    new = [token for token in declared.values() if repr(token) != before.get(token.content)]
+            wanted[token.content] = added
+    new = [token for token in wanted.values() if repr(token) != before.get(token.content)]
     with plainly(f"{folder}: the tokens of tokenizer_config.json cannot be added"):
         backend.add_tokens(new)
     for i, token in parts.added_tokens_decoder.items():
@@ -173,7 +183,7 @@ def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: 
 def other_form(folder: Path, parts: TokenizerConfig) -> tokenizers.Tokenizer:
     """The tokenizer of a folder without tokenizer.json: vocab.json with merges.txt, or tokenizer.model. Raises
     UserError, with the command that makes a tokenizer.json, for any other."""
-    kind, names = parts.tokenizer_class.removesuffix("Fast"), parts.names
+    kind = parts.tokenizer_class.removesuffix("Fast")
     if kind in SPLITS and all(os.path.lexists(folder / name) for name in ("vocab.json", "merges.txt")):
         ids = boundary.read(dict[str, Id], boundary.load(folder / "vocab.json"), str(folder / "vocab.json"))
         with plainly(f"{folder}: vocab.json and merges.txt are no tokenizer"):
@@ -190,7 +200,7 @@ def other_form(folder: Path, parts: TokenizerConfig) -> tokenizers.Tokenizer:
         raise UserError(f"{folder}: this form of a {kind} is not read. {CURE.format(folder=folder)}")
     add_declared(backend, parts, folder)
     begins = begins if parts.add_bos_token is None else parts.add_bos_token
-    surround(backend, names["bos_token"] if begins else "", names["eos_token"] if parts.add_eos_token else "")
+    surround(backend, parts.name("bos_token") if begins else "", parts.name("eos_token") if parts.add_eos_token else "")
     return backend
 
 
