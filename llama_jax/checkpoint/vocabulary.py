@@ -39,8 +39,6 @@ NAMED = {  # name in a chat template: field
     "unk_token": "unknown_token_id", "sep_token": "seperator_token_id", "pad_token": "padding_token_id",
     "cls_token": "cls_token_id", "mask_token": "mask_token_id",
 }  # fmt: skip
-STRIPPING = ("phi-3", "phi3")  # models whose special tokens take the space behind them, but for these
-NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
 HARMLESS = {  # keys that are passed over, and why
     "add_sep_token": "llama.cpp adds one for BERT's vocabularies alone",
     "remove_extra_whitespaces": "llama.cpp reads it for T5's vocabularies alone",
@@ -49,6 +47,8 @@ HARMLESS = {  # keys that are passed over, and why
     "normalizer.strip_accents": "llama.cpp reads it for BERT's vocabularies alone",
     "token_type_count": "of BERT's segments",
 }
+STRIPPING = ("phi-3", "phi3")  # models whose special tokens take the space behind them, but for these
+NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
 
 
 class Vocabulary(boundary.Declared):
@@ -119,25 +119,33 @@ class Vocabulary(boundary.Declared):
             ids[token] = i
         return ids
 
+    def id(self, field: str) -> int | None:
+        """The id that a field has, where it is one of the vocabulary."""
+        return i if (i := getattr(self, field)) is not None and 0 <= i < len(self.tokens) else None
+
+    def token(self, field: str) -> str:
+        """The spelling of the token whose id a field has; "" where it has none."""
+        return "" if (i := self.id(field)) is None else self.spelt[i]
+
     @cached_property
     def fill_in(self) -> dict[str, int]:
-        """Field of FILL_IN → id, as the file says or as the token is spelt."""
-        given = {field: i for field in FILL_IN if 0 <= (i := getattr(self, field) or -1) < len(self.tokens)}
-        return {f: self.ids[t] for f, tokens in FILL_IN.items() for t in tokens.split() if t in self.ids} | given
+        """Field of FILL_IN → id, of those that no field names: as the tokens are spelt."""
+        unnamed = [field for field in FILL_IN if self.id(field) is None]
+        return {f: self.ids[token] for f in unnamed for token in FILL_IN[f].split() if token in self.ids}
 
     @cached_property
     def types(self) -> list[int]:
         """The tokens' types, but that what ends an answer and what is found by its spelling is special."""
         types = list(self.token_type or [NORMAL] * len(self.tokens))
-        found = [i for field, i in self.fill_in.items() if getattr(self, field) is None]
-        for i in found + [self.ids[token] for token in END_OF_TURN if token in self.ids]:
+        for i in [*self.fill_in.values(), *(self.ids[token] for token in END_OF_TURN if token in self.ids)]:
             types[i] = CONTROL
         return types
 
-    def token(self, field: str) -> str:
-        """The spelling of the token whose id a field has; "" where it has none."""
-        i = getattr(self, field)
-        return self.spelt[i] if i is not None and 0 <= i < len(self.tokens) else ""
+    @property
+    def stop(self) -> tuple[int, ...]:
+        """Ids that end an answer."""
+        ends = [self.fill_in.get(field, self.id(field)) for field in ENDS]
+        return stop_ids(self.ids, self.eos_token_id, self.eot_token_id, self.eom_token_id, *ends)
 
     def added(self, strips: bool = False) -> list[AddedToken]:
         """The tokens that are looked for before a text is cut: special ones, and those that are never cut. strips: the
@@ -194,9 +202,7 @@ def from_gguf(fields: Mapping[str, Any], where: str, vocab_size: int) -> Tokeniz
         chat_template=known.chat_template,
         bos_token=bos,
         eos_token=eos,
-        stop=stop_ids(
-            known.ids, known.eos_token_id, known.eot_token_id, known.eom_token_id, *map(known.fill_in.get, ENDS)
-        ),
+        stop=known.stop,
         named=tuple((name, known.token(field)) for name, field in NAMED.items()),
     )
     vars(made)["backend"] = backend  # as the definition would make it again

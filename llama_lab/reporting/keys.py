@@ -19,6 +19,7 @@ from llama_lab.reporting.document import Table
 LLAMA_CPP = (
     "{arch}.rope.scale_linear", "{arch}.attention.block_skip_connection", "{arch}.dense_2_feat_in",
     "{arch}.dense_2_feat_out", "{arch}.dense_3_feat_in", "{arch}.dense_3_feat_out", "tokenizer.ggml.cls_token_id",
+    "tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents", "tokenizer.ggml.suppress_tokens",
     "general.source.huggingface.repository",
 )  # fmt: skip
 # Keys that transformers takes beside the fields of its classes (PreTrainedConfig.__post_init__), or for each of them

@@ -3,7 +3,6 @@ llama.cpp's, which `tests/peers/test_llamacpp_tokens.py` asks itself where it is
 
 import re
 
-import gguf
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -100,8 +99,10 @@ def test_an_end_of_an_answer_is_special_whatever_its_type_says():
     words = made(bpe(names, [NORMAL, USER, USER, USER, NORMAL, NORMAL]))
     assert words.stop == (257, 258, 259, 262)
     assert set(words.special.values()) == {*names} - {"</s>"}  # an ordinary word of some vocabularies
-    given = made(bpe(names, [NORMAL, USER, USER, USER, NORMAL, NORMAL], fim_pad_token_id=1, eom_token_id=0))
+    given = made(bpe(names, [NORMAL, USER, USER, USER, NORMAL, NORMAL], fim_pad_token_id=0, eom_token_id=1))
     assert given.stop == (0, 1, 257, 258, 259)
+    beyond = made(bpe(names, [NORMAL, USER, USER, USER, NORMAL, NORMAL], fim_pad_token_id=2**32 - 1))
+    assert beyond.stop == (257, 258, 259, 262)  # as where the file says nothing
     assert "<PAD>" not in given.special.values()
     assert "<|fim_prefix|>" not in made(bpe(names, [USER] * 6, prefix_token_id=260)).special.values()
 
@@ -182,7 +183,6 @@ def test_byte_level_texts_begin_and_end_as_the_file_says(changes, ids):
     [
         (dict(pre="llama-bpe"), "begin .*no bos_token_id"),
         (dict(add_eos_token=True), "end .*no eos_token_id"),
-        (dict(suppress_tokens=[5]), "suppress_tokens"),
         (dict(merges=None), "no merges"),
         (dict(pre="gpt-4o"), "pre is 'gpt-4o'.*known: default, gpt-2, .*qwen2"),
         (dict(eom_token_id=257), "eom_token_id is 257"),
@@ -191,24 +191,6 @@ def test_byte_level_texts_begin_and_end_as_the_file_says(changes, ids):
 def test_what_would_change_a_text_and_is_not_known_is_refused(changes, words):
     with pytest.raises(UserError, match=words):
         made(bpe(**changes))
-
-
-LLAMA_CPP = (  # keys of llama.cpp (src/llama-arch.cpp) that the gguf library does not know
-    "cls_token_id", "normalizer.lowercase", "normalizer.strip_accents", "suppress_tokens",
-)  # fmt: skip
-
-
-def test_every_key_of_a_tokenizer_is_read_or_said_to_be_harmless():
-    known = [value for name, value in vars(gguf.Keys.Tokenizer).items() if name.isupper()]
-    ours = {*vocabulary.Vocabulary.model_fields, *vocabulary.OLDER} - {"chat_template"}
-    read = {f"tokenizer.ggml.{name}" for name in ours} | {"tokenizer.chat_template"}
-    harmless = {f"tokenizer.ggml.{name}" for name in vocabulary.HARMLESS} | {
-        "tokenizer.huggingface.json",  # another form of the same, which llama.cpp does not read either
-        "tokenizer.rwkv.world",  # of a vocabulary that is refused
-        "tokenizer.chat_template.{name}", "tokenizer.chat_templates",  # for tools and documents; the plain one is read
-    }  # fmt: skip
-    assert {*known, *(f"tokenizer.ggml.{name}" for name in LLAMA_CPP)} <= read | harmless
-    assert not read & harmless
 
 
 # Splits ---------------------------------------------------------------------------------------------------------------
