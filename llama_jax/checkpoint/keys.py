@@ -34,6 +34,8 @@ ONE = (1, 1.0)
 GGUF_HARMLESS = {
     "vocab_size": "the rows of the embedding table are counted",
     "tensor_data_layout": "says where the weights came from; their order is the same in every GGUF file",
+    "attention.layer_norm_epsilon": "is another kind of norm's",
+    "attention.layer_norm_rms_epsilon": "is another kind of norm's",
     "rope.scaling.original_context_length": "is used by YaRN and LongRoPE, which are refused",
     "rope.scaling.finetuned": "says how the model was trained",
     "general.file_type": "each tensor says its own type",
@@ -50,6 +52,7 @@ GGUF_ONLY = {
     "general.quantization_version": (2,),  # blocks of version 1 were laid out otherwise
     "attention.causal": (True,),
     "attention.value_length": ("=head_dim",),
+    "attention.head_dim": ("=head_dim",),  # which Ollama writes beside key_length
     "rope.dimension_count": ("=head_dim",),
     "embedding_length_out": ("=hidden_size",),
     "rope.scaling.attn_factor": ONE,

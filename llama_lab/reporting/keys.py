@@ -15,8 +15,9 @@ from llama_jax.checkpoint import huggingface, keys, tensors
 from llama_jax.config import FAMILIES, tiny
 from llama_lab.reporting.document import Table
 
-# Keys that llama.cpp reads (src/llama-arch.cpp, LLM_KV_NAMES) and the library does not list
-LLAMA_CPP = (
+# Keys that llama.cpp reads (src/llama-arch.cpp, LLM_KV_NAMES) or Ollama writes (convert/) and the library does not list
+OTHERS = (
+    "{arch}.attention.head_dim",
     "{arch}.rope.scale_linear", "{arch}.attention.block_skip_connection", "{arch}.dense_2_feat_in",
     "{arch}.dense_2_feat_out", "{arch}.dense_3_feat_in", "{arch}.dense_3_feat_out", "tokenizer.ggml.cls_token_id",
     "tokenizer.ggml.normalizer.lowercase", "tokenizer.ggml.normalizer.strip_accents", "tokenizer.ggml.suppress_tokens",
@@ -33,7 +34,7 @@ SUFFIXES = ("weight", "bias", "scale", "input_scale")  # of a tensor's name
 
 def gguf_keys(family: str) -> list[str]:
     """Keys of a GGUF header, with the family's name in them."""
-    names = sorted({*inside(gguf.constants.Keys), *LLAMA_CPP})
+    names = sorted({*inside(gguf.constants.Keys), *OTHERS})
     return [name.format(arch=family, id=0, name="tools", dense="dense_2") for name in names]
 
 
