@@ -38,15 +38,16 @@ BYTE = re.compile("<0x([0-9A-F]{2})>")  # SentencePiece's, for what its vocabula
 MARK = "\ufdd0\ufdef"  # two noncharacters, which Unicode keeps for use inside a program
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Tokenizer:
     """A tokenizer with what generation needs to know of it.
 
-    definition: tokenizer.json as text. stop: ids that end an answer. chat_template: Jinja source, or None. named: more
-    special tokens that a template may write, each with its name, such as ("pad_token", "<pad>").
+    source: tokenizer.json as text, or the library's tokenizer that it makes. stop: ids that end an answer.
+    chat_template: Jinja source, or None. named: more special tokens that a template may write, each with its name, such
+    as ("pad_token", "<pad>").
     """
 
-    definition: str = field(repr=False)
+    source: str | tokenizers.Tokenizer = field(repr=False)
     chat_template: str | None = field(repr=False)
     bos_token: str
     eos_token: str
@@ -60,8 +61,24 @@ class Tokenizer:
         return {name: token for name, token in known if token}
 
     @cached_property
+    def definition(self) -> str:
+        """tokenizer.json as text."""
+        return self.source if isinstance(self.source, str) else self.source.to_str()
+
+    @cached_property
     def backend(self) -> tokenizers.Tokenizer:
-        return built(self.definition)
+        return built(self.source) if isinstance(self.source, str) else self.source
+
+    @property
+    def known(self) -> tuple:
+        return self.chat_template, self.bos_token, self.eos_token, self.stop, self.named
+
+    def __eq__(self, other) -> bool:
+        alike = isinstance(other, Tokenizer) and self.known == other.known
+        return alike and self.definition == other.definition  # which takes a while to write
+
+    def __hash__(self) -> int:
+        return hash(self.known)
 
     @cached_property
     def unmarking(self) -> tokenizers.Tokenizer:

@@ -8,6 +8,7 @@ from tokenizers import models
 from transformers import PreTrainedTokenizerFast
 
 from llama_jax import chat
+from llama_jax.checkpoint import header, vocabulary
 from llama_jax.plumbing.errors import UserError
 from llama_jax.tokenizer import Tokenizer
 
@@ -114,6 +115,17 @@ def test_so_does_the_packaged_template(packaged, transformers_says):
     for messages in CONVERSATIONS.values():
         expected = transformers_says(template, messages, True)
         assert chat.render(packaged.tokenizer, messages) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"])
+def test_so_does_a_real_files_template(real_model, transformers_says, name):
+    path = real_model(name)
+    words = vocabulary.from_gguf(header.read(path).metadata, str(path), 1 << 20)
+    for messages in CONVERSATIONS.values():
+        for answer in (True, False):
+            expected = transformers_says(words.chat_template, messages, answer)
+            assert chat.render(words, messages, answer) == expected
 
 
 def test_a_special_token_that_the_model_lacks_is_not_defined():

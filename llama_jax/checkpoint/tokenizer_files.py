@@ -124,11 +124,10 @@ def from_folder(
     defaults = DEFAULTS.get(kind.removesuffix("Fast"), {})
     parts = declared(defaults | tokenizer_config | dict(tokenizer_class=kind), where)
     if os.path.lexists(folder / "tokenizer.json"):
-        definition = text(folder / "tokenizer.json", "a tokenizer")
-        backend = built(definition, str(folder / "tokenizer.json"))
-        changed = add_declared(backend, parts, folder)
+        backend = built(text(folder / "tokenizer.json", "a tokenizer"), str(folder / "tokenizer.json"))
+        add_declared(backend, parts, folder)
     else:
-        backend, changed = other_form(folder, parts), True
+        backend = other_form(folder, parts)
     template = parts.template
     if os.path.lexists(folder / "chat_template.jinja"):
         template = text(folder / "chat_template.jinja", "a text in UTF-8", 1 << 20)
@@ -143,7 +142,7 @@ def from_folder(
         )
     bos, eos = parts.name("bos_token"), parts.name("eos_token")
     named = tuple((name, parts.name(name)) for name in parts.named)
-    return Tokenizer(backend.to_str() if changed else definition, template, bos, eos, stop, named)
+    return Tokenizer(backend, template, bos, eos, stop, named)
 
 
 def text(path: Path, what: str, limit: int = boundary.LIMIT) -> str:
@@ -153,9 +152,9 @@ def text(path: Path, what: str, limit: int = boundary.LIMIT) -> str:
         raise UserError(f"{path}: not {what} ({error}).") from None
 
 
-def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: Path) -> bool:
+def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: Path) -> None:
     """Add the tokens that tokenizer_config.json declares; what it says of a token goes before what the tokenizer says
-    of it, as in transformers. Whether there were any. A name of a token that the vocabulary lacks adds none."""
+    of it, as in transformers. A name of a token that the vocabulary lacks adds none."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     before = {content: repr(token) for content, token in known.items()}
     wanted = {token.content: token.added() for token in parts.added_tokens_decoder.values()}
@@ -174,7 +173,6 @@ def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: 
                 f"{folder}: {boundary.shown(token.content)} is token {i} in tokenizer_config.json and {is_} in the"
                 " tokenizer; they are not of one model."
             )
-    return bool(new)
 
 
 # Older forms ----------------------------------------------------------------------------------------------------------

@@ -196,17 +196,14 @@ def from_gguf(fields: Mapping[str, Any], where: str, vocab_size: int) -> Tokeniz
         if known.add_eos_token and not eos:
             raise UserError(f"{where}: texts end with a special token, and the file has no eos_token_id.")
         surround(backend, bos if begins else "", eos if known.add_eos_token else "")
-        definition = backend.to_str()
-    made = Tokenizer(
-        definition=definition,
+    return Tokenizer(
+        source=backend,
         chat_template=known.chat_template,
         bos_token=bos,
         eos_token=eos,
         stop=known.stop,
         named=tuple((name, known.token(field)) for name, field in NAMED.items()),
     )
-    vars(made)["backend"] = backend  # as the definition would make it again
-    return made
 
 
 def surround(backend: tokenizers.Tokenizer, first: str, last: str) -> None:
