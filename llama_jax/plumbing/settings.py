@@ -104,7 +104,7 @@ def start() -> None:
 
 def not_started(error: Exception) -> str:
     given = " ".join(f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith("JAX_"))
-    why = next(iter(str(error).splitlines()), "") or type(error).__name__
+    why = next(iter(str(error).splitlines()), "") or f"it says {type(error).__name__} and nothing else"
     return f"{STARTING}{f' under {given}' if given else ''}: {why}; unset what it names, or correct it."
 
 
@@ -114,12 +114,20 @@ def of_import(error: BaseException) -> str:
     return not_started(error) if isinstance(error, ValueError) and "jax._src.config" in frames else ""
 
 
-def trouble() -> str:
+def check_apart(measuring: bool = False) -> None:
+    """As `ready`, for processes that are started here, while this one leaves JAX, and a GPU, to them. Asked only where
+    the environment says anything to JAX."""
+    flags = os.environ.get("XLA_FLAGS", "") not in ("", xla_flags.SETTING)
+    if (flags or any(name.startswith("JAX_") for name in os.environ)) and (line := trouble(f"ready({measuring})")):
+        raise UserError(line)
+
+
+def trouble(asked: str = "start()") -> str:
     """Why JAX does not start here, one line; "" where it does. Asked of a child process, so that this one can go on
-    under other settings."""
+    under other settings. asked: what of this module is to go well there."""
     if xla_flags.started():
         return ""
-    code = "from llama_jax.plumbing import errors, settings\ntry: settings.start()\n"
+    code = f"from llama_jax.plumbing import errors, settings\ntry: settings.{asked}\n"
     code += "except errors.UserError as error: print(error)"
     done = subprocess.run([sys.executable, "-c", code], env=xla_flags.with_package(), capture_output=True, text=True)
     last = [*done.stderr.splitlines(), f"exit code {done.returncode}"]

@@ -137,6 +137,7 @@ def profile(settings: Settings, folder: Path, tell: Callable[[str], None]) -> li
     placements, _ = chosen(settings)
     if settings.peers:
         raise UserError(f"--profile looks into placements only, {settings.peers[0]!r} is a peer; leave --peers out.")
+    ready(measuring=True)
     loaded = checkpoint.load(settings.model)
     workload = asked(settings, loaded.config, 1)
     check_context(loaded.config, workload)

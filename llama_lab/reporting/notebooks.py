@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from llama_jax.plumbing import paths
+from llama_jax.plumbing import paths, settings
 from llama_jax.plumbing.errors import UserError, near
 from llama_lab import machine
 from llama_lab.bench import notebook, recorded
@@ -149,7 +149,8 @@ def run(
     limit: float | None = None,
 ) -> list[Result]:
     """Run notebooks: one after the other where anything is measured, side by side where they are only drawn. All
-    parameters are checked before the first starts; a failure does not stop the rest.
+    parameters, and what the environment says to JAX, are checked before the first starts; a failure does not stop the
+    rest.
 
     A parameter must be known to at least one selected notebook, and goes to those that know it. out_dir: folder for
     data, figures and pages; by default `machine.home` of the source.
@@ -164,10 +165,12 @@ def run(
     for path, values in known.items():
         mine = {name: value for name, value in given.items() if name in values}
         jobs.append((path, parameters(path, profile, mine, source, out_dir)))
+    is_measured = any(chosen["source"] != "recorded" for _, chosen in jobs)
+    settings.check_apart(is_measured)
     progress(f"into {out_dir}")
     jobs.sort(key=lambda job: about(job[0]).last)  # what sums up the others comes after them
     execute = partial(run_one, out_dir=out_dir, progress=progress, limit=limit or LIMIT_S[profile])
-    if any(chosen["source"] != "recorded" for _, chosen in jobs):
+    if is_measured:
         return [execute(*job) for job in jobs]
     groups = [[*group] for _, group in itertools.groupby(jobs, lambda job: about(job[0]).last)]
     return [result for group in groups for result in side_by_side(execute, group)]

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
+from llama_jax.plumbing import settings
 from llama_lab.bench.guard import Guard, TorchGuard
 from llama_lab.experiments.honest_measurement import simulation
 
@@ -153,7 +154,9 @@ def guard_classes() -> dict[str, bool]:
 
 
 def run(tell: Callable[[str], None] = lambda line: None) -> dict:
-    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive, runs, shortfalls: [line, …]}."""
+    """{guard: {class: fired}, coverage, aa_false_positive_rate, power_3pct, naive, runs, shortfalls: [line, …]}. Raises
+    UserError where an option of JAX keeps things from being compiled as usual."""
+    settings.ready(measuring=True)
     tell(f"firing {len(CLASSES)} classes of compilation at the guard")
     fired = guard_classes()
     tell(f"simulating {RUNS} measurements")
