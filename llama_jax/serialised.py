@@ -116,10 +116,7 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
     about, entries, blobs = read(Path(path))
     engine = generate.build(checkpoint, replace(placement, compile="aot"))
     if placement.kernels != "none":
-        from llama_jax.kernels.build import ENTRIES, registered  # here: without kernels their compiler is not needed
-
-        for name in ENTRIES:  # else only tracing would, and XLA takes no program that calls what it does not know
-            registered(name)
+        register_kernels()
     here = identity(checkpoint.config, placement, kinds(engine.params))
     for what in here:
         if about.get(what) != here[what]:
@@ -139,6 +136,15 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
                 " again."
             ) from error
     return engine
+
+
+def register_kernels() -> None:
+    """Make the kernels known to XLA, which takes no program that calls what it does not know; else only tracing
+    would."""
+    from llama_jax.kernels.build import ENTRIES, registered  # here: without kernels their compiler is not needed
+
+    for name in ENTRIES:
+        registered(name)
 
 
 def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:

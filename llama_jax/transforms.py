@@ -253,8 +253,12 @@ class AheadOfTime:
             return self.program(*args, **named)
         key = (tree, *((x.shape, x.dtype) if hasattr(x, "shape") else x for x in leaves))
         if key not in self.executables:
-            self.executables[key] = self.program.lower(*args, **named).compile()
+            self.executables[key] = self.made(args, named)
         return self.executables[key](*args, **{name: value for name, value in named.items() if name != self.static})
+
+    def made(self, args: tuple, named: dict) -> jax.stages.Compiled:
+        """The executable for arguments of these shapes."""
+        return self.program.lower(*args, **named).compile()
 
 
 def use_persistent_cache() -> None:

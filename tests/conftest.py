@@ -18,7 +18,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
-from llama_jax import checkpoint, config
+from llama_jax import checkpoint, config, kept
 from llama_jax.checkpoint import fetched, random, tensors
 from llama_jax.checkpoint.source import Tensor
 from llama_jax.plumbing import paths
@@ -72,6 +72,7 @@ def pytest_configure(config):
     (`--cache-clear` empties it) for this process alone: children compile for themselves.
     """
     asked_part(config)  # a wrong one is reported before xdist's workers begin
+    kept.FOLDER = "programs-of-tests"  # the user's own stay
     if config.option.markexpr != "not slow" or not hasattr(config, "cache"):  # -p no:cacheprovider
         return
     os.environ["XLA_FLAGS"] = " ".join([os.environ.get("XLA_FLAGS", ""), *COMPILE_LESS]).strip()

@@ -1,12 +1,9 @@
 """The kernels' object code: compiled once, in a process of its own, kept in the user's cache folder, and made known to
 XLA.
 
-An entry is a line with the SHA-256 of what follows, and the object file. Its name says what it was made from: the
-source, the libraries, the target. One that is damaged is made anew. Where nothing can be written, or others than the
-user could have written, no entry is read: every process compiles for itself, and says so.
-
-The digest finds damage, not malice: anybody who can write the entry can write its digest. The folder, which is the
-user's alone (`paths.private`), guards against malice. The bytes that are checked are the bytes that are loaded.
+The name of an entry (`plumbing.entries`) says what it was made from: the source, the libraries, the target. One that is
+damaged is made anew. Where nothing can be written, or others than the user could have written, no entry is read: every
+process compiles for itself, and says so.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ import jax
 import llvmlite.binding as llvm
 
 from llama_jax.kernels.isa import Target, target
-from llama_jax.plumbing import files, paths
+from llama_jax.plumbing import entries, paths
 from llama_jax.plumbing.errors import UserError
 
 COMPILER = "llama_jax.kernels.native.compiler"
@@ -108,35 +105,14 @@ def code(where: Target) -> bytes:
         return content
     made = compiled(where)
     with contextlib.suppress(UserError):
-        files.write(path, sealed(made))
-        tidy(path.parent, where.isa)
+        entries.write(path, made)
+        entries.tidy(path.parent, f"{where.isa}-*.o", KEPT)  # other versions' too: a checkout or two stay fast
     return made
 
 
 def kept(path: Path) -> bytes | None:
     """The object file of an entry; None where there is none, or a damaged one."""
-    try:
-        with open(path, "rb", opener=opener) as file:
-            content = file.read(LARGEST + 1)
-    except OSError:
-        return None
-    return opened(content) if len(content) <= LARGEST else None
-
-
-def opener(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # a pipe in its place has no writer to wait for
-
-
-def tidy(folder: Path, isa: str) -> None:
-    """Leave the newest `KEPT` entries of an instruction set, those of other versions among them: a checkout or two stay
-    fast."""
-    entries = []
-    for path in folder.glob(f"{isa}-*.o"):
-        with contextlib.suppress(OSError):  # another process tidies as well
-            entries.append((path.stat().st_mtime_ns, path))
-    for _, path in sorted(entries)[:-KEPT]:
-        with contextlib.suppress(OSError):
-            path.unlink()
+    return entries.read(path, LARGEST)
 
 
 def entry(where: Target) -> Path:
@@ -147,16 +123,6 @@ def entry(where: Target) -> Path:
     for path in sorted(SOURCES.glob("*.py")):
         digest.update(path.read_bytes())
     return paths.cache("kernels", f"{where.isa}-{digest.hexdigest()[:32]}.o")
-
-
-def sealed(code: bytes) -> bytes:
-    return hashlib.sha256(code).hexdigest().encode() + b"\n" + code
-
-
-def opened(content: bytes) -> bytes | None:
-    """What `sealed` was given; None where a byte of it has changed."""
-    digest, _, code = content.partition(b"\n")
-    return code if digest == hashlib.sha256(code).hexdigest().encode() else None
 
 
 def compiled(where: Target) -> bytes:

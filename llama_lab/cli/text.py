@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
@@ -14,6 +16,10 @@ from llama_lab.cli.common import tell, tell_requantised
 from llama_lab.cli.options import Sampling, argument, flag, option, verb
 
 LONGEST = 16 << 20  # bytes of a prompt from standard input
+
+
+def without_kept() -> Any:
+    return flag("Neither keep compiled programs in the user's cache nor read those that are there.")
 
 
 @verb("`llama-jax generate 'Why is the sky blue?' --placement loop --max-new-tokens 64`")
@@ -31,6 +37,7 @@ class Generate:
     seed: int = options.seed()
     ignore_eos: bool = flag("Go on past the end of the answer.")
     dtype: str | None = options.dtype()
+    no_keep: bool = without_kept()
     json: bool = options.as_json()
 
     def run(self) -> dict | None:
@@ -40,7 +47,7 @@ class Generate:
 
         from llama_jax import render
         from llama_jax.decoding.request import check_seeds
-        from llama_jax.generate import build, cut, load, stream
+        from llama_jax.generate import cut, load, stream
         from llama_jax.placement import parse
         from llama_jax.tokenizer import Numbers
 
@@ -50,15 +57,17 @@ class Generate:
         loaded = load(self.model, placed, self.dtype)
         read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
         tell_requantised(loaded.origin, [placed], self.dtype)
-        engine, tokenizer = build(loaded, placed), loaded.tokenizer
+        (engine, told), tokenizer = built(loaded, placed, not self.no_keep), loaded.tokenizer
         start = time.perf_counter() - (encoded - read)  # a mistake in the prompt is told before the weights are packed
         before = ("import", imported - began), ("load", start - asked)
         stop = () if self.ignore_eos or tokenizer is None else tokenizer.stop
         blocks = stream(engine, [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
         if not self.json and tokenizer is not None:
             render.show(blocks, tokenizer, start=start, before=before)
+            told()
             return None
         *_, view = render.watch(blocks, Numbers(), start)  # the text is decoded once, at the end
+        told()
         answer = cut(np.array(view.token_ids), stop)
         if not self.json:
             print(*answer.token_ids)
@@ -101,6 +110,26 @@ class Generate:
         return chat.encode(loaded.tokenizer, chat.ask(prompt), self.allow_special_tokens)
 
 
+def built(loaded, placed, keep: bool) -> tuple[Any, Callable[[], None]]:
+    """(engine, what says on standard error where its programs are kept, once there are any)."""
+    from llama_jax import kept
+    from llama_jax.generate import build
+
+    try:
+        store = kept.Store() if keep else None
+    except UserError as error:
+        tell(f"programs are not kept: {error}")
+        store = None
+    if store is None:
+        return build(loaded, placed), lambda: None
+
+    def told() -> None:
+        if line := store.summary:
+            tell(f"{line} (--no-keep leaves them)")
+
+    return kept.build(loaded, placed, store), told
+
+
 def read_input() -> str:
     """Standard input as a text. Raises UserError for what is none, and for more than a prompt can be."""
     if sys.stdin is None:
@@ -124,13 +153,14 @@ class Chat:
     max_new_tokens: int = options.new_tokens(512)
     sampling: Sampling
     seed: int = options.seed()
+    no_keep: bool = without_kept()
 
     def run(self) -> None:
         interruption.at_once()
         from rich.console import Console
 
         from llama_jax import chat, render
-        from llama_jax.generate import build, load, stream
+        from llama_jax.generate import load, stream
         from llama_jax.placement import parse
 
         sampler, placed = self.sampling.sampler, parse(self.placement)
@@ -138,7 +168,7 @@ class Chat:
         if loaded.tokenizer is None:
             raise UserError(f"{self.model} has no tokenizer; it cannot chat.")
         tell_requantised(loaded.origin, [placed])
-        engine, console = build(loaded, placed), Console()
+        (engine, told), console = built(loaded, placed, not self.no_keep), Console()
         messages = [{"role": "system", "content": self.system}] if self.system else []
         while question := read_line(console):
             messages.append({"role": "user", "content": question})
@@ -147,6 +177,7 @@ class Chat:
             blocks = stream(engine, [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
             view = render.show(blocks, loaded.tokenizer, console, start)
             messages.append({"role": "assistant", "content": view.text})
+        told()
 
 
 def read_line(console) -> str:

@@ -18,7 +18,7 @@ from tests.conftest import TINY
 AT_ONCE = (
     "from llama_jax.plumbing import progress; progress.AFTER_S = 0.0\nfrom llama_lab import __main__ as m; m.main()"
 )
-GENERATE = ("generate", "--token-ids", "1,2", "--model", TINY, "-n", "2", "--ignore-eos")
+GENERATE = ("generate", "--token-ids", "1,2", "--model", TINY, "-n", "2", "--ignore-eos", "--no-keep")
 
 
 def command(*arguments):

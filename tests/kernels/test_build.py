@@ -10,6 +10,7 @@ import pytest
 
 from llama_jax import kernels
 from llama_jax.kernels import build, isa
+from llama_jax.plumbing import entries
 from llama_jax.plumbing.errors import UserError
 from tests.conftest import python
 
@@ -82,7 +83,7 @@ def test_where_others_could_have_written_nothing_is_read_and_a_warning_says_so(c
     build.code(WHERE)
     assert capsys.readouterr().err == ""
     (cache / "kernels" / which).chmod(0o777)
-    build.entry(WHERE).write_bytes(build.sealed(b"planted"))
+    build.entry(WHERE).write_bytes(entries.sealed(b"planted"))
     assert [build.code(WHERE), build.code(WHERE)] == [b"object 2", b"object 3"]
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 2
@@ -159,7 +160,7 @@ def test_here_there_are_kernels():
     assert (status["compiled"], status["reason"]) == (False, None)  # this test's cache is empty
     path = build.entry(isa.target())
     path.parent.mkdir(parents=True)
-    path.write_bytes(build.sealed(b"object"))
+    path.write_bytes(entries.sealed(b"object"))
     assert kernels.status()["compiled"]
 
 

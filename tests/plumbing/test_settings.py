@@ -79,7 +79,7 @@ def command(*arguments, **variables):
     return done.returncode, done.stdout, done.stderr.splitlines()
 
 
-ASK = ("generate", "--token-ids", "1,2", "-n", "2", "--model", TINY, "--placement", "step")
+ASK = ("generate", "--token-ids", "1,2", "-n", "2", "--model", TINY, "--placement", "step", "--no-keep")
 BENCH = ("bench", "--model", TINY, "--placements", "step", "--blocks", "1", "--no-cold")
 RUN = ("run", "05", "--out", "/nowhere/to/be")
 REFUSED = [

@@ -1,0 +1,57 @@
+"""Files of code in the user's cache, each a line with the SHA-256 of what follows, and the code.
+
+The digest finds damage, not malice: anybody who can write the entry can write its digest. The folder, which is the
+user's alone (`paths.private`), guards against malice. The bytes that are checked are the bytes that are loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from llama_jax.plumbing import files
+
+
+def read(path: Path, largest: int) -> bytes | None:
+    """The code of an entry; None where there is none, or a damaged one. largest: bytes of the file."""
+    try:
+        with open(path, "rb", opener=opener) as file:
+            content = file.read(largest + 1)
+    except OSError:
+        return None
+    return opened(content) if len(content) <= largest else None
+
+
+def write(path: Path, code: bytes) -> None:
+    """Write an entry in one piece. Raises UserError where it cannot be written."""
+    files.write(path, sealed(code))
+
+
+def opener(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe in its place has no writer to wait for
+
+
+def sealed(code: bytes) -> bytes:
+    return hashlib.sha256(code).hexdigest().encode() + b"\n" + code
+
+
+def opened(content: bytes) -> bytes | None:
+    """What `sealed` was given; None where a byte of it has changed."""
+    digest, _, code = content.partition(b"\n")
+    return code if digest == hashlib.sha256(code).hexdigest().encode() else None
+
+
+def tidy(folder: Path, pattern: str, most: int, room: float = float("inf")) -> None:
+    """Leave the newest `most` files of a pattern, of `room` bytes together."""
+    found = []
+    for path in folder.glob(pattern):
+        with contextlib.suppress(OSError):  # another process tidies as well
+            status = path.stat()
+            found.append((status.st_mtime_ns, path, status.st_size))
+    for number, (_, path, size) in enumerate(sorted(found, reverse=True)):
+        room -= size
+        if number >= most or room < 0:
+            with contextlib.suppress(OSError):
+                path.unlink()
