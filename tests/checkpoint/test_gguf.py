@@ -440,6 +440,8 @@ TEXTS = struct.pack("<IQ", 8, 2**31)
         (small([(b"a", (0, 4), 0, 0)]), "shape [4, 0]"),
         (small([(b"a", (2**40, 2**40), 0, 0)]), "ends at byte"),
         (small([(b"a", (31,), 2, 0)], data=b"\0" * 64), "blocks of 32"),
+        *((small([(b"a", (n, 2), kind, 0)], data=b"\0" * 512), f"[2, {n}], which blocks of 256 cannot fill")
+          for kind in (10, 11, 12, 13, 14, 23) for n in (128, 576)),
         (small([(b"a", (8,), 99, 0)], data=b"\0" * 64), "unknown type 99"),
         (small([A, (b"b", (8,), 0, 0)], data=b"\0" * 64), "tensor b begins at byte 0"),  # overlapping
         (small([A, (b"b", (8,), 0, 33)], data=b"\0" * 96), "tensor b begins at byte 33"),  # unaligned
