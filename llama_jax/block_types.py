@@ -73,57 +73,59 @@ ZERO = {"q4_0": 8, "q5_0": 16, "q6_k": 32}  # the code of a weight that is 0
 
 
 def parts(data, layout: Layout):
-    """(weights uint8 [... B J bits 16 4], codes of scales uint8 [... B codes 16], scales float32 [... B 1-or-2 16]) of
-    groups [... B S]."""
-    at = RUN * layout.bits // 8 * ROWS * layout.runs
-    weights = data[..., :at].reshape(*data.shape[:-1], layout.runs, layout.bits, ROWS, 4)
-    codes = data[..., at : at + ROWS * layout.codes].reshape(*data.shape[:-1], layout.codes, ROWS)
-    halves = data[..., at + ROWS * layout.codes :].reshape(*data.shape[:-1], layout.halves, ROWS, 2)
+    """(weights uint8 [... B J bits 16 4], without J where a block is one run; codes of scales uint8 [... B codes 16],
+    None where there are none; scales float32 [... B 1-or-2 16]) of groups [... B S]."""
+    at, runs = RUN * layout.bits // 8 * ROWS * layout.runs, (layout.runs,) if layout.runs > 1 else ()
+    weights = data[..., :at].reshape(*data.shape[:-1], *runs, layout.bits, ROWS, 4)
+    end, codes = at + ROWS * layout.codes, None
+    if layout.codes:
+        codes = data[..., at:end].reshape(*data.shape[:-1], layout.codes, ROWS)
+    halves = data[..., end:].reshape(*data.shape[:-1], layout.halves, ROWS, 2)
     return weights, codes, jax.lax.bitcast_convert_type(halves, jnp.float16).astype(jnp.float32)
 
 
 def expand(weights, codes, halves, kind: str):
-    """Weights float32 [... K] of rows: weights [... B J bits 4], codes [... B codes], halves [... B 1-or-2].
+    """Weights float32 [... K] of rows: weights [... B bits 4] or [... B J bits 4], codes [... B codes] or None, halves
+    [... B 1-or-2].
 
     A product of few bits, so exact, and one sum, as in the `gguf` library: bit for bit its numbers.
     """
-    q, d, low = columns(weights, kind), halves[..., :1, None], halves[..., 1:, None]
-    if codes.shape[-1] == 12:
-        scale, minimum = scale_codes(codes)
-        values = d * scale * q - low * minimum
-    elif codes.shape[-1]:
-        scale = jax.lax.bitcast_convert_type(codes, jnp.int8).astype(jnp.float32)
-        values = d * jnp.repeat(scale, 16, axis=-1).reshape(q.shape) * (q - ZERO[kind])
+    q, scale = columns(weights, kind), halves[..., :1]
+    if LAYOUTS[kind].codes == 12:
+        low, above = (part[..., None] for part in scale_codes(codes))
+        values = scale[..., None] * low * q - halves[..., 1:, None] * above
+    elif codes is not None:
+        each = jax.lax.bitcast_convert_type(codes, jnp.int8).astype(jnp.float32)
+        values = scale[..., None] * jnp.repeat(each, 16, axis=-1).reshape(q.shape) * (q - ZERO[kind])
     else:
-        values = d * (q - ZERO.get(kind, 0))
-        values = values + low if low.shape[-2] else values
-    return values.reshape(*values.shape[:-3], -1)
+        values = scale * (q - ZERO[kind] if kind in ZERO else q)
+        values = values + halves[..., 1:] if LAYOUTS[kind].halves == 2 else values
+    return values.reshape(*halves.shape[:-2], -1)
 
 
 def columns(weights, kind: str):
-    """The codes of weights in the order of their columns, as float32 [... J 32]."""
+    """The codes of weights in the order of their columns, as float32 [... 32]."""
     if kind == "q8_0":
-        signed = jax.lax.bitcast_convert_type(weights, jnp.int8)
-        return signed.reshape(*signed.shape[:-2], -1).astype(jnp.float32)
-    low = weights[..., :4, :].reshape(*weights.shape[:-2], ROWS)
-    q, above = jnp.concatenate([low & 15, low >> 4], axis=-1), weights[..., 4:, :]
-    if kind.startswith("q5"):
-        bits = above >> jnp.arange(8, dtype=jnp.uint8)[:, None] & 1
-    elif kind.startswith("q6"):
-        bits = above[..., None, :] >> jnp.arange(0, 8, 2, dtype=jnp.uint8)[:, None] & 3
-    else:
-        return q.astype(jnp.float32)
-    return (q | bits.reshape(q.shape) << 4).astype(jnp.float32)
+        return jax.lax.bitcast_convert_type(weights.reshape(*weights.shape[:-2], -1), jnp.int8).astype(jnp.float32)
+    many = LAYOUTS[kind].bits
+    low = weights[..., :4, :] if many > 4 else weights
+    low = low.reshape(*low.shape[:-2], -1)
+    q = jnp.concatenate([low & 15, low >> 4], axis=-1)
+    if many == 5:
+        bits = weights[..., 4:, :] >> jnp.arange(8, dtype=jnp.uint8)[:, None] & 1
+        q = q | bits.reshape(q.shape) << 4
+    elif many == 6:
+        bits = weights[..., 4:, None, :] >> jnp.arange(0, 8, 2, dtype=jnp.uint8)[:, None] & 3
+        q = q | bits.reshape(q.shape) << 4
+    return q.astype(jnp.float32)
 
 
 def scale_codes(codes):
-    """sc and m of each run, float32 [... 8 1], of 12 bytes [... 12]."""
+    """sc and m of each run, float32 [... 8], of 12 bytes [... 12]."""
     low, above = codes[..., :8], jnp.repeat(codes[..., 8:], 2, axis=-1)
     above = above >> jnp.tile(jnp.array([0, 4], jnp.uint8), 4)
-    return (
-        (value.astype(jnp.float32))[..., None]
-        for value in (low & 15 | (above & 3) << 4, low >> 4 | (above >> 2 & 3) << 4)
-    )
+    both = low & 15 | (above & 3) << 4, low >> 4 | (above >> 2 & 3) << 4
+    return tuple(value.astype(jnp.float32) for value in both)
 
 
 # Bytes of a file, in NumPy --------------------------------------------------------------------------------------------

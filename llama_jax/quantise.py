@@ -64,8 +64,10 @@ class Blocks:
 
     def dequantised(self) -> Float[Array, "N K"]:
         """All weights as float32, bit for bit those of the `gguf` library."""
-        moves = zip(parts(jnp.asarray(self.data), LAYOUTS[self.kind]), (2, 1, 1), (5, 3, 3), strict=True)
-        rows = expand(*(jnp.moveaxis(part, -row, -before) for part, row, before in moves), self.kind)
+        weights, codes, scales = parts(jnp.asarray(self.data), LAYOUTS[self.kind])
+        weights = jnp.moveaxis(weights, -2, -4 if LAYOUTS[self.kind].runs == 1 else -5)
+        codes = None if codes is None else jnp.moveaxis(codes, -1, -3)
+        rows = expand(weights, codes, jnp.moveaxis(scales, -1, -3), self.kind)
         return rows.reshape(-1, rows.shape[-1])[: self.shape[0], : self.shape[1]]
 
     def __getitem__(self, ids: Int[Array, ...]) -> Float[Array, "... K"]:
@@ -73,8 +75,10 @@ class Blocks:
         ids = jnp.asarray(ids)
         weights, codes, scales = parts(jnp.asarray(self.data)[ids // ROWS], LAYOUTS[self.kind])
         row = (ids % ROWS)[..., None, None, None]
-        weights = jnp.take_along_axis(weights, row[..., None, None], axis=-2)[..., 0, :]
-        codes, scales = (jnp.take_along_axis(part, row, axis=-1)[..., 0] for part in (codes, scales))
+        each = row[..., None] if LAYOUTS[self.kind].runs == 1 else row[..., None, None]
+        weights = jnp.take_along_axis(weights, each, axis=-2)[..., 0, :]
+        codes = None if codes is None else jnp.take_along_axis(codes, row, axis=-1)[..., 0]
+        scales = jnp.take_along_axis(scales, row, axis=-1)[..., 0]
         return expand(weights, codes, scales, self.kind)[..., : self.shape[1]]
 
     def matmul(self, x: Float[Array, "... K"], out_dtype) -> Float[Array, "... N"]:

@@ -1,9 +1,10 @@
 """Evidence that a refactoring moved no time: the commit before it and this one, compared in fresh processes.
 
-Programs: the StableHLO of all that is compiled for an answer under each placement and variant of the notebooks, for an
-extraction, for a generation with activations and for a server's slots, on a tiny model. JAX writes it down as it lowers
-(`jax_dump_ir_to`), without locations. Before they are compared, functions within a module are numbered and the names of
-arguments and results are taken out: a renamed function is no other program. Targets of custom calls keep their names.
+Programs: the StableHLO of all that is compiled, once the weights are there, for an answer under each placement and
+variant of the notebooks, for an extraction, for a generation with activations and for a server's slots, on a tiny
+model. JAX writes it down as it lowers (`jax_dump_ir_to`), without locations. Before they are compared, functions within
+a module are numbered and the names of arguments and results are taken out: a renamed function is no other program.
+Targets of custom calls keep their names.
 
 A compiled kernel is one call in a program's text, which says nothing of what happens inside, and what it is given
 follows its own layout. So placements with kernels are compared by their times, on real weights.
@@ -30,7 +31,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 TINY = (
@@ -70,10 +70,14 @@ def programs() -> dict[str, list[str]]:
 
     loaded, prompt = ll.load(TINY), list(range(3, 21))
 
-    def answered(placement: str) -> None:
+    def answering(placement: str) -> Callable[[], None]:
         engine = ll.build(loaded, placement)
-        ll.answer(engine, [prompt], 5)
-        ll.answer(engine, [prompt, prompt[:7]], 5, sampler=ll.Sampler(temperature=0.8, top_k=20, top_p=0.9))
+
+        def answer() -> None:
+            ll.answer(engine, [prompt], 5)
+            ll.answer(engine, [prompt, prompt[:7]], 5, sampler=ll.Sampler(temperature=0.8, top_k=20, top_p=0.9))
+
+        return answer
 
     def extracted() -> None:
         spec = ActivationSpec((("resid_post", "all"), ("q", (0,)), ("logits", None)))
@@ -82,13 +86,9 @@ def programs() -> dict[str, list[str]]:
     def generated() -> None:
         Generator(loaded, ActivationSpec((("resid_post", "all"), ("ln_final", None))), (2, 18), 4)
 
-    def served(placement: str) -> None:
-        Service(loaded, placement, 2, 64).stepper.warm()
-
-    wanted: dict[str, Callable] = {name: partial(answered, name) for name in (*ll.LADDER, *VARIANTS)}
-    wanted |= {"activations extracted": extracted, "activations of a generation": generated}
-    wanted |= {f"slots of {name}": partial(served, name) for name in SERVED}
-    return {name: lowered(run) for name, run in wanted.items()}
+    compared = {name: lowered(answering(name)) for name in (*ll.LADDER, *VARIANTS)}
+    compared |= {"activations extracted": lowered(extracted), "activations of a generation": lowered(generated)}
+    return compared | {f"slots of {name}": lowered(Service(loaded, name, 2, 64).stepper.warm) for name in SERVED}
 
 
 def lowered(run: Callable[[], None]) -> list[str]:
