@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -215,11 +216,8 @@ def show(
 
 def in_jupyter() -> bool:
     """True inside a notebook kernel (not in a plain IPython terminal)."""
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    return getattr(get_ipython(), "kernel", None) is not None
+    ipython = sys.modules.get("IPython")  # a kernel has it; anywhere else importing it takes longer than an answer
+    return ipython is not None and getattr(ipython.get_ipython(), "kernel", None) is not None
 
 
 def as_html(view: View, above: str = "") -> str:
