@@ -33,7 +33,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import Engine
 from llama_jax.model import Model, kinds
 from llama_jax.placement import Placement, parse
-from llama_jax.plumbing import entries, paths, settings
+from llama_jax.plumbing import compilations, entries, paths, settings
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_jax.transforms import AheadOfTime, assemble, compiled
@@ -60,7 +60,10 @@ class Store:
     def executable(self, name: str, called: Called) -> jax.stages.Compiled:
         """The program of this name, from its entry, else compiled now and kept."""
         path = self.folder / f"{name}-{called.digest[:32]}"
-        if (content := entries.read(path, LARGEST)) is not None and (program := called.loaded(content)):
+        with compilations.keeping():
+            content = entries.read(path, LARGEST)
+            program = content and called.loaded(content)
+        if program:
             self.read += 1
             with contextlib.suppress(OSError):
                 os.utime(path)  # the oldest go first
@@ -69,8 +72,9 @@ class Store:
         with serialised.without_persistent_cache():
             program = called.compiled()
         try:
-            entries.write(path, called.content(program))
-            entries.tidy(self.folder, "*", MOST, ROOM)
+            with compilations.keeping():
+                entries.write(path, called.content(program))
+                entries.tidy(self.folder, "*", MOST, ROOM)
         except (UserError, ValueError, TypeError, NotImplementedError, pickle.PicklingError,
                 jax.errors.JaxRuntimeError) as error:  # fmt: skip
             self.complaint = f"{name} is not kept: {' '.join(str(error).split())[:200]}"

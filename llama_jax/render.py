@@ -31,7 +31,8 @@ class View:
     """One moment of an answer. Seconds since the request; `before` came before it.
 
     pieces: how many came where they are text, without ids. compiling: seconds in which this process compiled, until the
-    first token and after it. warm: tokens of the steps in which nothing was compiled, and the seconds of these steps.
+    first token and after it; keeping: in which it read or wrote compiled programs. warm: tokens of the steps in which
+    neither happened, and the seconds of these steps.
     """
 
     text: str
@@ -41,6 +42,7 @@ class View:
     pieces: int = 0
     before: Before = ()
     compiling: tuple[float, float] = (0.0, 0.0)
+    keeping: tuple[float, float] = (0.0, 0.0)
     warm: tuple[int, float] = (0, 0.0)
 
     @property
@@ -50,22 +52,31 @@ class View:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the steps after the first token in which nothing was compiled; None where there was no such step."""
+        """Of the warm steps after the first token; None where there was no such step."""
         return self.warm[0] / self.warm[1] if self.warm[1] else None
 
     @property
     def status(self) -> str:
-        early, late = self.compiling
-        parts = [*self.before, ("compile", early)] if early else [*self.before]
-        first = span(self.ttft + sum(seconds for _, seconds in self.before))
+        early, late = (
+            [(name, seconds) for name, seconds in (("compile", compiled), ("kept programs", kept)) if seconds]
+            for compiled, kept in zip(self.compiling, self.keeping, strict=True)
+        )
+        parts, first = [*self.before, *early], span(self.ttft + total(self.before))
         if parts:
-            first += f" ({', '.join(f'{name} {span(s)}' for name, s in [*parts, ('prompt', self.ttft - early)])})"
+            first += f" ({told([*parts, ('prompt', self.ttft - total(early))])})"
         line = f"{self.tokens} token{'s' * (self.tokens != 1)} · first after {first}"
         if self.tokens_per_second is not None:
-            without = f" (without {span(late)} of compiling)" if late else ""
-            return f"{line} · then {self.tokens_per_second:.1f} tok/s{without}"
-        rest = f" · the rest took {span(self.seconds - self.ttft)}, {span(late)} of it compiling"
+            return f"{line} · then {self.tokens_per_second:.1f} tok/s" + f" (without {told(late)})" * bool(late)
+        rest = f" · the rest took {span(self.seconds - self.ttft)}" + f" with {told(late)}" * bool(late)
         return line + rest * (self.seconds > self.ttft)
+
+
+def total(parts: Before) -> float:
+    return sum(seconds for _, seconds in parts)
+
+
+def told(parts: Before) -> str:
+    return ", ".join(f"{name} {span(seconds)}" for name, seconds in parts)
 
 
 def span(seconds: float) -> str:
@@ -97,10 +108,12 @@ class Pace:
     def view(self, text: str, token_ids: tuple[int, ...] = (), pieces: int = 0) -> View:
         """The answer as it is now."""
         edges = (self.start, self.first), (self.first, self.last)
-        early, late = (self.compiled.all.within(*edge) for edge in edges)
+        compiling, keeping = (
+            tuple(kind.within(*edge) for edge in edges) for kind in (self.compiled.compiling, self.compiled.keeping)
+        )
         warm = sum(tokens for *_, tokens in self.steps), sum(end - begin for begin, end, _ in self.steps)
         times = self.first - self.start, self.last - self.start
-        return View(text, token_ids, *times, pieces, self.before, (early, late), warm)
+        return View(text, token_ids, *times, pieces, self.before, compiling, keeping, warm)
 
 
 class TokenView:

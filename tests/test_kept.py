@@ -223,7 +223,8 @@ def test_the_command_keeps_its_programs_unless_it_is_told_not_to(call, cache):
     assert json.loads(out)["token_ids"] == json.loads(plain[1])["token_ids"]
     _, out, err = call(*ASK, "--token-ids", "9,8,7,6")
     assert "2 read" in err
-    assert json.loads(out)["compile_ms"] == 0
+    assert json.loads(out)["compile_ms"] == 0 < json.loads(out)["kept_programs_ms"]
+    assert json.loads(out)["warm_tokens"] == len(json.loads(out)["token_ids"]) - 2  # the first step's program was read
 
 
 def test_the_command_leaves_a_folder_that_others_may_write(call, cache, never_executed):

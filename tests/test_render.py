@@ -128,19 +128,21 @@ def test_what_another_thread_compiles_spoils_every_step_that_it_reaches_into(mon
     assert view.compiling == pytest.approx((0.5, 0.25))
     assert view.warm == pytest.approx((6, 0.3))  # to 1.1 and to 1.6; what ended at 1.4 began at 1.15
     assert view.status == (
-        "15 tokens · first after 3.00 s (load 2.00 s, compile 500 ms, prompt 500 ms) · then 20.0 tok/s (without 250 ms"
-        " of compiling)"
+        "15 tokens · first after 3.00 s (load 2.00 s, compile 500 ms, prompt 500 ms) · then 20.0 tok/s (without compile"
+        " 250 ms)"
     )
 
 
 def test_a_program_that_is_read_from_a_file_is_no_warm_step():
     pace = render.Pace()
     pace.arrive(1)
-    with compilations.reading():
+    with compilations.keeping():
         time.sleep(0.002)
     pace.arrive(1)
-    assert pace.view("ab", pieces=2).tokens_per_second is None
-    assert pace.view("ab", pieces=2).compiling[1] >= 0.002
+    view = pace.view("ab", pieces=2)
+    assert view.tokens_per_second is None
+    assert view.keeping[1] >= 0.002 > view.compiling[1] == 0
+    assert "with kept programs" in view.status
 
 
 def test_tracing_alone_takes_its_time_and_spoils_no_step(monkeypatch):

@@ -83,17 +83,17 @@ class Stretches:
 
 
 class Watch:
-    """When this process compiled, from the first look on. all: tracing, lowering, compiling, and reading a program that
-    was compiled before (`reading`). programs: the same without tracing, which also happens where nothing is
-    compiled."""
+    """When this process compiled, from the first look on. compiling: tracing, lowering, compiling, and what JAX reads
+    from its own cache. keeping: reading and writing of programs elsewhere (`keeping`). programs: both, without tracing,
+    which also happens where nothing is compiled."""
 
     def __init__(self):
-        self.all, self.programs = Stretches(), Stretches()
+        self.compiling, self.keeping, self.programs = Stretches(), Stretches(), Stretches()
 
     def hear(self, kind: str, name: str, seconds: float) -> None:
         now = time.perf_counter()
-        self.all.add(now - seconds, now)
-        if kind in ("lower", "backend"):
+        (self.keeping if kind == "keep" else self.compiling).add(now - seconds, now)
+        if kind in ("lower", "backend", "keep"):
             self.programs.add(now - seconds, now)
 
 
@@ -107,8 +107,11 @@ def watch() -> Watch:
 
 
 @contextlib.contextmanager
-def reading() -> Iterator[None]:
-    """For who reads a compiled program without JAX's knowledge, such as from a file: `watch` counts it as compiling."""
+def keeping() -> Iterator[None]:
+    """For who reads or writes compiled programs without JAX's knowledge: a step in which that happens is no warm
+    one."""
     began = time.perf_counter()
-    yield
-    watch().hear("backend", "", time.perf_counter() - began)
+    try:
+        yield
+    finally:
+        watch().hear("keep", "", time.perf_counter() - began)
