@@ -68,7 +68,7 @@ def test_compiled_kernels_and_drawn_again(measured, tmp_path):
         scale_answers=1, size_engines=["loop+q8_0"], size_files=[f"{TINY},vocab_size=512/q4_0"], size_contexts=[24],
         size_lengths=[10], size_tokens=6, size_blocks=1, split=["loop"], split_contexts=[24, 64], split_blocks=2,
         row_engines=["loop", "llamacpp"], rows=[1, 3], row_contexts=[16], row_passes=2, row_blocks=1,
-        first_subjects=["step", "llamacpp"], first_lengths=[5, 20], first_blocks=2,
+        first_subjects=["step", "llamacpp"], first_lengths=[5, 20], first_blocks=2, type_names=[],
     )  # fmt: skip
     assert "From context 24 to 64 loop keeps " in finding
     sized, _ = record.read(tmp_path / "data" / "17-compiled-kernels-sizes.csv")
