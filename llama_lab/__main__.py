@@ -4,6 +4,7 @@ disk, a closed output, no memory), are one line and exit code 2."""
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from llama_jax.plumbing.values import shown
 from llama_lab import interruption
 
 LONGEST = 1_000  # characters of a message; of a longer one the middle is left out
+SELDOM = (200_000, 50, 1000)  # generations of garbage: by itself Python looks some hundred times while JAX is imported
 SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")  # what rich and typer lay tables out by
 
 
@@ -24,6 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         open_closed()
         if ends:
+            gc.set_threshold(*SELDOM)
             interruption.install()
         code, failed = attempted(sys.argv[1:] if ends else arguments)
     except KeyboardInterrupt:
@@ -37,6 +40,8 @@ def main(arguments: list[str] | None = None) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     if ends and failed:  # threads may be computing
         interruption.leave(code)
+    if ends:
+        gc.freeze()  # the interpreter's end need not look for garbage among all that was imported
     sys.exit(code)
 
 

@@ -238,6 +238,14 @@ def test_the_command_leaves_a_folder_that_others_may_write(call, cache, never_ex
     assert before == {path: path.stat().st_mtime_ns for path in cache.iterdir()}
 
 
+def test_binding_weights_to_the_fused_kernel_compiles_nothing_by_the_way(checkpoint, cache):
+    checkpoint.weights("q8_0")
+    store = kept.Store()
+    with Guard() as guard:
+        kept.build(checkpoint, "step+fused", store)
+    assert not guard.events
+
+
 def test_processes_at_once_are_safe_and_a_later_one_compiles_nothing(cache):
     environment = os.environ | {"PYTHONPATH": str(paths.ROOT)}
 

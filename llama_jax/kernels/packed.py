@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from llama_jax.block_types import LAYOUTS, ROWS
@@ -85,9 +84,15 @@ def pack(layers: tuple[Layer, ...]) -> Packed:
         blocks = aligned(places[-1] + parts[-1].nbytes)
         for part, place in zip(parts, places, strict=True):
             blocks[place : place + part.nbytes] = part
-    norms = jnp.stack([jnp.stack([layer.attention_norm.weight, layer.ffn_norm.weight]) for layer in layers])
-    biases = None if layers[0].attention.qkv_bias is None else jnp.stack([layer.attention.qkv_bias for layer in layers])
-    return Packed(jax.device_put(blocks), jnp.asarray(table), norms, biases, kinds, shapes)
+    norms = stacked([stacked([layer.attention_norm.weight, layer.ffn_norm.weight]) for layer in layers])
+    biases = None if layers[0].attention.qkv_bias is None else stacked([layer.attention.qkv_bias for layer in layers])
+    arrays = [None if each is None else jax.device_put(each) for each in (blocks, table, norms, biases)]
+    return Packed(*arrays, kinds, shapes)
+
+
+def stacked(arrays: Sequence[jax.Array | np.ndarray]) -> np.ndarray:
+    """Small arrays of one shape in one, by NumPy: JAX would compile a program for it."""
+    return np.stack([np.asarray(array) for array in arrays])
 
 
 def in_one_piece(parts: list[np.ndarray], places: list[int]) -> np.ndarray | None:
