@@ -25,6 +25,7 @@ DEFAULTS = {  # the special tokens that a class of transformers has where no fil
     "Qwen2Tokenizer": dict(eos_token=END, unk_token=END, pad_token=END),
     "LlamaTokenizer": dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>"),
 }
+NO_PLAIN_ONE = "{{ raise_exception('the model has several, and none for plain conversations (default)') }}"
 CURE = (
     'Make a tokenizer.json, with transformers and sentencepiece installed: python -c "from transformers import'
     " AutoTokenizer as T; T.from_pretrained('{folder}').save_pretrained('{folder}')\""
@@ -73,10 +74,11 @@ class TokenizerConfig(boundary.Declared):
 
     @property
     def template(self) -> str | None:
-        """The template; of several, the one for plain conversations."""
+        """The template; of several, the one for plain conversations, or one that refuses them where there is none."""
         if not isinstance(self.chat_template, list):
             return self.chat_template
-        return next((candidate.template for candidate in self.chat_template if candidate.name == "default"), None)
+        known = {candidate.name: candidate.template for candidate in self.chat_template}
+        return known.get("default", NO_PLAIN_ONE if known else None)
 
     def name(self, name: str) -> str:
         """The spelling of a token that has a name; "" where there is none."""

@@ -9,6 +9,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoTokenizer
 from transformers.utils import sentencepiece_model_pb2_new as sentencepiece_message
 
+from llama_jax import chat
 from llama_jax.checkpoint import huggingface
 from llama_jax.checkpoint.vocabulary import byte_level_bpe
 from llama_jax.plumbing.errors import UserError
@@ -242,3 +243,6 @@ def test_templates_of_several_names_need_a_plain_one(tmp_path):
     several = [dict(name="tool_use", template="a"), dict(name="default", template="b")]
     folder = written(tmp_path, tokenizer_json=definition(), tokenizer_config_json=dict(chat_template=several))
     assert ours(folder).chat_template == "b"
+    folder = written(tmp_path, tokenizer_json=definition(), tokenizer_config_json=dict(chat_template=several[:1]))
+    with pytest.raises(UserError, match="none for plain conversations"):
+        chat.render(ours(folder), chat.ask("x"))
