@@ -247,9 +247,10 @@ def test_an_answer_is_the_models_own_and_its_second_compiles_nothing():
     loaded = checkpoint.load(TINY)
     (expected,) = generate.answer(generate.build(loaded, "step"), [[1, 2, 3]], 6)
     assert board.text.value == " ".join(map(str, expected.token_ids))
-    assert re.fullmatch(
-        r"6 tokens · TTFT \d+ ms · [\d.]+ tok/s · [1-9]\d* programs? compiled · length", board.status.value
-    )
+    first = r"first after [\d.]+ m?s \(compile [\d.]+ m?s, prompt [\d.]+ m?s\)"
+    rate = r"then [\d.]+ tok/s \(without compile [\d.]+ m?s\)"
+    assert re.fullmatch(rf"6 tokens · {first} · {rate} · [1-9]\d* programs? compiled · length", board.status.value)
     asked(board)
     assert "0 programs compiled" in board.status.value
+    assert "compile " not in board.status.value
     assert board.message.value == ""
