@@ -113,7 +113,9 @@ class Memory:
 
 
 def aligned(size: int) -> np.ndarray:
-    """So many zero bytes at an address that lets `jax.device_put` on a CPU take them as they are, without a copy."""
+    """So many zero bytes at an address that lets `jax.device_put` on a CPU take them as they are, without a copy. For
+    many NumPy asks the system for huge pages, which a core reads faster, every token again; a virtual machine may take
+    longer to give them first."""
     room = np.zeros(size + UNIT, np.uint8)
     start = -room.ctypes.data % UNIT
     return room[start : start + size]
