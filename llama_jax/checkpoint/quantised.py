@@ -117,7 +117,8 @@ def read(source: Source, rows: Rows, form: str, memory: np.ndarray | None = None
     that its blocks are put into; by default its own."""
     tensors = [source.tensors[name] for name in rows.names]
     if not is_matrix(rows):
-        return joined([jnp.asarray(tensor.read(), jnp.float32) for tensor in tensors])
+        # by NumPy, for which JAX would compile programs; a copy, since a file may be mapped
+        return jax.device_put(np.concatenate([np.asarray(tensor.read(), np.float32) for tensor in tensors]))
     if form == "int8":
         return joined([quantise.quantise_int8(as_rows(tensor, rows)) for tensor in tensors])
     memory, pieces = aligned(room(source, rows, form)) if memory is None else memory, []
