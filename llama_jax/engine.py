@@ -18,6 +18,7 @@ from llama_jax.decoding.request import PIECE, Request, request
 from llama_jax.model import Model
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import settings, threads
+from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, ROUNDED
 from llama_jax.transforms import Programs, assemble, prepare
 
@@ -38,11 +39,24 @@ class Engine:
     fetch: Callable[[jax.Array], np.ndarray] = fetch
 
 
-def load(name: str, placement: Placement | str, dtype: str | None = None) -> Checkpoint:
-    """A model in the form that a placement computes on, so that it is in memory in no other first; dtype: in this form
-    instead. Raises UserError as `checkpoint.load`."""
-    source = find(name)
+def load(model: str | Source, placement: Placement | str, dtype: str | None = None) -> Checkpoint:
+    """A model, by name or open already, in the form that a placement computes on, so that it is in memory in no other
+    first; dtype: in this form instead. Raises UserError as `checkpoint.load`."""
+    source = find(model) if isinstance(model, str) else model
     return read(source, dtype or computed_on(source, parse(placement)))
+
+
+def usual(source: Source) -> Placement:
+    """The placement that streams an answer soonest: a step that is one compiled kernel where the model's file has
+    blocks of its own, the kernel computes its family and this machine can run it; else the jitted step."""
+    from llama_jax.kernels import fused  # here: other placements need none of it
+
+    try:
+        kernels.check()
+        fused.check(source.config)
+    except UserError:
+        return parse("step")
+    return parse("step+fused" if own_blocks(source) == "gguf" else "step")
 
 
 def computed_on(source: Source, placement: Placement) -> str:

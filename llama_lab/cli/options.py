@@ -120,6 +120,9 @@ def known_models(incomplete: str) -> list[tuple[str, str]]:
     return [(name, about) for name, about in checkpoint.models().items() if name.startswith(incomplete)]
 
 
+USUAL = "step+fused on a file's own blocks where there are kernels, else step"
+
+
 def known_placements(incomplete: str) -> list[tuple[str, str]]:
     """What the shell offers for --placement: the ladder, and after a + what may be appended."""
     from llama_jax.placement import DESCRIPTIONS, LADDER, MODIFIERS
@@ -135,8 +138,8 @@ def model() -> Any:
     return option(MODEL, about, "--model", "-m", autocompletion=known_models)
 
 
-def placement(default: str) -> Any:
-    about = "Where jit goes; see `llama-jax placements`."
+def placement(default: str | None) -> Any:
+    about = "Where jit goes; see `llama-jax placements`" + ("." if default else f"; by default {USUAL}.")
     return option(default, about, "--placement", autocompletion=known_placements)
 
 

@@ -31,7 +31,7 @@ class Generate:
     allow_special_tokens: bool = flag("What spells a special token in the prompt is that token.")
     no_chat: bool = flag("Continue the text itself; no chat template.")
     model: str = options.model()
-    placement: str = options.placement("step")  # streams every token
+    placement: str | None = options.placement(None)
     max_new_tokens: int = options.new_tokens(128)
     sampling: Sampling
     seed: int = options.seed()
@@ -47,14 +47,13 @@ class Generate:
 
         from llama_jax import render
         from llama_jax.decoding.request import check_seeds
-        from llama_jax.generate import cut, load, stream
-        from llama_jax.placement import parse
+        from llama_jax.generate import cut, stream
         from llama_jax.tokenizer import Numbers
 
-        sampler, placed = self.sampling.sampler, parse(self.placement)
+        sampler = self.sampling.sampler
         check_seeds(self.seed, 1)
         imported, prompt, asked = time.perf_counter(), self.read_prompt(), time.perf_counter()
-        loaded = load(self.model, placed, self.dtype)
+        loaded, placed = opened(self.model, self.placement, self.dtype)
         read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
         tell_requantised(loaded.origin, [placed], self.dtype)
         (engine, told), tokenizer = built(loaded, placed, not self.no_keep), loaded.tokenizer
@@ -72,7 +71,7 @@ class Generate:
         if not self.json:
             print(*answer.token_ids)
         return {
-            "model": self.model, "placement": self.placement, "prompt_token_ids": ids,
+            "model": self.model, "placement": placed.name, "prompt_token_ids": ids,
             "token_ids": list(answer.token_ids), "text": tokenizer.decode(answer.token_ids) if tokenizer else None,
             "finish_reason": answer.finish_reason, **{f"{name}_ms": seconds * 1e3 for name, seconds in before},
             "ttft_ms": view.ttft * 1e3, "ttft_compile_ms": view.compiling[0] * 1e3,
@@ -108,6 +107,19 @@ class Generate:
         if self.no_chat:
             return loaded.tokenizer.encode(prompt, allow_special_tokens=self.allow_special_tokens)
         return chat.encode(loaded.tokenizer, chat.ask(prompt), self.allow_special_tokens)
+
+
+def opened(model: str, placement: str | None, dtype: str | None = None) -> tuple[Any, Any]:
+    """(the loaded model, its placement); without a name, the one that streams its answers soonest."""
+    from llama_jax.checkpoint import find
+    from llama_jax.engine import load, usual
+    from llama_jax.placement import parse
+
+    placed = parse(placement or "step")  # a wrong name is told before anything is opened
+    source = find(model)
+    if placement is None and dtype is None:
+        placed = usual(source)
+    return load(source, placed, dtype), placed
 
 
 def built(loaded, placed, keep: bool) -> tuple[Any, Callable[[], None]]:
@@ -148,7 +160,7 @@ class Chat:
     """Talk with the model; an empty line or Ctrl-D ends it."""
 
     model: str = options.model()
-    placement: str = options.placement("step")
+    placement: str | None = options.placement(None)
     system: str | None = option(None, "The system message.")
     max_new_tokens: int = options.new_tokens(512)
     sampling: Sampling
@@ -160,11 +172,10 @@ class Chat:
         from rich.console import Console
 
         from llama_jax import chat, render
-        from llama_jax.generate import load, stream
-        from llama_jax.placement import parse
+        from llama_jax.generate import stream
 
-        sampler, placed = self.sampling.sampler, parse(self.placement)
-        loaded = load(self.model, placed)
+        sampler = self.sampling.sampler
+        loaded, placed = opened(self.model, self.placement)
         if loaded.tokenizer is None:
             raise UserError(f"{self.model} has no tokenizer; it cannot chat.")
         tell_requantised(loaded.origin, [placed])

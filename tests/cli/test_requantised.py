@@ -10,6 +10,7 @@ from tests.checkpoint.test_quantised import write_mixed
 from tests.cli.test_cli import alone, bench, last_json  # noqa: F401 (a fixture)
 from tests.conftest import TINY
 
+TAKE = "generate --token-ids 5,6,7 --ignore-eos -n 4 --json --no-keep"
 WORDS = "matrices are stored as F16, for which there is no kernel"
 
 
@@ -81,3 +82,19 @@ def test_a_benchmark_keeps_it_with_its_environment(call, files, alone):  # noqa:
         assert (WORDS in said) if kept else said is None
         assert err.count(WORDS) == kept
         assert record.read(alone / "r.csv")[1]["environment"]["requantised"] == said
+
+
+def test_without_a_placement_a_file_is_computed_on_its_own_blocks_where_it_can_be(files, call, monkeypatch):
+    """The kernel where there is one, for models that it computes; the step for all others, and for a dtype by name."""
+    _, plain = files
+
+    def placed(*words):
+        code, out, _ = call(*TAKE.split(), *words)
+        assert code == 0
+        return last_json(out)["placement"]
+
+    assert placed("--model", plain) == "step+fused"
+    assert placed("--model", plain, "--dtype", "float32") == placed("--model", TINY) == "step"
+    assert placed("--model", plain, "--placement", "loop") == "loop"
+    monkeypatch.setattr("llama_jax.kernels.missing", lambda: "numba is not installed.")
+    assert engine.usual(checkpoint.find(plain)).name == "step"
