@@ -70,6 +70,7 @@ def test_threads_and_cache_are_those_of_llama_cpp(plain, monkeypatch):
 @here
 def test_a_file_that_it_refuses_is_a_gap_with_its_own_words(plain, tmp_path):
     path = tmp_path / "F32.gguf"
+    assert plain.weights_hash  # before the file is another
     path.write_bytes(path.read_bytes().replace(b"smollm", b"nobody"))
     with pytest.raises(peers.UnavailableError, match=r"cannot read .*F32\.gguf"):
         peers.subject(plain, "ik-llamacpp")

@@ -159,6 +159,7 @@ def test_the_context_is_made_once_for_requests_that_fit(plain):
 def test_a_file_that_llama_cpp_refuses_is_a_gap_with_its_own_words(plain, tmp_path):
     path = tmp_path / "F32.gguf"
     raw = path.read_bytes().replace(b"smollm", b"nobody")  # a way to split texts that it does not know
+    assert plain.weights_hash  # before the file is another
     path.write_bytes(raw)
     with pytest.raises(peers.UnavailableError, match="nobody"):
         peers.subject(plain, "llamacpp")

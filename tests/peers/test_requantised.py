@@ -116,6 +116,7 @@ def test_another_file_of_the_same_name_is_another_model(loaded, tmp_path):
 @here
 def test_a_quantiser_that_fails_is_a_gap_with_its_words(loaded, tmp_path):
     source = Path(loaded.source)
+    assert loaded.weights_hash  # before the file is another
     source.write_bytes(source.read_bytes()[:-5000])
     with pytest.raises(peers.UnavailableError, match="made no q4_0 of .*m.gguf: .+") as caught:
         peers.subject(loaded, "llamacpp+q4_0")
