@@ -10,7 +10,8 @@ A compiled kernel is one call in a program's text, which says nothing of what ha
 follows its own layout. So placements with kernels are compared by their times, on real weights.
 
 Times: both commits in turn, each in a fresh process, and the commit before a second time in each round. The evidence
-holds where the median ratio lies within what the commit before differs from itself.
+holds where the median ratio lies within what the commit before differs from itself. A kernel that has become faster or
+slower moves the times of the placements with it: tables with such a row are left as they are.
 
 The part that runs inside a checkout is this file too (`python evidence.py programs|times`), with the modules of that
 checkout: it asks of them only what both commits offer.
@@ -200,8 +201,9 @@ def clean_commit(root: Path) -> str:
 
 
 def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list[dict]) -> dict:
-    """{holds, programs, differing: names, by_time: those that differ and have kernels, times: {placement: ratio now /
-    before, spread of before / before}}."""
+    """{holds, moved: kernels that take another time, programs, differing: names, by_time: those that differ and have
+    kernels, times: {placement: ratio now / before, spread of before / before}}. It holds for what has no such kernel.
+    """
     others = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     differing, by_time = ([name for name in others if bool(KERNELS.search(name)) is kernel] for kernel in (False, True))
     compared = {}
@@ -210,9 +212,11 @@ def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list
         compared[name] = dict(
             ratio=round(math.exp(statistics.median(ratio)), 4), spread=round(math.exp(max(map(abs, spread))), 4)
         )
-    within = all(1 / t["spread"] <= t["ratio"] <= t["spread"] for t in compared.values())
+    moved = [name for name, t in compared.items() if not 1 / t["spread"] <= t["ratio"] <= t["spread"]]
+    kernels = sorted({match[1] for name in moved if (match := KERNELS.search(name))})
     return dict(
-        holds=not differing and within,
+        holds=not differing and all(map(KERNELS.search, moved)),
+        moved=kernels,
         programs=sum(map(len, now.values())),
         differing=differing,
         by_time=by_time,

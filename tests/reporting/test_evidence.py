@@ -70,7 +70,7 @@ def test_a_table_is_stamped_anew_says_why_and_keeps_each_stamp(home):
     assert about["code"]["roots"] == ["llama_jax.norm"]
     (stamp,) = about["code"]["restamped"]
     assert (stamp["why"], stamp["before"], stamp["now"]) == ("renamed", "b" * 40, first)
-    assert stamp["evidence"] == dict(programs=3, by_time=[], times={"step": dict(ratio=1.01, spread=1.05)})
+    assert stamp["evidence"] == dict(moved=[], programs=3, by_time=[], times={"step": dict(ratio=1.01, spread=1.05)})
     record.read(home / "data" / f"{CURRENT}.csv")  # its digests hold
     assert sealed({k: v for k, v in about.items() if k != "meta_sha256"}) == about
     stale = record.read_meta(home / "data" / f"{STALE}.csv")
@@ -154,6 +154,21 @@ def test_what_runs_in_a_kernel_is_judged_by_its_time():
     assert judged["by_time"] == ["loop+fused", "slots of step+gemv"]
     assert evidence.judged(before, now, ROUNDS)["differing"] == ["step"]
     assert {bool(evidence.KERNELS.search(name)) for name in evidence.TIMED} == {True, False}
+
+
+def test_a_kernel_that_has_become_faster_leaves_tables_with_it_stale(home):
+    def rounds(name):
+        return [{way: {name: 1.0 if way != "now" else 0.5} for way in ("before", "now", "again")}] * 3
+
+    assert not evidence.judged(SAME, SAME, rounds("step"))["holds"]
+    judged = evidence.judged(SAME, SAME, rounds("step+gemv"))
+    assert (judged["holds"], judged["moved"]) == (True, ["gemv"])
+    table = home / "data" / f"{CURRENT}.csv"
+    for row, stamped in (("step+gemv", []), ("step+fused", [CURRENT])):
+        write(table, f"{table.read_text().splitlines()[0]}\n{row}\n")
+        git(home, "commit", "-qam", row)
+        keep(home, **judged)
+        assert staleness.restamp(home, "moved") == stamped
 
 
 def test_what_runs_is_the_checkout_that_was_asked_for(tmp_path, monkeypatch):
