@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 
 import jax
 
@@ -44,13 +44,20 @@ class Home:
 class ModelConfig:
     """Shape of one transformer. Static under `jax.jit`: a new value is a new program.
 
-    The six fields from `model_type` on distinguish the families (`FAMILIES`). model_type: the family of the
-    checkpoints, which decides the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or
-    "learned" ones in a table. hidden_act: "silu", gated (SwiGLU), or "gelu_new", GELU by its tanh formula, not gated.
-    qkv_bias: biases of query, key and value. bias: biases of all other products.
+    The fields from `model_type` on distinguish the families (`FAMILIES`). model_type: the family of the checkpoints,
+    which decides the names of the tensors. norm: "rms", or "layer" with a bias. positions: "rope", or "learned" ones in
+    a table. hidden_act: "silu", gated (SwiGLU), "gelu_tanh", gated (GeGLU), or "gelu_new", not gated; both GELU by its
+    tanh formula. qkv_bias: biases of query, key and value. bias: biases of all other products.
 
     home: where its weights are; None where it was not read from a checkpoint. It is no part of the shape: two models
     of one shape share their programs.
+
+    What follows is off in Llama. o_bias: a bias of attention's output, with no other beside it but `qkv_bias`. qk_norm:
+    a norm of each head of queries and keys, before they are rotated. post_norms: a norm of what attention and
+    feed-forward give, before it is added. embedding_scale: the embedding is multiplied by it. attention_scale: of the
+    scores; None: head_dim ** -0.5. window: `local_layers` see the last so many positions, and rotate by the base
+    `local_rope_theta`, unscaled, where there is one. unrotated_layers: their queries and keys stay as they are.
+    rotary_dim: the first so many numbers of a head are rotated; None: all. rotary_scale: of rotated numbers (LongRoPE).
     """
 
     hidden_size: int
@@ -72,16 +79,39 @@ class ModelConfig:
     qkv_bias: bool = False
     bias: bool = False
     home: Home | None = field(default=None, repr=False, compare=False)
+    _: KW_ONLY
+    o_bias: bool = False
+    qk_norm: bool = False
+    post_norms: bool = False
+    embedding_scale: float = 1.0
+    attention_scale: float | None = None
+    window: int | None = None
+    local_layers: tuple[int, ...] = ()
+    local_rope_theta: float | None = None
+    unrotated_layers: tuple[int, ...] = ()
+    rotary_dim: int | None = None
+    rotary_scale: float = 1.0
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The fields that are off in Llama and on here."""
+        return tuple(f.name for f in fields(self) if f.kw_only and getattr(self, f.name) != f.default)
+
+    def __repr__(self) -> str:
+        """Only the features that are on: digests of random weights are made of this text."""
+        shown = [f.name for f in fields(self) if f.repr and (not f.kw_only or f.name in self.features)]
+        return f"ModelConfig({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
     def shape(self) -> dict:
-        """The fields as JSON values, without `home`."""
-        return {name: value for name, value in asdict(replace(self, home=None)).items() if name != "home"}
+        """The fields as JSON values, without `home`, and of the features those that are on."""
+        off = {"home", *(f.name for f in fields(self) if f.kw_only)} - {*self.features}
+        return {name: value for name, value in asdict(replace(self, home=None)).items() if name not in off}
 
     @classmethod
     def from_json(cls, values: dict) -> ModelConfig:
         """The configuration of a `shape`."""
         scaling = values.get("rope_scaling")
-        return cls(**values | {"rope_scaling": scaling and RopeScaling(**tuples(scaling))})
+        return cls(**tuples(values) | {"rope_scaling": scaling and RopeScaling(**tuples(scaling))})
 
     @property
     def parameters_per_layer(self) -> int:
@@ -89,13 +119,14 @@ class ModelConfig:
         d, f = self.hidden_size, self.intermediate_size
         rows = self.head_dim * (self.num_attention_heads + 2 * self.num_key_value_heads)  # queries, keys and values
         products = d * rows + d * self.head_dim * self.num_attention_heads + (3 if self.gated else 2) * d * f
-        biases = rows * self.qkv_bias + (d + (2 if self.gated else 1) * f + d) * self.bias
-        return products + biases + 2 * self.parameters_per_norm
+        biases = rows * self.qkv_bias + (d + (2 if self.gated else 1) * f + d) * self.bias + d * self.o_bias
+        norms = (4 if self.post_norms else 2) * self.parameters_per_norm + 2 * self.head_dim * self.qk_norm
+        return products + biases + norms
 
     @property
     def gated(self) -> bool:
         """Whether the feed-forward network has a gate beside its up projection."""
-        return self.hidden_act == "silu"
+        return self.hidden_act != "gelu_new"
 
     @property
     def parameters_per_norm(self) -> int:
@@ -125,6 +156,13 @@ FAMILIES: dict[str, dict] = {  # model_type: the fields that tell it from Llama
     "qwen2": dict(model_type="qwen2", qkv_bias=True),
     "gpt2": dict(model_type="gpt2", norm="layer", positions="learned", hidden_act="gelu_new", qkv_bias=True, bias=True),
 }
+NEWER: dict[str, dict] = {  # families that the transformer and the readers do not have yet
+    "qwen3": dict(model_type="qwen3", qk_norm=True),
+    "gemma3": dict(model_type="gemma3", hidden_act="gelu_tanh", qk_norm=True, post_norms=True),
+    "mistral": dict(model_type="mistral"),
+    "smollm3": dict(model_type="smollm3"),
+    "phi3": dict(model_type="phi3"),
+}
 LLAMA_3_SCALING = RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
 
 PRESETS: dict[str, ModelConfig] = {
@@ -145,10 +183,17 @@ PRESETS: dict[str, ModelConfig] = {
 }
 
 
+SMALL = {  # family: what its checkpoints choose, at the size of `tiny`
+    "gemma3": dict(embedding_scale=32**0.5, attention_scale=0.3, window=5, local_layers=(0,), local_rope_theta=1e3),
+    "mistral": dict(window=5, local_layers=(0, 1)),
+    "smollm3": dict(unrotated_layers=(1,)),
+    "phi3": dict(rotary_dim=6),
+}
+
+
 def tiny(family: str = "llama", **changes) -> ModelConfig:
     """A very small model of a family, for tests and experiments of a few milliseconds. Grouped-query attention but for
     GPT-2."""
-    small = ModelConfig(
-        32, 64, 2, 4, 4 if family == "gpt2" else 2, 8, 97, 1e-5, 1e4, None, 256, True, **FAMILIES[family]
-    )
+    own = (FAMILIES | NEWER)[family] | SMALL.get(family, {})
+    small = ModelConfig(32, 64, 2, 4, 4 if family == "gpt2" else 2, 8, 97, 1e-5, 1e4, None, 256, True, **own)
     return replace(small, **changes)

@@ -23,12 +23,16 @@ from llama_jax.plumbing.errors import UserError
 
 TILE = 16  # positions of a tile of keys
 MULTIPLE = 32  # that sizes must be of: a block's columns
+FEATURES: tuple[str, ...] = ()  # of `ModelConfig.features`, those that the kernel computes
 
 
 def check(config: ModelConfig) -> None:
     """Raises UserError, one line, for a model that the kernel does not compute."""
-    if config.norm != "rms" or config.positions != "rope" or config.bias or not config.gated:
-        raise UserError(f"The fused kernel runs Llama and Qwen2 models, not {config.model_type}; use +gemv.")
+    lacking = [f"hidden_act {config.hidden_act!r}"] if config.hidden_act != "silu" else []
+    lacking += [name for name in config.features if name not in FEATURES]
+    if config.norm != "rms" or config.positions != "rope" or config.bias or lacking:
+        why = f" with {', '.join(lacking)}" if lacking else ""
+        raise UserError(f"The fused kernel runs Llama and Qwen2 models, not {config.model_type}{why}; use +gemv.")
     for name, size, multiple in (
         ("hidden_size", config.hidden_size, MULTIPLE),
         ("intermediate_size", config.intermediate_size, MULTIPLE),
