@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import itertools
 import os
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
@@ -28,17 +29,23 @@ END = object()
 
 class Channel:
     """The way from a making thread to the one reader. An item counts against the bound until the reader asks for the
-    next."""
+    next.
+
+    Slots are a queue, not a semaphore: Ctrl-C may raise inside a semaphore, which is written in Python, and leave its
+    lock taken.
+    """
 
     def __init__(self, bound: int | None):
         self.items: SimpleQueue = SimpleQueue()
-        self.slots = None if bound is None else threading.Semaphore(bound)
+        self.slots: SimpleQueue | None = None if bound is None else SimpleQueue()
+        for _ in range(bound or 0):
+            self.slots.put(None)
         self.closed, self.error = False, None
 
     def room(self) -> bool:
         """Wait until the reader has room for an item; False once nobody reads any more."""
         if self.slots and not self.closed:
-            self.slots.acquire()
+            self.slots.get()
         return not self.closed
 
     def put(self, item) -> bool:
@@ -55,7 +62,7 @@ class Channel:
         """Nobody reads any more: wakes the making thread."""
         self.closed = True
         if self.slots:
-            self.slots.release()
+            self.slots.put(None)
 
     def __iter__(self) -> Iterator:
         while True:
@@ -66,7 +73,7 @@ class Channel:
                 break
             yield item
             if self.slots:
-                self.slots.release()
+                self.slots.put(None)
         if self.error:
             raise self.error
 
@@ -93,6 +100,25 @@ class Worker(threading.Thread):
         self.channel.end(error)
 
 
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ctrl-C and SIGTERM are handled after the block. `Thread.start` takes locks in Python, and an exception raised
+    between two of its lines leaves one taken for ever: the thread then never begins, or never ends."""
+    here = threading.current_thread() is threading.main_thread()  # no other runs handlers
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)} if here else {}
+    handlers = {s: handler for s, handler in handlers.items() if callable(handler)}
+    heard = []
+    try:
+        for s in handlers:
+            signal.signal(s, lambda *given: heard.append(given))
+        yield
+    finally:
+        for s, handler in handlers.items():
+            signal.signal(s, handler)
+        for number, frame in heard:
+            handlers[number](number, frame)
+
+
 ALIVE: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 
@@ -117,7 +143,8 @@ def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -
     channel = Channel(bound)
     worker = Worker(produce, channel, name)
     try:
-        worker.start()  # here, for Ctrl-C may come while this waits for a thread that runs already
+        with uninterrupted():
+            worker.start()
         yield from channel
     finally:
         channel.close()
