@@ -62,7 +62,7 @@ stale: $(READY)  ## say which recorded tables are older than their code; fails w
 test: $(READY)  ## run the test suite, all but what takes tens of seconds
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" --durations=15
 
-test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks (PART=1/3 for the first third)
+test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks (PART=1/5 for the first fifth)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --part $(PART) --durations=15
 
 fuzz: $(READY)  ## throw damaged and hostile input at every boundary for MINUTES, and print what became of it

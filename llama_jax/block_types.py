@@ -67,6 +67,22 @@ LAYOUTS = {
     "q6_k": Layout(256, 6, 16, 1),
 }
 ZERO = {"q4_0": 8, "q5_0": 16, "q6_k": 32}  # the code of a weight that is 0
+HALVES = {  # of every type with float16 numbers: where they lie in a block of a file
+    "q4_0": slice(2), "q4_1": slice(4), "q5_0": slice(2), "q5_1": slice(4), "q8_0": slice(2),
+    "q2_k": slice(-4, None), "q3_k": slice(-2, None), "q4_k": slice(4), "q5_k": slice(4), "q6_k": slice(-2, None),
+    "iq4_nl": slice(2), "iq4_xs": slice(2),
+}  # fmt: skip
+
+
+def halves(raw: np.ndarray, kind: str) -> np.ndarray:
+    """The float16 numbers of a file's blocks [..., bytes a block]."""
+    return np.ascontiguousarray(raw[..., HALVES[kind]]).view(np.float16)
+
+
+def groups_of(kind: str, rows: int, columns: int) -> tuple[int, int, int]:
+    """Shape of the groups of a matrix: groups of 16 rows, blocks a row, bytes of a group."""
+    layout = LAYOUTS[kind]
+    return -(-rows // ROWS), -(-columns // layout.columns), layout.group
 
 
 # Weights --------------------------------------------------------------------------------------------------------------
@@ -80,8 +96,21 @@ def parts(data, layout: Layout):
     end, codes = at + ROWS * layout.codes, None
     if layout.codes:
         codes = data[..., at:end].reshape(*data.shape[:-1], layout.codes, ROWS)
-    halves = data[..., end:].reshape(*data.shape[:-1], layout.halves, ROWS, 2)
-    return weights, codes, jax.lax.bitcast_convert_type(halves, jnp.float16).astype(jnp.float32)
+    return weights, codes, numbers(data[..., end:].reshape(*data.shape[:-1], layout.halves, ROWS, 2))
+
+
+def parts_of_rows(raw, kind: str):
+    """As `parts`, without their 16, of a file's blocks [N B bytes]."""
+    layout, shape = LAYOUTS[kind], raw.shape[:2]
+    runs = (layout.runs,) if layout.runs > 1 else ()
+    weights, codes, scales = fields(raw, kind, jnp)
+    weights = weights.reshape(*shape, *runs, layout.bits, 4)
+    return weights, codes if layout.codes else None, numbers(scales.reshape(*shape, layout.halves, 2))
+
+
+def numbers(halves):
+    """float16 as bytes [... 2] to float32 [...]."""
+    return jax.lax.bitcast_convert_type(halves, jnp.float16).astype(jnp.float32)
 
 
 def expand(weights, codes, halves, kind: str):
@@ -128,7 +157,7 @@ def scale_codes(codes):
     return tuple(value.astype(jnp.float32) for value in both)
 
 
-# Bytes of a file, in NumPy --------------------------------------------------------------------------------------------
+# Bytes of a file ------------------------------------------------------------------------------------------------------
 
 
 def grouped(raw: np.ndarray, kind: str) -> np.ndarray:
@@ -138,7 +167,7 @@ def grouped(raw: np.ndarray, kind: str) -> np.ndarray:
         raise ValueError(f"a block of {kind} has {layout.row} bytes, not {size}")
     if n % ROWS:
         raw = np.concatenate([raw, np.zeros((-n % ROWS, blocks, size), np.uint8)])
-    groups = np.empty((len(raw) // ROWS, blocks, layout.group), np.uint8)
+    groups = np.empty(groups_of(kind, n, blocks * layout.columns), np.uint8)
     at = 0
     for part, unit in zip(fields(raw, kind), (np.uint32, np.uint8, np.uint16), strict=True):
         width = ROWS * part.shape[-1]
@@ -150,8 +179,9 @@ def grouped(raw: np.ndarray, kind: str) -> np.ndarray:
     return groups
 
 
-def fields(raw: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(weights in our order, codes of scales in our order, float16 numbers), bytes [N, B, …], of a file's blocks."""
+def fields(raw, kind: str, np=np):
+    """(weights in our order, codes of scales in our order, float16 numbers), bytes [N, B, …], of a file's blocks. np:
+    NumPy, or `jax.numpy` inside a program."""
     layout, none = LAYOUTS[kind], raw[..., :0]
     if kind == "q6_k":
         low, above, codes, halves = np.split(raw, (128, 192, 208), axis=-1)
@@ -160,23 +190,23 @@ def fields(raw: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarr
             np.concatenate([low & 15, low >> 4], axis=-2)
             | (above >> np.arange(0, 8, 2, dtype=np.uint8)[:, None] & 3) << 4
         )
-        return in_runs(q, layout), codes, halves
+        return in_runs(q, layout, np), codes, halves
     head = 2 * layout.halves
     halves, rest = raw[..., :head], raw[..., head:]
     if layout.codes:
-        codes, rest = packed_codes(rest[..., :12]), rest[..., 12:]
+        codes, rest = packed_codes(rest[..., :12], np), rest[..., 12:]
         above, low = rest[..., :-128], rest[..., -128:].reshape(*raw.shape[:-1], 4, 1, 32)
         q = np.concatenate([low & 15, low >> 4], axis=-2).reshape(*raw.shape[:-1], 8, 32)
         if kind == "q5_k":
-            q |= (above[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
-        return in_runs(q, layout), codes, halves
+            q = q | (above[..., None, :] >> np.arange(8, dtype=np.uint8)[:, None] & 1) << 4
+        return in_runs(q, layout, np), codes, halves
     if layout.bits != 5:
         return rest, none, halves
     q = np.concatenate([rest[..., 4:] & 15, rest[..., 4:] >> 4], axis=-1)
-    return in_runs(q | np.unpackbits(rest[..., :4], axis=-1, bitorder="little") << 4, layout), none, halves
+    return in_runs(q | np.unpackbits(rest[..., :4], axis=-1, bitorder="little") << 4, layout, np), none, halves
 
 
-def in_runs(q: np.ndarray, layout: Layout) -> np.ndarray:
+def in_runs(q, layout: Layout, np=np):
     """Codes of weights in the order of their columns as bytes [..., 4 bits J]."""
     runs = q.reshape(*q.shape[:2], layout.runs, 2, 4, 4)  # halves of 16 columns, vectors, bytes
     low = (runs[..., 0, :, :] & 15 | runs[..., 1, :, :] << 4).reshape(*runs.shape[:3], 16)
@@ -190,7 +220,7 @@ def in_runs(q: np.ndarray, layout: Layout) -> np.ndarray:
     return np.concatenate([low, above], axis=-1).reshape(*q.shape[:2], -1)
 
 
-def packed_codes(codes: np.ndarray) -> np.ndarray:
+def packed_codes(codes, np=np):
     """A file's 12 bytes of scale codes, whose runs 4 to 7 lie scattered, in our order."""
     first, second, third = np.split(codes, 3, axis=-1)
     scale = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax.axes import Array, Float, Int
-from llama_jax.block_types import LAYOUTS, ROWS, RUN, expand, grouped, parts
+from llama_jax.block_types import LAYOUTS, ROWS, RUN, expand, grouped, halves, parts, parts_of_rows
 from llama_jax.linear import matmul, narrow, row_product, single_row
 from llama_jax.plumbing.errors import UserError
 
@@ -136,6 +136,48 @@ class Joined:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class Table:
+    """A matrix [N, K] of which rows are looked up and nothing else, in a file's blocks as they stand there: so the
+    bytes may be the mapped file's own, and only those of the rows that are used come into memory.
+
+    data: bytes [N, B, S], S those of a block (`Layout.row`).
+    """
+
+    data: jax.Array
+    kind: str = field(metadata=dict(static=True))
+
+    dtype = np.dtype(np.float32)
+    ndim = 2
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.data.shape[0], self.data.shape[1] * LAYOUTS[self.kind].columns
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return (self.kind,)
+
+    def dequantised(self) -> Float[Array, "N K"]:
+        """All weights as float32."""
+        return self[jnp.arange(self.shape[0])]
+
+    def __getitem__(self, ids: Int[Array, ...]) -> Float[Array, "... K"]:
+        """The rows of these numbers as float32, bit for bit those of the `gguf` library."""
+        ids = jnp.asarray(ids)
+        rows = jnp.asarray(self.data)[ids.reshape(-1)]
+        return expand(*parts_of_rows(rows, self.kind), self.kind).reshape(*ids.shape, -1)
+
+    def multiplied_by(self, product: Product | None) -> Table:
+        """As it is: nothing is multiplied by it."""
+        return self
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Int8:
     """A matrix [N, K] as int8 with one scale a row (output channel): the weight is value * scale."""
 
@@ -173,7 +215,7 @@ class Int8:
 
 def is_quantised(weight) -> bool:
     """Whether a weight is one of this module's; for `jax.tree` as `is_leaf`."""
-    return isinstance(weight, (Blocks, Joined, Int8))
+    return isinstance(weight, (Blocks, Joined, Table, Int8))
 
 
 # Bytes of a file and back, in NumPy -----------------------------------------------------------------------------------
@@ -204,7 +246,7 @@ def quantise(values: np.ndarray, kind: str) -> np.ndarray:
         raw = quantize(np.ascontiguousarray(values), GGMLQuantizationType[kind.upper()]).reshape(
             len(values), -1, LAYOUTS[kind].row
         )
-    if not np.isfinite(np.ascontiguousarray(raw[..., : 2 * LAYOUTS[kind].halves]).view(np.float16)).all():
+    if not np.isfinite(halves(raw, kind)).all():
         raise UserError(
             f"A weight is no finite number, or too large for the float16 scale of {kind}; load it as float32."
         )

@@ -6,7 +6,6 @@ Norms, biases and position tables stay float32.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import quantise
-from llama_jax.block_types import LAYOUTS, ROWS
-from llama_jax.checkpoint.source import Rows, Source, Tensor, damaged, is_matrix
+from llama_jax.block_types import LAYOUTS, groups_of
+from llama_jax.checkpoint.source import TABLES, Rows, Source, Tensor, damaged, is_matrix
 from llama_jax.kernels import grouping
 from llama_jax.kernels.packed import UNIT, aligned
 
@@ -44,13 +43,18 @@ def complaint(source: Source, groups: list[Rows]) -> str | None:
 def requantised(source: Source, groups: list[Rows]) -> str | None:
     """Which matrices a kernel reads in other blocks than they are stored in, one sentence; None where it reads all as
     they are."""
-    kinds = stored_kinds(source, groups)
-    others = Counter(kind for kind in kinds if kind not in LAYOUTS)
+    matrices = [source.tensors[name] for rows in groups if is_matrix(rows) for name in rows.names]
+    others = [tensor for tensor in matrices if not (tensor.raw and tensor.raw.kind in LAYOUTS)]
     if not others:
         return None
-    stored = "float" if None in others else " and ".join(kind.upper() for kind in sorted(others))
-    which = "matrices are" if (count := sum(others.values())) == len(kinds) else f"of {len(kinds)} matrices are"
-    return f"{count} {which} stored as {stored}, for which there is no kernel: they are quantised as Q8_0 here"
+    raws = [tensor.raw for tensor in others if tensor.raw]
+    stored = " and ".join(sorted({raw.kind.upper() for raw in raws})) or "float"
+    which = "matrices are" if len(others) == len(matrices) else f"of {len(matrices)} matrices are"
+    line = f"{len(others)} {which} stored as {stored}, for which there is no kernel: they are quantised as Q8_0 here"
+    if not raws:
+        return line
+    made = quantise.BYTES_PER_WEIGHT["q8_0"] * sum(math.prod(tensor.shape) for tensor in others)
+    return f"{line}, {made / sum(raw.place.size for raw in raws):.2f} times the bytes"
 
 
 def stored_kinds(source: Source, groups: list[Rows]) -> list[str | None]:
@@ -86,8 +90,7 @@ class Stack(NamedTuple):
     @property
     def groups(self) -> tuple[int, int, int]:
         """Shape of its `quantise.Blocks.data`."""
-        layout = LAYOUTS[self.kind]
-        return -(-self.height // ROWS), -(-self.columns // layout.columns), layout.group
+        return groups_of(self.kind, self.height, self.columns)
 
     @property
     def room(self) -> int:
@@ -96,8 +99,8 @@ class Stack(NamedTuple):
 
 
 def stacks(source: Source, rows: Rows, form: str) -> list[Stack]:
-    """The pieces that a weight is made of; none where it is no matrix of blocks."""
-    if form == "int8" or not is_matrix(rows):
+    """The pieces that a weight is made of; none where it is no matrix of blocks, or a table."""
+    if form == "int8" or not is_matrix(rows) or table(source, rows, form):
         return []
     out, into = (1, 0) if rows.transposed else (0, 1)
     pieces, tensors = [], [source.tensors[name] for name in rows.names]
@@ -105,6 +108,14 @@ def stacks(source: Source, rows: Rows, form: str) -> list[Stack]:
         own = [tensor for _, tensor in alike]
         pieces.append(Stack(kind, own, sum(tensor.shape[out] for tensor in own), own[0].shape[into]))
     return pieces
+
+
+def table(source: Source, rows: Rows, form: str) -> Tensor | None:
+    """The embedding where a kernel can look rows up in the file's own blocks and no head multiplies by them."""
+    if form != "gguf" or source.config.tie_word_embeddings or rows.names[0] != TABLES[source.config.model_type]:
+        return None
+    tensor = source.tensors[rows.names[0]]
+    return tensor if tensor.raw and tensor.raw.kind in LAYOUTS else None
 
 
 def room(source: Source, rows: Rows, form: str) -> int:
@@ -119,6 +130,10 @@ def read(source: Source, rows: Rows, form: str, memory: np.ndarray | None = None
     if not is_matrix(rows):
         # by NumPy, for which JAX would compile programs; a copy, since a file may be mapped
         return jax.device_put(np.concatenate([np.asarray(tensor.read(), np.float32) for tensor in tensors]))
+    if tensor := table(source, rows, form):
+        for piece in tensor.raw.pieces():  # which leave memory again, unlike those that are looked up
+            tensor.raw.checked(*piece)
+        return quantise.Table(jax.device_put(tensor.raw.rows().view(np.ndarray)), tensor.raw.kind)
     if form == "int8":
         return joined([quantise.quantise_int8(as_rows(tensor, rows)) for tensor in tensors])
     memory, pieces = aligned(room(source, rows, form)) if memory is None else memory, []

@@ -12,21 +12,16 @@ import jax
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
+from llama_jax.block_types import HALVES, ROWS, halves
 from llama_jax.checkpoint.header import Place
 from llama_jax.checkpoint.source import check_finite
 from llama_jax.kernels.grouping import apart
 from llama_jax.plumbing.errors import UserError
 
-SCALES = {  # type of block: where its float16 numbers lie, by which all of its weights are multiplied or moved
-    "Q4_0": slice(2), "Q4_1": slice(4), "Q5_0": slice(2), "Q5_1": slice(4), "Q8_0": slice(2),
-    "Q2_K": slice(-4, None), "Q3_K": slice(-2, None), "Q4_K": slice(4), "Q5_K": slice(4), "Q6_K": slice(-2, None),
-    "IQ4_NL": slice(2), "IQ4_XS": slice(2),
-}  # fmt: skip
 FLOATS = {"F32": np.dtype("float32"), "F16": np.dtype("float16"), "BF16": jax.numpy.dtype("bfloat16")}
 LARGEST_EXPONENT = 252  # of an MXFP4 block, its first byte: 12 times 2^(e - 128) is the largest weight
-SUPPORTED = [GGMLQuantizationType[kind] for kind in (*FLOATS, *SCALES, "MXFP4")]
+SUPPORTED = [GGMLQuantizationType[kind] for kind in (*FLOATS, *map(str.upper, HALVES), "MXFP4")]
 PIECE = 2 << 20  # weights that are mapped, or are there in float32, at a time
-ROWS = 16  # of a group: pieces end with one
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,8 @@ class Raw:
         return height, self.place.size // height // width, width
 
     def pieces(self) -> Iterator[tuple[int, int]]:
-        """(first row, one after the last) of parts that are worth a call of their own, all heads whole."""
+        """(first row, one after the last) of parts that are worth a call of their own, all heads whole and, but for the
+        last, all groups of 16 rows."""
         height, *columns = self.place.shape
         unit = lcm(ROWS, self.head or 1)
         step = unit * max(PIECE // prod(columns) // unit, 1)
@@ -73,11 +69,11 @@ class Raw:
     def checked(self, first: int = 0, last: int | None = None) -> np.ndarray:
         """As `rows`. Raises UserError too where a number among them is infinite or none: a weight, or the scale of a
         block of weights, which makes all the others finite."""
-        rows, kind = self.rows(first, last), self.kind.upper()
-        if kind in FLOATS:
-            numbers = rows.view(FLOATS[kind])
-        elif kind in SCALES:
-            numbers = rows[..., SCALES[kind]].view(np.float16)
+        rows, kind = self.rows(first, last), self.kind
+        if dtype := FLOATS.get(kind.upper()):
+            numbers = rows.view(dtype)
+        elif kind in HALVES:
+            numbers = halves(rows, kind)
         else:
             numbers = np.where(rows[..., 0] > LARGEST_EXPONENT, np.float32(np.inf), 0)
         check_finite(numbers, str(self.path), self.name)

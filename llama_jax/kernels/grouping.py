@@ -10,11 +10,10 @@ from collections.abc import Callable
 import numpy as np
 
 from llama_jax import kernels
-from llama_jax.block_types import LAYOUTS, ROWS, grouped
+from llama_jax.block_types import LAYOUTS, ROWS, grouped, halves
 from llama_jax.plumbing.errors import UserError
 
 WORTH = 64 << 20  # bytes of a matrix for which NumPy takes as long as the compiler
-HALVES_LAST = ("q6_k",)  # types whose float16 number ends a block; of the others it begins it
 
 
 def put(groups: np.ndarray, kind: str, first: int, rows: np.ndarray, head: int = 0) -> bool:
@@ -36,20 +35,13 @@ def put(groups: np.ndarray, kind: str, first: int, rows: np.ndarray, head: int =
     before, after = first % ROWS, -(first + n) % ROWS
     ordered = np.pad(apart(rows, head), ((before, after), (0, 0), (0, 0)))
     groups[first // ROWS : last] |= grouped(ordered, kind)  # rows that are not these are zeros
-    return finite(rows, kind)
+    return bool(np.isfinite(halves(rows, kind)).all())
 
 
 def apart(rows: np.ndarray, head: int) -> np.ndarray:
     """Rows [N, ...] with the interleaved rotary pairs of each head of so many rows apart again; as they are where head
     is 0."""
     return rows.reshape(-1, head // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if head else rows
-
-
-def finite(rows: np.ndarray, kind: str) -> bool:
-    """Whether all float16 numbers of a file's rows [N, B, bytes a block] are."""
-    width = 2 * LAYOUTS[kind].halves
-    numbers = rows[..., -width:] if kind in HALVES_LAST else rows[..., :width]
-    return bool(np.isfinite(np.ascontiguousarray(numbers).view(np.float16)).all())
 
 
 @functools.cache

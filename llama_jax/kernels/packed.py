@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from llama_jax.block_types import LAYOUTS, ROWS
+from llama_jax.block_types import groups_of
 from llama_jax.layer import Layer
 from llama_jax.quantise import Blocks, Joined
 
@@ -59,13 +59,7 @@ def split(weight: Blocks | Joined, heights: Sequence[int]) -> list[Blocks]:
 
 def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) -> np.ndarray:
     """`Packed.table` of matrices that stand side by side."""
-    sizes = [
-        [
-            (n // ROWS, k // LAYOUTS[kind].columns, LAYOUTS[kind].group)
-            for kind, (n, k) in zip(each, shapes, strict=True)
-        ]
-        for each in kinds
-    ]
+    sizes = [[groups_of(kind, *shape) for kind, shape in zip(each, shapes, strict=True)] for each in kinds]
     units = -(-np.prod(sizes, axis=-1) // UNIT)
     return np.concatenate([(np.cumsum(units).reshape(units.shape) - units)[..., None], sizes], axis=-1).astype(np.int32)
 

@@ -5,6 +5,7 @@ import pytest
 
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import header, writer
+from llama_jax.model import cast
 from llama_jax.plumbing.errors import UserError
 from llama_jax.rope import frequencies
 from tests.conftest import relative_error, same
@@ -40,7 +41,7 @@ def test_other_families_scalings_and_heads_of_their_own(tmp_path, preset):
     model = f"random:{preset},{SIZES},vocab_size=512"
     writer.write(model, "q8_0", tmp_path / "m.gguf")
     loaded, drawn = checkpoint.load(str(tmp_path / "m.gguf"), "gguf"), checkpoint.load(model, "q8_0")
-    assert same(loaded.params, drawn.params)
+    assert same(cast(loaded.params, np.float32), cast(drawn.params, np.float32))  # one has its embedding in the file
     assert loaded.config.tie_word_embeddings == drawn.config.tie_word_embeddings
     np.testing.assert_allclose(frequencies(loaded.config), frequencies(drawn.config), rtol=1e-6)
 

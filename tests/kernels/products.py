@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from llama_jax import quantise
-from llama_jax.block_types import LAYOUTS, RUN
+from llama_jax.block_types import HALVES, LAYOUTS, RUN
 from llama_jax.kernels import gemv
 
 
@@ -20,9 +20,9 @@ def random_bytes(kind: str, n: int, blocks: int, seed: int = 0, scale=1.0) -> np
 
 def with_scales(raw: np.ndarray, kind: str, scales) -> np.ndarray:
     """The same bytes with other float16 scales [N, B, 1-or-2]."""
-    raw, size = raw.copy(), 2 * LAYOUTS[kind].halves
-    place = np.s_[..., -size:] if kind == "q6_k" else np.s_[..., :size]
-    raw[place] = np.ascontiguousarray(np.broadcast_to(scales, (*raw.shape[:2], size // 2)), np.float16).view(np.uint8)
+    raw, count = raw.copy(), LAYOUTS[kind].halves
+    spread = np.ascontiguousarray(np.broadcast_to(scales, (*raw.shape[:2], count)), np.float16)
+    raw[..., HALVES[kind]] = spread.view(np.uint8)
     return raw
 
 

@@ -128,6 +128,14 @@ def test_an_embedding_of_every_type(kind):
     equals_the_reference(cfg, replace(quantised(cfg), embeddings=replace(quantised(cfg).embeddings, weight=table)))
 
 
+@pytest.mark.parametrize("kind", sorted(LAYOUTS))
+def test_an_embedding_that_stays_in_the_order_of_its_file(kind):
+    cfg = small(hidden_size=max(64, LAYOUTS[kind].columns), tie_word_embeddings=False, vocab_size=100)
+    raw = products.random_bytes(kind, cfg.vocab_size, cfg.hidden_size // LAYOUTS[kind].columns, scale=0.05)
+    table = quantise.Table(jnp.asarray(raw), kind)
+    equals_the_reference(cfg, replace(quantised(cfg), embeddings=replace(quantised(cfg).embeddings, weight=table)))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -19,6 +19,10 @@ from tests.kernels.test_gemv import weight
 F32, U8 = np.float32, np.uint8
 
 
+# near rows of a file [97, 2, 18]
+NO_TABLES = [(97, 2, 17), (97, 2, 19), (97, 1, 18), (97, 3, 18), (97, 2, 0), (113, 2, 18), (80, 2, 18), (97, 1, 144)]
+
+
 def shaped(shape, dtype=np.float32):
     return jax.ShapeDtypeStruct(shape, dtype)
 
@@ -224,11 +228,15 @@ SPOILT = {
         lambda call, kept=kept: setattr(call, "aliases", kept) for kept in ({}, {8: 2}, {9: 3})
     ],
     "(embedding and head must be|logits)": [
-        resized(i, axis, by)
-        for i in (EMBEDDING, HEAD)
-        for axis, by in ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, 32))
+        *(operand(EMBEDDING, lambda array, rows=rows: np.zeros((rows, 2, 18), U8)) for rows in (96, 98, 112)),
+        *(
+            resized(i, axis, by)
+            for i in (EMBEDDING, HEAD)
+            for axis, by in ((0, 1), (0, -1), (1, 1), (1, -1), (2, 1), (2, 32))
+        ),
     ],
     "embedding and head must be": [
+        *(operand(EMBEDDING, lambda array, shape=shape: np.zeros(shape, U8)) for shape in NO_TABLES),
         *(
             operand(i, change)
             for i in (EMBEDDING, HEAD)

@@ -4,7 +4,7 @@ sequence, or of several sequences (`operands`, `step`)."""
 from __future__ import annotations
 
 from llama_jax.kernels.native import layout, step, team
-from llama_jax.kernels.native.block_types import COLUMNS, ROWS, expand_run, runs_of
+from llama_jax.kernels.native.block_types import COLUMNS, Q6_K, ROWS, expand_run, known, runs_of
 from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, describe, executes, failure, number, result, size
 from llama_jax.kernels.native.layout import p
 from llama_jax.kernels.native.machine import (
@@ -38,17 +38,26 @@ from llama_jax.kernels.native.operands import (
     sequences_of,
     tokens_of,
 )
+from llama_jax.kernels.native.pack import alone
 
 PARTS, HEAD_PARTS = 2, 8  # parts a thread of a product, and of the head's
 helper_address = address_of("llama_jax_fused_help")
 no_memory = text("fused: out of memory")
+_group = stack(Q6_K)  # the largest
 _sizes = stack(team.PHASES)  # a state's parameters, before there is one
 
 
 @function
 def embed(buffer, token, runs, to):
-    """A row of a quantised table as float32."""
+    """A row of a quantised table as float32; of a file's own table, by a group that has no other row."""
     kind = size(buffer, 2)
+    if not known(kind):
+        group, row, many = _group(), data(buffer) + token * size(buffer, 1) * kind, runs_of(ROWS * kind)
+        for run in range(runs):
+            if run % many == 0:
+                alone(row + kind * (run // many), ROWS * kind, group)
+            expand_run(group, ROWS * kind, run % many, 0, to + 4 * COLUMNS * run)
+        return
     row, many = data(buffer) + token // ROWS * size(buffer, 1) * kind, runs_of(kind)
     for run in range(runs):
         expand_run(row + kind * (run // many), kind, run % many, token % ROWS, to + 4 * COLUMNS * run)

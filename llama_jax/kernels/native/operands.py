@@ -1,10 +1,10 @@
 """What the fused step is given, and whether it is what it must be. Nothing is read before its type, rank and place are
 known.
 
-Operands: tokens int32 [B, T], position int32 [B] of each sequence's first, below 0 for padding, its number in the
-cache int32 [B], rising, cos and sin float32 [B T, h/2] of all positions, embedding and head as blocks, final norm
-float32 [D], keys float16 [L, C K, S/16, h, 16] and values float16 [L, C K, S, h] of C sequences, by position; then of
-all layers norms float32 [L, 2, D] (attention's,
+Operands: tokens int32 [B, T], position int32 [B] of each sequence's first, below 0 for padding, its number in the cache
+int32 [B], rising, cos and sin float32 [B T, h/2] of all positions, embedding and head as blocks (the embedding also as
+rows of a file's, [V, blocks a row, bytes of a row]), final norm float32 [D], keys float16 [L, C K, S/16, h, 16] and
+values float16 [L, C K, S, h] of C sequences, by position; then of all layers norms float32 [L, 2, D] (attention's,
 feed-forward's), blocks uint8 [bytes], a table int32 [L, 7, 4] of what each layer's q, k, v, o, gate, up and down are
 within them (where it begins in units of 64 bytes; its sizes [N/16, blocks a row, bytes of 16 rows]), and qkv biases
 float32 [L, N].
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from numba import types
 
-from llama_jax.kernels.native.block_types import COLUMNS, ROWS, known, runs_of
+from llama_jax.kernels.native.block_types import COLUMNS, Q6_K, ROWS, known, runs_of
 from llama_jax.kernels.native.ffi import (
     F16,
     F32,
@@ -58,8 +58,8 @@ bad_sizes = text(
     " multiple of key heads"
 )
 bad_table = text(
-    "fused: embedding and head must be blocks [V/16, blocks a row, bytes of 16 rows] of a known type, and the norm"
-    " float32 [D]"
+    "fused: embedding and head must be blocks [V/16, blocks a row, bytes of 16 rows] of a known type, the embedding"
+    " these or [V, blocks a row, bytes of a row], and the norm float32 [D]"
 )
 bad_layers = text(
     "fused: the layers' weights must be norms float32 [L, 2, D], blocks uint8 [bytes], a table int32 [L,"
@@ -182,7 +182,9 @@ def logits_fit(frame):
     wanted, sequences = size(logits, 0), sequences_of(frame)
     if wanted != 0 and wanted != sequences and wanted != sequences * tokens_of(frame):
         return False
-    return size(logits, 1) >= 1 and (size(logits, 1) + ROWS - 1) // ROWS == size(argument(frame, EMBEDDING), 0)
+    if not known(size(argument(frame, EMBEDDING), 2)) and size(logits, 1) != size(argument(frame, EMBEDDING), 0):
+        return False
+    return size(logits, 1) >= 1 and (size(logits, 1) + ROWS - 1) // ROWS == size(argument(frame, HEAD), 0)
 
 
 @function
@@ -218,10 +220,17 @@ def blocks_fit(buffer, rows, columns):
 
 @function
 def tables_fit(frame):
-    if not fits(argument(frame, NORM), F32, 1, 4) or not fits(argument(frame, EMBEDDING), U8, 3, 1):
+    table = argument(frame, EMBEDDING)
+    if not fits(argument(frame, NORM), F32, 1, 4) or not fits(table, U8, 3, 1):
         return False
-    d, rows = size(argument(frame, NORM), 0), size(argument(frame, EMBEDDING), 0) * ROWS
-    return blocks_fit(argument(frame, EMBEDDING), rows, d) and blocks_fit(argument(frame, HEAD), rows, d)
+    d, rows, kind = size(argument(frame, NORM), 0), size(table, 0), size(table, 2)
+    if known(kind):
+        rows = rows * ROWS
+        return blocks_fit(table, rows, d) and blocks_fit(argument(frame, HEAD), rows, d)
+    # a file's rows; of a type whose group has 16 times as many bytes
+    if not 1 <= kind <= Q6_K // ROWS or not known(ROWS * kind) or size(table, 1) * runs_of(ROWS * kind) * COLUMNS != d:
+        return False
+    return blocks_fit(argument(frame, HEAD), rows, d)
 
 
 @function

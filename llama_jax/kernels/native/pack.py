@@ -146,6 +146,31 @@ def row_of_q6_k(source, group, r):
     return put_halves(source + 208, codes + ROWS * 16, r, 1)
 
 
+rows = plain(4, 1), plain(4, 2), plain(8, 1), fifth_bits(1), fifth_bits(2), runs_of_k(4), runs_of_k(5), row_of_q6_k
+row_of_q4_0, row_of_q4_1, row_of_q8_0, row_of_q5_0, row_of_q5_1, row_of_q4_k, row_of_q5_k, _ = rows
+
+
+@function
+def alone(source, kind, group):
+    """A row of a block into the first row of a group of this type."""
+    if kind == Q4_0:
+        row_of_q4_0(source, group, 0)
+    elif kind == Q4_1:
+        row_of_q4_1(source, group, 0)
+    elif kind == Q5_0:
+        row_of_q5_0(source, group, 0)
+    elif kind == Q5_1:
+        row_of_q5_1(source, group, 0)
+    elif kind == Q8_0:
+        row_of_q8_0(source, group, 0)
+    elif kind == Q4_K:
+        row_of_q4_k(source, group, 0)
+    elif kind == Q5_K:
+        row_of_q5_k(source, group, 0)
+    elif kind == Q6_K:
+        row_of_q6_k(source, group, 0)
+
+
 def of_type(row):
     """All rows of a type, group by group."""
 
@@ -173,9 +198,7 @@ def p(state, number):
     return load_i64(state + 8 * number)
 
 
-q4_0, q4_1, q8_0 = of_type(plain(4, 1)), of_type(plain(4, 2)), of_type(plain(8, 1))
-q5_0, q5_1 = of_type(fifth_bits(1)), of_type(fifth_bits(2))
-q4_k, q5_k, q6_k = of_type(runs_of_k(4)), of_type(runs_of_k(5)), of_type(row_of_q6_k)
+q4_0, q4_1, q8_0, q5_0, q5_1, q4_k, q5_k, q6_k = map(of_type, rows)
 
 
 @entry
