@@ -14,6 +14,8 @@ from llama_lab.bench import protocol
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.workload import Subject
 
+READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends
+
 
 def gaps(names: Sequence[str], model: str) -> list[dict]:
     """Those that cannot run this model here: {name, reason, remedy} each."""
@@ -50,6 +52,12 @@ def loaded_as(subject: str, model: str) -> str:
     if subject in peer_names():
         return "float32"
     return computed_on(checkpoint.find(model), parse(subject))
+
+
+def load_alone(lab: Lab, subject: str) -> Checkpoint:
+    """The checkpoint for a subject that has its process to itself; one that reads the file itself needs no arrays."""
+    dtype = loaded_as(subject, lab.model)
+    return lab.without_weights(dtype) if backend_of(subject) in READS_FILE else lab.load(dtype)
 
 
 def peer_names() -> Sequence[str]:

@@ -9,7 +9,7 @@ from pkgutil import resolve_name
 
 from llama_jax.checkpoint import Checkpoint
 from llama_lab.bench import environment, summary
-from llama_lab.bench.available import backend_of, built, loaded_as
+from llama_lab.bench.available import backend_of, built, load_alone
 from llama_lab.bench.cold import as_first
 from llama_lab.bench.experiment import Point
 from llama_lab.bench.lab import Lab
@@ -18,7 +18,6 @@ from llama_lab.bench.standings import of_run, weights
 from llama_lab.bench.workload import Workload
 
 MEMORY = "memory"
-READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends that need none of the checkpoint's arrays
 LIBRARIES = {  # modules, or `module:function` where a function loads them
     "torch": ("torch", "transformers"),
     "llama.cpp": ("llama_cpp",),
@@ -51,8 +50,7 @@ def alone(lab: Lab, subject: str, order: int) -> None:
         if ":" in library:
             module()
     lab.notes.update(subject=subject, libraries_rss_bytes=environment.peak_rss())
-    load = lab.without_weights if backend in READS_FILE else lab.load
-    for one in built(lab, load(loaded_as(subject, lab.model)), [subject]):
+    for one in built(lab, load_alone(lab, subject), [subject]):
         record, _ = lab.trial(one, lab.workload, 0, order=order, phase="cold")
         lab.keep(as_first(record, peak_rss_bytes=environment.peak_rss()))
 

@@ -312,7 +312,7 @@ class Subjects:
 def first_request(lab: Lab, subjects: dict, prompt: int) -> None:
     """One request of a new process; then, outside the timed region, the program's own sizes."""
     asked = Subjects(**subjects)
-    loaded = asked.load(lab)
+    loaded = available.load_alone(lab, *asked.peers) if asked.peers else asked.load(lab)
     began = time.perf_counter_ns()
     built = asked.build(lab, loaded, lab.block)
     if not built:

@@ -7,6 +7,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available
 from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
+from llama_lab.bench.lab import Lab
 from llama_lab.experiments.what_may_be_jitted.measure import OneToken
 
 TINY = (
@@ -58,3 +59,11 @@ def test_a_baseline_runs_everywhere():
     available.check_baseline("loop")
     with pytest.raises(UserError, match="step.gemv is the baseline, which must run everywhere"):
         available.check_baseline("step+gemv")
+
+
+@pytest.mark.parametrize(("subject", "dtype"), [("llamacpp", None), ("torch", "float32"), ("step+q8_0", "q8_0")])
+def test_a_subject_that_reads_the_file_itself_is_given_no_weights(subject, dtype):
+    lab = Lab(lambda *_: None, {}, TINY)
+    loaded = available.load_alone(lab, subject)
+    assert (loaded.params and loaded.dtype) == dtype
+    assert (lab.load_ns == 0) is (dtype is None)

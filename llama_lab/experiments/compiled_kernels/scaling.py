@@ -68,8 +68,7 @@ class Scaling(Experiment):
         """Warm answers of one subject alone in its process; the bandwidth is probed between them."""
         for library in footprints.LIBRARIES.get(available.backend_of(subject), ()):
             import_module(library)
-        reads_file = available.backend_of(subject) in footprints.READS_FILE
-        loaded = (lab.without_weights if reads_file else lab.load)(available.loaded_as(subject, lab.model))
+        loaded = available.load_alone(lab, subject)
         work = passages.filling(loaded, context, self.scale_tokens, self.seed)
         for engine in available.built(lab, loaded, [subject]):
             # no reference computes on weights that were not loaded as floats

@@ -32,7 +32,7 @@ from llama_jax.config import ModelConfig
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError, near
 from llama_jax.sampling import Sampler
-from llama_lab.bench import AGAIN, environment, passages, protocol, roofline, workload
+from llama_lab.bench import AGAIN, available, environment, passages, protocol, roofline, workload
 from llama_lab.bench.cold import Start, as_first, noting
 from llama_lab.bench.cold import subject as bound
 from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts
@@ -308,7 +308,7 @@ class FirstTokens(Experiment):
     def first_request(self, lab: Lab, subject: str, order: int, greedy: list) -> None:
         """The first request of this process. `load_ns` is weights and building; the part of compiling before the first
         token is its own."""
-        loaded = lab.load()
+        loaded = available.load_alone(lab, subject) if subject in self.peers else lab.load()
         began = time.perf_counter_ns()
         built = self.build(lab, loaded, [subject], lab.block, {})
         if not built:
