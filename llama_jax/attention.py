@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.config import ModelConfig
 from llama_jax.linear import linear
+from llama_jax.norm import Norm
 from llama_jax.plumbing.errors import UserError
 from llama_jax.taps import untapped
 
@@ -22,6 +23,8 @@ class Attention:
     o: jax.Array  # [D H*h]
     qkv_bias: jax.Array | None = None  # [(H+2K)*h]
     o_bias: jax.Array | None = None  # [D]
+    q_norm: Norm | None = None  # [h], of each head of the queries
+    k_norm: Norm | None = None  # [h], of each head of the keys
 
 
 @jax.tree_util.register_dataclass
@@ -30,9 +33,21 @@ class CallPositions:
     """Where in the sequence this call's tokens stand: computed once a step, read by every layer."""
 
     slot: jax.Array  # int32 scalar: the cache slot of the first of the T tokens
-    cos: jax.Array | None  # [B 1 T h/2]; None without rotary embedding
-    sin: jax.Array | None  # [B 1 T h/2]
+    cos: jax.Array | None  # [B 1 T r/2], of the first r numbers of a head; None where nothing is rotated
+    sin: jax.Array | None  # [B 1 T r/2]
     mask: jax.Array  # bool [B T S]: which cached positions each token may see
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What `attend` is composed of."""
+
+    head_dim: int
+    norm: Callable
+    rope: Callable
+    append: Callable  # one of `kvc.APPEND`
+    scale: float | None = None  # of the scores; None: head_dim ** -0.5
+    tap: Callable = untapped
 
 
 def attention_mask(config: ModelConfig, position_mask: Int[Array, "B W"]) -> Bool[Array, "B W"]:
@@ -56,24 +71,24 @@ def attend(
     where: CallPositions,
     entry,
     *,
-    head_dim: int,
-    rope: Callable,
-    append: Callable,
-    tap: Callable = untapped,
+    parts: Parts,
 ):
     """The attention block. `entry` is this layer's part of the KV cache; returns ([B T D], the entry with T more
     positions).
 
-    Keys are rotated before they are stored, so that a cached key is never rotated again.
+    Keys are normed and rotated before they are stored, so that a cached key is never rotated again.
     """
     with jax.named_scope("attend"):
-        heads = split_heads(linear(x, params.qkv, params.qkv_bias), head_dim)
-        kv_heads = (heads.shape[1] - params.o.shape[1] // head_dim) // 2
+        heads, tap = split_heads(linear(x, params.qkv, params.qkv_bias), parts.head_dim), parts.tap
+        kv_heads = (heads.shape[1] - params.o.shape[1] // parts.head_dim) // 2
         queries, keys, values = jnp.split(heads, (heads.shape[1] - 2 * kv_heads, heads.shape[1] - kv_heads), axis=1)
+        if params.q_norm is not None:
+            queries, keys = parts.norm(params.q_norm, queries), parts.norm(params.k_norm, keys)
         queries, keys, values = tap("q", queries), tap("k", keys), tap("v", values)
-        queries, keys = rope(queries, where.cos, where.sin), rope(keys, where.cos, where.sin)
-        keys, values, entry = append(entry, merge_rows(keys), merge_rows(values), where.slot)
-        mixed = scaled_dot_product(queries, keys, values, where.mask, tap)
+        if where.cos is not None:
+            queries, keys = parts.rope(queries, where.cos, where.sin), parts.rope(keys, where.cos, where.sin)
+        keys, values, entry = parts.append(entry, merge_rows(keys), merge_rows(values), where.slot)
+        mixed = scaled_dot_product(queries, keys, values, where.mask, tap, parts.scale)
         return linear(merge_heads(mixed), params.o, params.o_bias), entry
 
 
@@ -96,8 +111,9 @@ def scaled_dot_product(
     values: Float[Array, "N S h"],
     mask: Bool[Array, "B T S"],
     tap: Callable = untapped,
+    scale: float | None = None,
 ) -> Float[Array, "B H T h"]:
-    """softmax(queries keys^T / sqrt(h)) values with H/K query heads a key head, N = B K.
+    """softmax(queries keys^T scale) values with H/K query heads a key head, N = B K. scale: by default h ** -0.5.
 
     Scores and softmax are in float32, masked scores -inf.
     A query that may see nothing (a padding row) gets zeros, not NaN.
@@ -105,7 +121,8 @@ def scaled_dot_product(
     b, heads, t, h = queries.shape
     n, s = keys.shape[:2]
     grouped = queries.reshape(n, -1, h)
-    scores = jnp.einsum("nqh,nsh->nqs", grouped, keys, preferred_element_type=jnp.float32) * h**-0.5
+    scale = h**-0.5 if scale is None else scale
+    scores = jnp.einsum("nqh,nsh->nqs", grouped, keys, preferred_element_type=jnp.float32) * scale
     scores = jnp.where(mask[:, None, None], scores.reshape(b, n // b, -1, t, s), -jnp.inf)
     top = jnp.max(scores, axis=-1, keepdims=True)
     weights = jnp.exp(scores - jnp.where(jnp.isfinite(top), top, 0.0))

@@ -155,8 +155,6 @@ FAMILIES: dict[str, dict] = {  # model_type: the fields that tell it from Llama
     "llama": {},
     "qwen2": dict(model_type="qwen2", qkv_bias=True),
     "gpt2": dict(model_type="gpt2", norm="layer", positions="learned", hidden_act="gelu_new", qkv_bias=True, bias=True),
-}
-NEWER: dict[str, dict] = {  # families that the transformer and the readers do not have yet
     "qwen3": dict(model_type="qwen3", qk_norm=True),
     "gemma3": dict(model_type="gemma3", hidden_act="gelu_tanh", qk_norm=True, post_norms=True),
     "mistral": dict(model_type="mistral"),
@@ -194,6 +192,6 @@ SMALL = {  # family: what its checkpoints choose, at the size of `tiny`
 def tiny(family: str = "llama", **changes) -> ModelConfig:
     """A very small model of a family, for tests and experiments of a few milliseconds. Grouped-query attention but for
     GPT-2."""
-    own = (FAMILIES | NEWER)[family] | SMALL.get(family, {})
+    own = FAMILIES[family] | SMALL.get(family, {})
     small = ModelConfig(32, 64, 2, 4, 4 if family == "gpt2" else 2, 8, 97, 1e-5, 1e4, None, 256, True, **own)
     return replace(small, **changes)

@@ -21,8 +21,10 @@ class Embedding:
     positions: jax.Array | None = None  # [P D]; None where rotary embedding carries the position
 
 
-def embed(params: Embedding, ids: Int[Array, "B T"], positions: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-    """Look the rows of the embedding table up, and add those of the position table.
+def embed(
+    params: Embedding, ids: Int[Array, "B T"], positions: Int[Array, "B T"], *, scale: float = 1.0
+) -> Float[Array, "B T D"]:
+    """Look the rows of the embedding table up, times `scale` in their dtype, and add those of the position table.
 
     The barrier ties a narrow table to these ids: XLA:CPU would convert all of it to float32 before a loop over tokens.
     """
@@ -31,6 +33,7 @@ def embed(params: Embedding, ids: Int[Array, "B T"], positions: Int[Array, "B T"
         if isinstance(table, jax.Array) and narrow(table):
             table, ids = jax.lax.optimization_barrier((table, ids))
         x = table[ids]
+        x = x if scale == 1 else x * jnp.asarray(scale, x.dtype)
         return x if params.positions is None else x + params.positions[positions]
 
 
@@ -47,7 +50,7 @@ def forward(
         raise UserError(f"A {config.model_type} model adds learned positions; give embeddings.forward its positions=.")
     words = f"A token id is not in the vocabulary, 0 to {config.vocab_size - 1}; take the tokenizer of this model."
     known = jnp.all((ids >= 0) & (ids < config.vocab_size))
-    x = demanded(embed(embeddings, ids, positions), known, lambda: words)
+    x = demanded(embed(embeddings, ids, positions, scale=config.embedding_scale), known, lambda: words)
     if config.positions != "learned":
         return x
     last = config.max_position_embeddings - 1

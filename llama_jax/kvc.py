@@ -189,8 +189,11 @@ def keys_seen(cache: KVCache, t: int, policy: str) -> int:
     return keys.shape[-2] + (t if policy == "growing" else 0)
 
 
-def causal_mask(slots: Int[Array, " T"], pad: Int[Array, " B"], s: int) -> Bool[Array, "B T S"]:
-    """True where a token may look. Row of a sequence with pad 2 and T = S = 5:
+def causal_mask(
+    slots: Int[Array, " T"], pad: Int[Array, " B"], s: int, window: int | None = None
+) -> Bool[Array, "B T S"]:
+    """True where a token may look: back, no further than `window` slots, its own among them. Row of a sequence with pad
+    2 and T = S = 5:
 
     slot  0 1 2 3 4
     0     . . . . .      padding sees nothing
@@ -200,4 +203,5 @@ def causal_mask(slots: Int[Array, " T"], pad: Int[Array, " B"], s: int) -> Bool[
     4     . . x x x
     """
     keys = jnp.arange(s, dtype=jnp.int32)
-    return (keys[None, None, :] <= slots[None, :, None]) & (keys[None, None, :] >= pad[:, None, None])
+    seen = (keys[None, None, :] <= slots[None, :, None]) & (keys[None, None, :] >= pad[:, None, None])
+    return seen if window is None else seen & (keys[None, None, :] > slots[None, :, None] - window)

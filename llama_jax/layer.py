@@ -8,7 +8,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from llama_jax import attention, kvc, rope
 from llama_jax.attention import Attention, CallPositions
@@ -30,6 +29,8 @@ class Layer:
     attention: Attention
     ffn_norm: Norm
     ffn: FFN
+    attention_post_norm: Norm | None = None  # of what attention gives, before it is added
+    ffn_post_norm: Norm | None = None
 
 
 def layer(
@@ -47,8 +48,13 @@ def layer(
     with jax.named_scope("layer"):
         x = tap("resid_pre", x)
         mixed, entry = attend(params.attention, norm(params.attention_norm, x), where, entry)
+        if params.attention_post_norm is not None:
+            mixed = norm(params.attention_post_norm, mixed)
         x = tap("resid_mid", x + tap("attn_out", mixed))
-        return tap("resid_post", x + tap("mlp_out", ffn(params.ffn, norm(params.ffn_norm, x)))), entry
+        added = ffn(params.ffn, norm(params.ffn_norm, x))
+        if params.ffn_post_norm is not None:
+            added = norm(params.ffn_post_norm, added)
+        return tap("resid_post", x + tap("mlp_out", added)), entry
 
 
 def assembled(
@@ -62,8 +68,9 @@ def assembled(
 
     append: one of `kvc.APPEND`.
     """
-    rotate = place("rope", rope.rotate) if config.positions == "rope" else rope.unrotated
-    attend = partial(attention.attend, head_dim=config.head_dim, rope=rotate, append=append, tap=tap)
+    rotate = place("rope", rope.rotate)
+    parts = attention.Parts(config.head_dim, norm, rotate, append, config.attention_scale, tap)
+    attend = partial(attention.attend, parts=parts)
     ffn = place("ffn", FFNS[config.hidden_act])
     return place("layer", partial(layer, norm=norm, attend=place("attend", attend), ffn=ffn, tap=tap))
 
@@ -78,12 +85,13 @@ def forward(
 ) -> tuple[Float[Array, "B T D"], LayerCache]:
     """One layer of a step that a person composes: (x, the layer's cache with T more positions).
 
-    rotation: `model.create(config).rope`. mask: from `attention.attention_mask`.
+    rotation: `model.create(config).rope`, or `rope.create(config, i)` of layer i where layers differ. mask: from
+    `attention.attention_mask`.
     Raises UserError for a mask or a cache that does not fit, and for a full cache. Inside `jax.jit` nobody can see how
     full a cache is: what is past its last slot is NaN there.
     """
     if rotation is None:
-        raise UserError("There is no rope; model.create(config) makes it.")
+        raise UserError("There is no rope; model.create(config) makes it, rope.create(config, i) where layers differ.")
     check(config, mask, x, layer_cache)
     slot, (t, slots) = layer_cache.length, (x.shape[1], layer_cache.entry[0].shape[1])
     words = "The cache has {} slots, {} of them in use; create it with slots={} or more."
@@ -123,8 +131,10 @@ def call_positions(rotation: Rope, mask: Bool[Array, "B W"], slot, t: int, slots
     real = jnp.pad(mask, ((0, 0), (0, slots - mask.shape[1])), constant_values=True)
     queries = slot + jnp.arange(t, dtype=jnp.int32)
     seen = (jnp.arange(slots) <= queries[:, None]) & real[:, None]
-    if rotation.inverse is None:
+    if rotation.inverse is None and rotation.window is None:
         return CallPositions(slot, None, None, seen)
     counted = jnp.maximum(jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1, 0)
     positions = jax.lax.dynamic_slice_in_dim(counted, slot, t, axis=1)
-    return CallPositions(slot, *rope.angles(positions, np.asarray(rotation.inverse, np.float32)), seen)
+    if rotation.window is not None:
+        seen = seen & (counted[:, None] > positions[..., None] - rotation.window)
+    return CallPositions(slot, *rope.turned(rotation, positions), seen)

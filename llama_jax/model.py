@@ -41,8 +41,8 @@ class Model:
 
 def create(config: ModelConfig, params: Model | None = None, dtype: str | None = None) -> Model:
     """A model's weights for a step that a person composes of its parts: with `rope`, and with a matrix in the head also
-    where it is the embedding's. params: weights that are loaded already; else they are read from where `config` was, in
-    `dtype` (float32).
+    where it is the embedding's. `rope` is None where layers differ in it: `rope.create(config, i)` makes layer i's.
+    params: weights that are loaded already; else they are read from where `config` was, in `dtype` (float32).
 
     Raises UserError where `config` says nothing of weights, as `checkpoint.load` does, for layers that are stacked, for
     weights of another shape than the configuration's, and for a dtype of weights that are loaded already.
@@ -63,14 +63,16 @@ def create(config: ModelConfig, params: Model | None = None, dtype: str | None =
             f"These weights have {depth} layers of width {width} and {vocabulary} tokens, the configuration"
             f" {config.num_hidden_layers} of {config.hidden_size} and {config.vocab_size}; give those of this model."
         )
-    return replace(params, head=replace(params.head, weight=params.vocabulary), rope=rope.create(config))
+    ropes, _ = rope.of_layers(config)
+    alike = ropes[0] if len(ropes) == 1 else None
+    return replace(params, head=replace(params.head, weight=params.vocabulary), rope=alike)
 
 
 @dataclass(frozen=True)
 class Parts:
     """The functions that `transform` is composed of, each jitted or not, and what is known before any token."""
 
-    inverse: np.ndarray | None  # rotary frequencies [h/2]; None for a model with learned positions
+    ropes: tuple[Rope, ...]  # those that differ; `layers` knows which of them each layer has
     policy: str  # of the KV cache, one of `kvc.POLICIES`
     embed: Callable
     layers: Callable  # `unrolled` or `scanned`
@@ -83,33 +85,48 @@ def transform(model: Model, ids: Int[Array, "B T"], cache: KVCache, *, parts: Pa
     ids, slot, last, opened = kvc.open_call(cache, ids)
     slots = slot + jnp.arange(ids.shape[1], dtype=jnp.int32)
     positions = jnp.maximum(slots[None, :] - cache.pad[:, None], 0)
-    mask = kvc.causal_mask(slots, cache.pad, kvc.keys_seen(cache, ids.shape[1], parts.policy))
-    rotation = (None, None) if parts.inverse is None else rope.angles(positions, parts.inverse)
-    where = CallPositions(slot, *rotation, mask)
-    x, entries = parts.layers(model.layers, parts.embed(model.embeddings, ids, positions), where, opened.entries)
+    seen, wheres = kvc.keys_seen(cache, ids.shape[1], parts.policy), []
+    for each in parts.ropes:
+        mask = kvc.causal_mask(slots, cache.pad, seen, each.window)
+        wheres.append(CallPositions(slot, *rope.turned(each, positions), mask))
+    x, entries = parts.layers(model.layers, parts.embed(model.embeddings, ids, positions), wheres, opened.entries)
     if not every:
         x = jax.lax.dynamic_slice_in_dim(x, last, 1, axis=1)
     logits = parts.head(model.head, model.vocabulary, x)
     return logits if every else logits[:, 0], replace(opened, entries=entries, length=cache.length + t)
 
 
-def unrolled(layers: tuple[Layer, ...], x, where: CallPositions, entries, *, layer: Callable):
-    """Run the layers one after the other, each its own code."""
+def unrolled(
+    layers: tuple[Layer, ...], x, wheres: list[CallPositions], entries, *, layer: Callable, kinds: tuple[int, ...]
+):
+    """Run the layers one after the other, each its own code. kinds: which of `wheres` each layer has."""
     done = []
     for i, params in enumerate(layers):
-        x, entry = layer(params, x, where, None if entries is None else entries[i])
+        x, entry = layer(params, x, wheres[kinds[i]], None if entries is None else entries[i])
         done.append(entry)
     return x, None if entries is None else tuple(done)
 
 
-def scanned(layers: Layer, x, where: CallPositions, entries, *, layer: Callable):
-    """Run the layers as one `lax.scan` over stacked weights: one body to compile, however deep the model."""
+def scanned(layers: Layer, x, wheres: list[CallPositions], entries, *, layer: Callable, kinds: tuple[int, ...]):
+    """Run the layers as one `lax.scan` over stacked weights: one body to compile, however deep the model. Where layers
+    differ in their positions, each reads its own from a stack; one that rotates nothing, by an angle of 0."""
+    if len(wheres) == 1:
 
-    def body(x, layer_and_entry):
-        params, entry = layer_and_entry
-        return layer(params, x, where, entry)
+        def body(x, layer_and_entry):
+            params, entry = layer_and_entry
+            return layer(params, x, wheres[0], entry)
 
-    return jax.lax.scan(body, x, (layers, entries))
+        return jax.lax.scan(body, x, (layers, entries))
+    cos, sin = next((where.cos, where.sin) for where in wheres if where.cos is not None)
+    still = dict(cos=jnp.ones_like(cos), sin=jnp.zeros_like(sin))
+    full = [replace(where, **still) if where.cos is None else where for where in wheres]
+    stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *full)
+
+    def its_own(x, layer_and_entry):
+        params, entry, kind = layer_and_entry
+        return layer(params, x, jax.tree.map(lambda parts: parts[kind], stacked), entry)
+
+    return jax.lax.scan(its_own, x, (layers, entries, jnp.asarray(kinds, jnp.int32)))
 
 
 LAYERS = {"unrolled": unrolled, "scan": scanned}

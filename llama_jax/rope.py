@@ -16,22 +16,40 @@ from llama_jax.config import ModelConfig, RopeScaling
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Rope:
-    """Angular frequencies in radians a position, [h/2], scaling applied; None for a model with learned positions. Part
-    of the program, as the configuration is."""
+    """How a layer rotates queries and keys, and how far back it looks. Part of the program, as the configuration is.
+
+    inverse: angular frequencies in radians a position, [r/2] for the first r numbers of a head, scaling applied; None
+    where nothing is rotated. scale: of what is rotated. window: the positions that are seen, the token's own among
+    them; None: all before it.
+    """
 
     inverse: tuple[float, ...] | None
+    scale: float = 1.0
+    window: int | None = None
 
 
-def create(config: ModelConfig) -> Rope:
-    """What `layer.forward` rotates by."""
-    return Rope(tuple(frequencies(config).tolist()) if config.positions == "rope" else None)
+def create(config: ModelConfig, layer: int = 0) -> Rope:
+    """What `layer.forward` rotates a layer by."""
+    local = layer in config.local_layers
+    rotated = config.positions == "rope" and layer not in config.unrotated_layers
+    inverse = tuple(frequencies(config, local).tolist()) if rotated else None
+    return Rope(inverse, config.rotary_scale, config.window if local else None)
 
 
-def frequencies(config: ModelConfig) -> np.ndarray:
-    """Angular frequencies in radians a position, float32 [h/2], scaling applied."""
-    half = np.arange(0, config.head_dim, 2, dtype=np.float64) / config.head_dim
-    inverse = 1.0 / (config.rope_theta**half)
-    if config.rope_scaling is not None:
+def of_layers(config: ModelConfig) -> tuple[tuple[Rope, ...], tuple[int, ...]]:
+    """The ropes that differ, and which of them each layer has."""
+    each = [create(config, layer) for layer in range(config.num_hidden_layers)]
+    ropes = tuple(dict.fromkeys(each))
+    return ropes, tuple(map(ropes.index, each))
+
+
+def frequencies(config: ModelConfig, local: bool = False) -> np.ndarray:
+    """Angular frequencies in radians a position, float32 [r/2], scaling applied; those of local layers."""
+    size = config.rotary_dim or config.head_dim
+    half = np.arange(0, size, 2, dtype=np.float64) / size
+    own = config.local_rope_theta if local else None
+    inverse = 1.0 / ((own or config.rope_theta) ** half)
+    if config.rope_scaling is not None and not own:
         inverse = scale(inverse, config.rope_scaling)
     return inverse.astype(np.float32)
 
@@ -55,15 +73,21 @@ def angles(positions: Int[Array, "B T"], inverse: Float[np.ndarray, " h2"]) -> t
     return jnp.cos(theta), jnp.sin(theta)
 
 
-def unrotated(x: Float[Array, "B N T h"], cos: None, sin: None) -> Float[Array, "B N T h"]:
-    """In the place of `rotate` for a model whose positions are learned: queries and keys stay as they are."""
-    return x
+def turned(rope: Rope, positions: Int[Array, "B T"]) -> tuple[jax.Array | None, jax.Array | None]:
+    """As `angles`, of a layer's rope, scale applied; (None, None) where nothing is rotated."""
+    if rope.inverse is None:
+        return None, None
+    cos, sin = angles(positions, np.asarray(rope.inverse, np.float32))
+    return (cos, sin) if rope.scale == 1 else (cos * rope.scale, sin * rope.scale)
 
 
 def rotate(
-    x: Float[Array, "B N T h"], cos: Float[Array, "B 1 T h2"], sin: Float[Array, "B 1 T h2"]
+    x: Float[Array, "B N T h"], cos: Float[Array, "B 1 T r2"], sin: Float[Array, "B 1 T r2"]
 ) -> Float[Array, "B N T h"]:
-    """Rotate the pairs (x[i], x[i + h/2]) by their position's angle."""
+    """Rotate the pairs (x[i], x[i + r/2]) by their position's angle; what is behind the first r numbers stays."""
     with jax.named_scope("rope"):
-        left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-        return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1).astype(x.dtype)
+        rest = [x[..., 2 * cos.shape[-1] :]] if 2 * cos.shape[-1] < x.shape[-1] else []
+        turning = x[..., : 2 * cos.shape[-1]] if rest else x
+        left, right = jnp.split(turning.astype(jnp.float32), 2, axis=-1)
+        pair = [left * cos - right * sin, right * cos + left * sin]
+        return jnp.concatenate([*pair, *rest], axis=-1).astype(x.dtype)

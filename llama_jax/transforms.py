@@ -141,11 +141,13 @@ def tree(
     """
     normalise = place("norm", norm.normaliser(config))
     block = layer.assembled(config, normalise, kvc.APPEND[placement.cache], place, tap)
+    ropes, kinds = rope.of_layers(config)
+    scale = config.embedding_scale
     parts = model.Parts(
-        inverse=rope.frequencies(config) if config.positions == "rope" else None,
+        ropes=ropes,
         policy=placement.cache,
-        embed=place("embed", embeddings.embed),
-        layers=partial(model.LAYERS[placement.layers], layer=block),
+        embed=place("embed", embeddings.embed if scale == 1 else partial(embeddings.embed, scale=scale)),
+        layers=partial(model.LAYERS[placement.layers], layer=block, kinds=kinds),
         head=place("head", partial(head.head, norm=normalise)),
     )
     return place("transform", partial(model.transform, parts=parts)), partial(model.transform, parts=parts, every=True)

@@ -1,17 +1,33 @@
-"""GPT-2 and Qwen2 in the one transformer: parity with transformers, every way in and out, every placement and cache."""
+"""Families in the one transformer: parity with transformers, every way in and out, every placement and cache."""
 
 import shutil
+from dataclasses import replace
 
 import gguf
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    Phi3Config,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    SmolLM3Config,
+)
 
 from llama_jax import checkpoint, config, generate
 from llama_jax.checkpoint import random
+from llama_jax.checkpoint.gguf import rotated_heads
 from llama_jax.checkpoint.tensors import named
+from llama_jax.checkpoint.writer import rotated
 from llama_jax.placement import LADDER, parse
 from llama_jax.plumbing.errors import UserError
 from tests.checkpoint.test_gguf import add_vocabulary, begun, finish
@@ -39,13 +55,60 @@ def qwen2(**changes):
     return Qwen2ForCausalLM(Qwen2Config(**LLAMA_SHAPE | changes))
 
 
+# Odd sizes: heads that do not make up the width, an odd number of layers.
+ODD = LLAMA_SHAPE | dict(hidden_size=36, intermediate_size=50, num_hidden_layers=3, head_dim=10, pad_token_id=None)
+UNTIED = dict(tie_word_embeddings=False)
+LONG = dict(rope_type="longrope", short_factor=[1.0, 1.5, 4.0], long_factor=[9.0] * 3, rope_theta=1e4)
+
+
+def newer(kind, **changes):
+    """Of another family, by its configuration's class; eager attention is transformers' reference."""
+    return AutoModelForCausalLM.from_config(kind(**ODD | changes), attn_implementation="eager")
+
+
+def phi3(**changes):
+    """Its heads make up the width."""
+    return newer(Phi3Config, hidden_size=32, head_dim=8, **dict(sliding_window=None) | changes)
+
+
+def longrope(**changes):
+    long = LONG | dict(original_max_position_embeddings=64, partial_rotary_factor=0.75)
+    return phi3(original_max_position_embeddings=64, rope_parameters=long, **changes)
+
+
 MODELS = {
     "gpt2": gpt2,
     "gpt2, wide feed-forward": lambda: gpt2(n_inner=80),
     "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
     "qwen2": qwen2,
     "qwen2, untied": lambda: qwen2(tie_word_embeddings=False),
+    "llama, biases": lambda: newer(LlamaConfig, attention_bias=True),
+    "qwen3": lambda: newer(Qwen3Config, **UNTIED),
+    "qwen3, biases": lambda: newer(Qwen3Config, attention_bias=True),
+    "mistral": lambda: newer(MistralConfig, sliding_window=7),
+    "mistral, whole": lambda: newer(MistralConfig, sliding_window=None, **UNTIED),
+    "smollm3": lambda: newer(SmolLM3Config, num_hidden_layers=5, hidden_size=32),
+    "smollm3, listed": lambda: newer(SmolLM3Config, no_rope_layers=[0, 1, 0], hidden_size=32, **UNTIED),
+    "phi3": lambda: phi3(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75)),
+    "phi3, window": lambda: phi3(sliding_window=7, **UNTIED),
+    "phi3, longrope": longrope,
+    "gemma3": lambda: newer(Gemma3TextConfig, num_hidden_layers=7, sliding_window=7, query_pre_attn_scalar=10),
+    "gemma3, untied": lambda: newer(
+        Gemma3TextConfig,
+        layer_types=["full_attention", "sliding_attention"],
+        num_hidden_layers=2,
+        sliding_window=3,
+        query_pre_attn_scalar=12,
+        rope_parameters=dict(
+            full_attention=dict(rope_type="linear", factor=8.0, rope_theta=1e6),
+            sliding_attention=dict(rope_type="default", rope_theta=1e4),
+        ),
+        **UNTIED,
+    ),
 }
+# what a GGUF file cannot say; one of Mistral's is of Llama's architecture
+NOT_IN_GGUF = ("gpt2, wide feed-forward", "smollm3, listed", "gemma3, untied", "qwen3, biases")
+IN_GGUF = [name for name in MODELS if name not in NOT_IN_GGUF and not name.startswith("mistral")]
 
 
 def made(name):
@@ -124,10 +187,10 @@ def test_flax_and_back_is_bit_exact(family):
     tree = checkpoint.to_flax(cfg, params)
     assert same(checkpoint.from_flax(cfg, {"params": tree}), params)
     if family == "gpt2":
-        up, norm = tree["transformer"]["h"]["1"]["mlp"]["c_fc"], tree["transformer"]["ln_f"]
+        down, norm = tree["transformer"]["h"]["1"]["mlp"]["c_proj"], tree["transformer"]["ln_f"]
     else:
-        up, norm = tree["model"]["layers"]["1"]["mlp"]["up_proj"], tree["model"]["norm"]
-    assert up["kernel"].shape == (cfg.hidden_size, cfg.intermediate_size)  # [in, out], as nn.Dense has it
+        down, norm = tree["model"]["layers"]["1"]["mlp"]["down_proj"], tree["model"]["norm"]
+    assert down["kernel"].shape == (cfg.intermediate_size, cfg.hidden_size)  # [in, out], as nn.Dense has it
     assert norm["scale"].shape == (cfg.hidden_size,)
     norm["extra"] = norm["scale"]
     with pytest.raises(UserError, match="extra"):
@@ -193,18 +256,36 @@ def test_a_gguf_of_gpt2_that_repeats_the_table_as_its_head_is_tied(written):
 
 
 def write_gguf(path, cfg, tensors):
-    """A GGUF file as llama.cpp's converter lays these architectures out: all products [out, in], no rotary
-    permutation."""
+    """A GGUF file as llama.cpp's converter lays these architectures out: all products [out, in]."""
     w, pre = begun(path, cfg, cfg.model_type), "gpt-2" if cfg.model_type == "gpt2" else "qwen2"
+    describe(w, cfg)
     tokens = [*(chr(256 + i) for i in range(cfg.vocab_size - 1)), "Āā"]
     add_vocabulary(w, pre, tokens, [1] * cfg.vocab_size, ["Ā ā"])  # llama.cpp wants a merge
-    kind = gguf.MODEL_ARCH.GPT2 if cfg.model_type == "gpt2" else gguf.MODEL_ARCH.QWEN2
-    table = gguf.get_tensor_name_map(kind, cfg.num_hidden_layers)  # the converter's own table of names
+    # the converter's own table of names
+    table = gguf.get_tensor_name_map(gguf.MODEL_ARCH[cfg.model_type.upper()], cfg.num_hidden_layers)
     for name, values in tensors.items():
         conv = cfg.model_type == "gpt2" and name.endswith(("c_attn.weight", "c_proj.weight", "c_fc.weight"))
         values = values.T if conv else values
-        w.add_tensor(table.get_name(name, try_suffixes=(".weight", ".bias")), np.ascontiguousarray(values))
+        short = table.get_name(name, try_suffixes=(".weight", ".bias"))
+        w.add_tensor(short, np.ascontiguousarray(rotated(values, rotated_heads(short, cfg))))
     finish(w)
+
+
+def describe(w, cfg):
+    """What the converter says of the newer families."""
+    if cfg.model_type in ("gpt2", "qwen2"):
+        return
+    w.add_key_length(cfg.head_dim)
+    w.add_value_length(cfg.head_dim)
+    w.add_rope_dimension_count(cfg.rotary_dim or cfg.head_dim)
+    if cfg.window:
+        w.add_sliding_window(cfg.window)
+    if cfg.rotary_scale != 1:
+        w.add_rope_scaling_attn_factors(cfg.rotary_scale)
+        w.add_rope_scaling_orig_ctx_len(cfg.max_position_embeddings)
+        short = np.asarray(cfg.rope_scaling.factors, np.float32)
+        w.add_tensor("rope_factors_long.weight", 2 * short)
+        w.add_tensor("rope_factors_short.weight", short)
 
 
 @pytest.fixture
@@ -220,15 +301,17 @@ def written(tmp_path, monkeypatch):
     return write
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt2, untied", "qwen2", "qwen2, untied"])
+@pytest.mark.parametrize("name", IN_GGUF)
 def test_gguf_of_these_architectures(written, name):
     cfg, params, path = written(name)
     loaded = checkpoint.load(str(path))
-    assert loaded.config == cfg
+    scale = loaded.config.rotary_scale
+    assert replace(loaded.config, rotary_scale=cfg.rotary_scale) == cfg
+    assert scale == pytest.approx(cfg.rotary_scale, rel=1e-6)  # float32 there
     assert same(loaded.params, params)
 
 
-@pytest.fixture(scope="module", params=["qwen2", "gpt2"])
+@pytest.fixture(scope="module", params=[family for family in config.FAMILIES if family != "llama"])
 def family(request):
     """(configuration, weights, prompts, an engine, its answers)."""
     cfg = config.tiny(request.param)
@@ -266,7 +349,7 @@ def test_random_biases_are_not_ones():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gpt2", "qwen2"])
+@pytest.mark.parametrize("name", ["gpt2", "qwen2", "qwen3", "gemma3"])
 def test_transformers_reads_the_same_gguf_the_same_way(written, name):
     from transformers import AutoModelForCausalLM
 

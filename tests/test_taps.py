@@ -70,8 +70,9 @@ def run(tap):
     mask = jnp.tile(jnp.tril(jnp.ones((5, 5), bool)), (2, 1, 1))
     where = CallPositions(jnp.int32(0), *rope.angles(positions, rope.frequencies(cfg)), mask)
     x = jax.random.normal(jax.random.key(0), (2, 5, cfg.hidden_size))
-    attend = partial(attention.attend, head_dim=cfg.head_dim, rope=rope.rotate, append=kvc.append_none, tap=tap)
     normalise = partial(norm.rms_norm, eps=cfg.norm_eps)
+    parts = attention.Parts(cfg.head_dim, normalise, rope.rotate, kvc.append_none, tap=tap)
+    attend = partial(attention.attend, parts=parts)
     out, _ = layer.layer(build(cfg).layers[0], x, where, None, norm=normalise, attend=attend, ffn=ffn.gated, tap=tap)
     return np.asarray(x), np.asarray(out)
 

@@ -5,7 +5,6 @@ Each has names of its own for the same fields (`shape`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
@@ -101,13 +100,22 @@ class Shape(Declared):
             raise ValueError(f"{heads} heads cannot share a width of {self.hidden_size} evenly")
         return self
 
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
     def config(self, family: str, rope_scaling: RopeScaling | None = None) -> ModelConfig:
-        fields = self.model_dump() | dict(
+        fields = {name: getattr(self, name) for name in type(self).model_fields if name in Rotary.model_fields} | dict(
             intermediate_size=self.intermediate_size or 4 * self.hidden_size,
             num_key_value_heads=self.num_key_value_heads or self.num_attention_heads,
-            head_dim=self.head_dim or self.hidden_size // self.num_attention_heads,
+            head_dim=self.head_size,
+            rope_scaling=rope_scaling,
         )
-        return ModelConfig(**fields, rope_scaling=rope_scaling, **FAMILIES[family])
+        return ModelConfig(**FAMILIES[family] | fields | self.features())
+
+    def features(self) -> dict:
+        """Fields of a ModelConfig that a checkpoint of this family chooses beside its sizes."""
+        return {}
 
 
 class Rotary(Shape):
@@ -115,8 +123,8 @@ class Rotary(Shape):
 
     @model_validator(mode="after")
     def pairs(self) -> Rotary:
-        if (size := self.head_dim or self.hidden_size // self.num_attention_heads) % 2:
-            raise ValueError(f"rotary positions turn pairs of numbers, and a head has {size}")
+        if self.head_size % 2:
+            raise ValueError(f"rotary positions turn pairs of numbers, and a head has {self.head_size}")
         return self
 
 
@@ -124,13 +132,3 @@ class Learned(Shape):
     """GPT-2's, whose feed-forward network is by default four times as wide as the rest."""
 
     intermediate_size: Size | None = None
-
-
-def shape(family: str, names: Mapping[str, str] | None = None) -> type[Shape]:
-    """What a family's configuration declares, under another format's names: field → name; others stay."""
-    base = Learned if FAMILIES[family].get("positions") == "learned" else Rotary
-
-    class Named(base, alias_generator=lambda field: (names or {}).get(field, field)):
-        pass
-
-    return Named

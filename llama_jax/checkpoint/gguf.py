@@ -19,7 +19,7 @@ from typing import Annotated
 from gguf import GGMLQuantizationType
 from pydantic import Field
 
-from llama_jax.checkpoint import declared, keys, split
+from llama_jax.checkpoint import declared, features, keys, split
 from llama_jax.checkpoint.header import Header
 from llama_jax.checkpoint.raw import SUPPORTED, Raw
 from llama_jax.checkpoint.source import Source, Tensor, hash_files, hashed_later, identity, with_head
@@ -40,19 +40,38 @@ KEYS = {  # field of a ModelConfig: GGUF's key behind the architecture
     "norm_eps": "attention.layer_norm_rms_epsilon",
     "rope_theta": "rope.freq_base",
     "max_position_embeddings": "context_length",
+    "window": "attention.sliding_window",
+    "period": "attention.sliding_window_pattern",
+    "local_rope_theta": "rope.freq_base_swa",
+    "rotary_dim": "rope.dimension_count",
+    "original_max_position_embeddings": "rope.scaling.original_context_length",
+    "attention_factor": "rope.scaling.attn_factor",
 }
+ARCHITECTURES = [family for family in FAMILIES if family != "mistral"]  # whose files are of the architecture llama
 GLOBAL_NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 LAYER_NAMES = {
     "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj",
     "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "ffn_norm": "post_attention_layernorm",
     "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+    "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
 }  # fmt: skip
+OWN_NAMES = {  # of an architecture, in a layer
+    "gemma3": {
+        "ffn_norm": "pre_feedforward_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "post_ffw_norm": "post_feedforward_layernorm",
+    },
+    "phi3": {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"},
+}
 GPT2_NAMES = {
     "token_embd": "transformer.wte", "position_embd": "transformer.wpe", "output_norm": "transformer.ln_f",
     "attn_norm": "ln_1", "attn_qkv": "attn.c_attn", "attn_output": "attn.c_proj", "ffn_norm": "ln_2",
     "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj", "output": "lm_head",
 }  # fmt: skip
-FREQUENCIES = "rope_freqs.weight"  # Llama 3's divisors, which are part of the configuration here
+# divisors of frequencies, which are part of the configuration here: Llama 3's; Phi-3's for its own and a longer context
+FREQUENCIES, SHORT, LONG = "rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight"
+DIVISORS = {"llama": (FREQUENCIES,), "phi3": (SHORT, LONG)}
+INTERLEAVED = ("llama", "smollm3")  # whose queries and keys have their rotary pairs side by side
 # GPT-2's, [in, out] in Hugging Face
 CONV1D = ("attn_qkv.weight", "attn_output.weight", "ffn_up.weight", "ffn_down.weight")
 
@@ -83,7 +102,7 @@ def open_file(path: Path) -> Source:
     config = read_config(path, header, homes)
     tensors = {}
     for name, place in header.tensors.items():
-        if name == FREQUENCIES and config.model_type == "llama":
+        if name in DIVISORS.get(config.model_type, ()):
             continue
         heads = rotated_heads(name, config)
         raw = Raw(homes[name], name, place, place.shape[0] // heads if heads else 0)
@@ -117,18 +136,19 @@ def hugging_face_name(name: str, architecture: str = "llama") -> str:
     if stem.startswith("blk.") and stem.count(".") > 1:
         _, layer, part = stem.split(".", 2)
         layers, known = ("transformer.h", GPT2_NAMES) if gpt2 else ("model.layers", LAYER_NAMES)
+        known = known | OWN_NAMES.get(architecture, {})
         return f"{layers}.{layer}.{known.get(part, part)}.{suffix}"
     return f"{(GPT2_NAMES if gpt2 else GLOBAL_NAMES).get(stem, stem)}.{suffix}"
 
 
 def rotated_heads(name: str, config: ModelConfig) -> int:
-    """Heads of a Llama query or key weight, whose rows GGUF stores in interleaved rotary pairs; 0 for every other
+    """Heads of a query's or key's weight or bias whose rows GGUF stores in interleaved rotary pairs; 0 for every other
     tensor."""
-    if config.model_type != "llama":
+    if config.model_type not in INTERLEAVED:
         return 0
-    if name.endswith("attn_q.weight"):
+    if name.endswith(("attn_q.weight", "attn_q.bias")):
         return config.num_attention_heads
-    return config.num_key_value_heads if name.endswith("attn_k.weight") else 0
+    return config.num_key_value_heads if name.endswith(("attn_k.weight", "attn_k.bias")) else 0
 
 
 class Hashed(boundary.Declared):
@@ -158,18 +178,22 @@ def read_config(path: Path, header: Header, homes: Mapping[str, Path]) -> ModelC
     """ModelConfig from the metadata (`llama.*`, `qwen2.*` or `gpt2.*`) and the tensors' table. homes: the file of each
     tensor. Raises UserError for a key that would change what the model computes and is not supported."""
     fields, tensors = header.metadata, header.tensors
-    if (kind := fields.get("general.architecture")) not in tuple(FAMILIES):
-        raise UserError(
-            f"{path}: architecture {boundary.shown(kind)} is not supported; this project reads {', '.join(FAMILIES)}."
-        )
+    if (kind := fields.get("general.architecture")) not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise UserError(f"{path}: architecture {boundary.shown(kind)} is not supported; this project reads {known}.")
     if "token_embd.weight" not in tensors:
         raise UserError(f"{path}: tensor token_embd.weight is missing; the file is incomplete.")
     given = dict(
         vocab_size=tensors["token_embd.weight"].shape[0],
         # some converters write GPT-2's tied table twice
         tie_word_embeddings=kind == "gpt2" or "output.weight" not in tensors,
+        attention_bias=kind == "llama" and "blk.0.attn_output.bias" in tensors,
     )
-    form = declared.shape(kind, {field: f"{kind}.{key}" for field, key in architecture_keys(kind).items()})
+    if kind == "phi3" and SHORT in tensors:
+        divisors = Raw(homes[SHORT], SHORT, tensors[SHORT]).values().tolist()
+        given["short_factor"] = divisors
+        fields = {"phi3.rope.scaling.attn_factor": 1.0} | fields
+    form = features.shape(kind, {field: f"{kind}.{key}" for field, key in architecture_keys(kind).items()})
     config = boundary.read(form, fields | given, f"{path}: the GGUF header").config(kind)
     known = read_keys(kind)
     for key, value in fields.items():
@@ -180,12 +204,12 @@ def read_config(path: Path, header: Header, homes: Mapping[str, Path]) -> ModelC
             )
     epsilon = float(f"{config.norm_eps:.6g}")  # 9.999999747e-06 is float32's 1e-5
     scaling = read_scaling(path, header, config, homes) if config.positions == "rope" else None
-    return replace(config, norm_eps=epsilon, rope_scaling=scaling)
+    return replace(config, norm_eps=epsilon, rope_scaling=scaling or config.rope_scaling)
 
 
 def architecture_keys(family: str) -> dict[str, str]:
     """Field of a ModelConfig: GGUF's key behind the architecture."""
-    fields = declared.shape(family).model_fields
+    fields = features.shape(family).model_fields
     names = KEYS | ({"norm_eps": "attention.layer_norm_epsilon"} if family == "gpt2" else {})
     return {field: name for field, name in names.items() if field in fields}
 

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from llama_jax.checkpoint import keys
 from llama_jax.checkpoint.source import Source, Tensor, check_finite, hash_files, hashed_later, with_head
-from llama_jax.config import ModelConfig, RopeScaling
+from llama_jax.config import FAMILIES, ModelConfig
 from llama_jax.plumbing.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def read_object(path: Path) -> dict:
         raise UserError(f"{path.parent}: no {path.name} in this folder; it is not a Hugging Face model.") from None
 
 
+MODEL_TYPES = {"gemma3": "gemma3_text"}  # family: its name in config.json, where that is another one
+KNOWN = {MODEL_TYPES.get(family, family): family for family in FAMILIES}
 CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # computed here from the configuration
 
 
@@ -77,6 +80,8 @@ def canonical(config: ModelConfig, tensors: dict) -> dict:
     """Tensors under the full names of the model with its head, without those that hold no weights: the hub's GPT-2
     leaves the prefix out, and stores its causal mask; old Llamas store their rotary frequencies."""
     weights = {name: t for name, t in tensors.items() if not name.endswith(CONSTANTS)}
+    if config.model_type == "gemma3":
+        return {name: above_one(t) if "norm" in name else t for name, t in weights.items()}
     if config.model_type != "gpt2":
         return weights
     return {
@@ -85,9 +90,26 @@ def canonical(config: ModelConfig, tensors: dict) -> dict:
     }
 
 
+def above_one(tensor: Tensor) -> Tensor:
+    """A norm of Gemma, whose weights are stored less 1."""
+    return replace(tensor, read=lambda: np.asarray(tensor.read(), np.float32) + 1)
+
+
+ROOT = {"norm_eps": "rms_norm_eps"}
 NAMES = {  # field of a ModelConfig: its name in config.json
-    "llama": {"norm_eps": "rms_norm_eps"},
-    "qwen2": {"norm_eps": "rms_norm_eps"},
+    "llama": ROOT,
+    "qwen2": ROOT,
+    "qwen3": ROOT,
+    "smollm3": ROOT,
+    "mistral": ROOT | {"window": "sliding_window"},
+    "phi3": ROOT | {"window": "sliding_window", "rotary_dim": "-"},  # "-": no name here
+    "gemma3": ROOT
+    | {
+        "window": "sliding_window",
+        "period": "sliding_window_pattern",
+        "local_rope_theta": "rope_local_base_freq",
+        "attention_scalar": "query_pre_attn_scalar",
+    },
     "gpt2": {
         "hidden_size": "n_embd",
         "intermediate_size": "n_inner",
@@ -101,20 +123,28 @@ DEFAULTS = {  # what a config.json may leave out
     "llama": dict(rms_norm_eps=1e-6, max_position_embeddings=2048),
     "qwen2": dict(rms_norm_eps=1e-6, max_position_embeddings=32768),
     "gpt2": dict(layer_norm_epsilon=1e-5, n_positions=1024, tie_word_embeddings=True),
-}
+    "qwen3": dict(rms_norm_eps=1e-6, max_position_embeddings=32768, head_dim=128),
+    "mistral": dict(rms_norm_eps=1e-6, max_position_embeddings=131072, sliding_window=4096),
+    "smollm3": dict(rms_norm_eps=1e-6, max_position_embeddings=32768, tie_word_embeddings=True,
+                    rope_theta=2e6),
+    "phi3": dict(rms_norm_eps=1e-5, max_position_embeddings=4096, original_max_position_embeddings=4096),
+    "gemma3": dict(rms_norm_eps=1e-6, max_position_embeddings=131072, head_dim=256,
+                   tie_word_embeddings=True, rope_theta=1e6, sliding_window=4096, query_pre_attn_scalar=256),
+}  # fmt: skip
 
 
 def read_config(folder: Path | str, raw: dict) -> ModelConfig:
     """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters). Raises
     UserError for a family that is not known, for a setting that would change what the model computes and is not
     supported, and for one that is given twice and differs."""
-    from llama_jax.checkpoint import declared  # here: as above
+    from llama_jax.checkpoint import features, ropes  # here: as above
     from llama_jax.plumbing import boundary
 
-    if (kind := raw.get("model_type")) not in tuple(NAMES):
+    if (kind := raw.get("model_type")) not in tuple(KNOWN):
         raise UserError(
-            f"{folder}: model_type {boundary.shown(kind)} is not supported; this project reads {', '.join(NAMES)}."
+            f"{folder}: model_type {boundary.shown(kind)} is not supported; this project reads {', '.join(KNOWN)}."
         )
+    kind, (raw, apart) = KNOWN[kind], ropes.taken_apart(f"{folder}: config.json", KNOWN[kind], raw)
     fields, read = DEFAULTS[kind] | raw, read_keys(kind)
     for key, value in raw.items():
         if keys.changes(value, verdict := keys.hf_verdict(key, kind, read), fields):
@@ -122,48 +152,24 @@ def read_config(folder: Path | str, raw: dict) -> ModelConfig:
                 f"{folder}: {key} is {boundary.shown(value)} in config.json; a {kind} model is supported with"
                 f" {keys.allowed(verdict)} alone."
             )
-    where, given = f"{folder}: config.json", dict(raw)
-    for field, name in NAMES[kind].items():  # GPT-2's sizes may stand under the usual names too
+    where, given = f"{folder}: config.json", raw | apart
+    for field, name in NAMES[kind].items() if kind == "gpt2" else ():  # its sizes may have the usual names too
         if (usual := given.pop(field, None)) is not None and given.setdefault(name, usual) != usual:
-            raise contradiction(where, {field: usual, name: given[name]})
+            raise ropes.contradiction(where, {field: usual, name: given[name]})
     scaling = None
-    if "rope_theta" in declared.shape(kind).model_fields:
-        given["rope_theta"], scaling = read_rope(where, raw)
+    if "rope_theta" in features.shape(kind).model_fields:
+        given["rope_theta"], scaling = ropes.read(where, raw)
     given = {key: value for key, value in given.items() if key != "rope_theta" or value is not None}
-    return boundary.read(declared.shape(kind, NAMES[kind]), DEFAULTS[kind] | given, where).config(kind, scaling)
+    return boundary.read(features.shape(kind, NAMES[kind]), DEFAULTS[kind] | given, where).config(kind, scaling)
 
 
 def read_keys(family: str) -> set[str]:
     """The keys of config.json that are read."""
-    from llama_jax.checkpoint import declared  # here: as above
+    from llama_jax.checkpoint import features  # here: as above
 
-    fields = declared.shape(family).model_fields
+    fields = features.shape(family).model_fields
     rope = {"rope_parameters", "rope_scaling"} if "rope_theta" in fields else set()
     return {"model_type", "eos_token_id", *fields, *(NAMES[family].get(field, field) for field in fields), *rope}
-
-
-def read_rope(where: str, raw: dict) -> tuple[float | None, RopeScaling | None]:
-    """Base and scaling of rotary positions, which a configuration may give at three places."""
-    from llama_jax.checkpoint import declared  # here: as above
-    from llama_jax.plumbing import boundary
-
-    given = {key: raw[key] for key in ("rope_parameters", "rope_scaling") if raw.get(key) not in (None, {})}
-    ropes = {key: boundary.read(declared.Rope, value, f"{where}: {key}") for key, value in given.items()}
-    thetas = {f"{key}.rope_theta": rope.rope_theta for key, rope in ropes.items()} | {
-        "rope_theta": raw.get("rope_theta")
-    }
-    thetas = {key: theta for key, theta in thetas.items() if theta is not None}
-    for values, same in ((thetas, [*thetas.values()]), (given, [rope.scaling() for rope in ropes.values()])):
-        if any(value != same[0] for value in same):
-            raise contradiction(where, values)
-    return next(iter(thetas.values()), None), next((rope.scaling() for rope in ropes.values()), None)
-
-
-def contradiction(where: str, values: dict) -> UserError:
-    from llama_jax.plumbing.values import shown
-
-    return UserError(f"{where}: {' and '.join(f'{key} is {shown(value)}' for key, value in values.items())};"
-                     " they contradict each other, keep the right one.")  # fmt: skip
 
 
 def safetensors_files(folder: Path) -> list[Path]:

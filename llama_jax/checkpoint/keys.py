@@ -116,6 +116,11 @@ LLAMA_ONLY = dict(attention_bias=OFF, mlp_bias=OFF, hidden_act=("silu", "swish")
 HF_ONLY_OF = {
     "llama": LLAMA_ONLY | dict(sliding_window=(None, "=max_position_embeddings")),
     "qwen2": LLAMA_ONLY | dict(use_sliding_window=OFF),
+    "qwen3": LLAMA_ONLY | dict(use_sliding_window=OFF),
+    "mistral": LLAMA_ONLY,
+    "smollm3": LLAMA_ONLY | dict(use_sliding_window=OFF),
+    "phi3": LLAMA_ONLY,
+    "gemma3": dict(hidden_activation=("gelu_pytorch_tanh",), use_bidirectional_attention=OFF),
     "gpt2": dict(
         activation_function=("gelu_new", "gelu_pytorch_tanh"), scale_attn_weights=(True,),
         scale_attn_by_inverse_layer_idx=OFF, sliding_window=(None,),

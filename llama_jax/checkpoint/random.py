@@ -37,7 +37,7 @@ def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
     """The configuration with whole-number fields replaced, each change written FIELD=NUMBER. Raises UserError."""
     if not changes:
         return config
-    from llama_jax.checkpoint import declared  # here: a machine that only measures may lack pydantic
+    from llama_jax.checkpoint import features  # here: a machine that only measures may lack pydantic
     from llama_jax.plumbing import boundary
 
     sizes = [f.name for f in fields(ModelConfig) if f.type == "int"]
@@ -50,7 +50,7 @@ def changed(config: ModelConfig, changes: Sequence[str]) -> ModelConfig:
             raise UserError(f"{change[:60]!r}: write {field}=NUMBER, a whole number above 0.")
         sizes_given[field] = int(value)
     config = replace(config, **sizes_given)
-    boundary.read(declared.shape(config.model_type), config.shape(), f"random:{','.join(changes)}"[:120])
+    boundary.read(features.shape(config.model_type), config.shape(), f"random:{','.join(changes)}"[:120])
     return config
 
 

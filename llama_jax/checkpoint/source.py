@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from llama_jax.config import ModelConfig
+from llama_jax.config import FAMILIES, ModelConfig
 from llama_jax.plumbing.errors import UserError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def is_matrix(rows: Rows) -> bool:
     return kind == "weight" and "norm" not in module and not module.startswith("ln_") and module != "wpe"
 
 
-TABLES = {"llama": "model.embed_tokens.weight", "qwen2": "model.embed_tokens.weight", "gpt2": "transformer.wte.weight"}
+TABLES = dict.fromkeys(FAMILIES, "model.embed_tokens.weight") | {"gpt2": "transformer.wte.weight"}
 HEAD = "lm_head.weight"
 
 

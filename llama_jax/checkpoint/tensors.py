@@ -45,17 +45,34 @@ def norm_rows(name: str, bias: bool) -> Norm:
 
 
 def llama_layer(i: int, config: ModelConfig) -> Layer:
-    """Names of a layer of Llama or Qwen2."""
+    """Names of a layer of Llama and of all families that are built like it."""
 
     def rows(*parts: str, kind: str = "weight") -> Rows:
         return Rows(tuple(f"model.layers.{i}.{part}.{kind}" for part in parts))
 
+    def norm(name: str, there: bool = True) -> Norm | None:
+        return norm_rows(f"model.layers.{i}.{name}", False) if there else None
+
     qkv = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+    gate_up = ("mlp.gate_proj", "mlp.up_proj")
+    if config.model_type == "phi3":
+        qkv, gate_up = ("self_attn.qkv_proj",), ("mlp.gate_up_proj",)
+    attention = Attention(
+        qkv=rows(*qkv),
+        o=rows("self_attn.o_proj"),
+        qkv_bias=rows(*qkv, kind="bias") if config.qkv_bias else None,
+        o_bias=rows("self_attn.o_proj", kind="bias") if config.o_bias else None,
+        q_norm=norm("self_attn.q_norm", config.qk_norm),
+        k_norm=norm("self_attn.k_norm", config.qk_norm),
+    )
+    more = config.post_norms  # then Hugging Face's names of the other two are other ones
     return Layer(
-        attention_norm=norm_rows(f"model.layers.{i}.input_layernorm", False),
-        attention=Attention(rows(*qkv), rows("self_attn.o_proj"), rows(*qkv, kind="bias") if config.qkv_bias else None),
-        ffn_norm=norm_rows(f"model.layers.{i}.post_attention_layernorm", False),
-        ffn=FFN(gate_up=rows("mlp.gate_proj", "mlp.up_proj"), down=rows("mlp.down_proj")),
+        attention_norm=norm("input_layernorm"),
+        attention=attention,
+        ffn_norm=norm("pre_feedforward_layernorm" if more else "post_attention_layernorm"),
+        ffn=FFN(gate_up=rows(*gate_up), down=rows("mlp.down_proj")),
+        attention_post_norm=norm("post_attention_layernorm", more),
+        ffn_post_norm=norm("post_feedforward_layernorm", more),
     )
 
 
@@ -94,7 +111,11 @@ def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
         "q_proj": (queries, d),
         "k_proj": (keys, d),
         "v_proj": (keys, d),
+        "qkv_proj": (queries + 2 * keys, d),
         "o_proj": (d, queries),
+        "q_norm": (config.head_dim,),
+        "k_norm": (config.head_dim,),
+        "gate_up_proj": (2 * f, d),
         "gate_proj": (f, d),
         "up_proj": (f, d),
         "down_proj": (d, f),

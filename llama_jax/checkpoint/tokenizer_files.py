@@ -17,12 +17,16 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.tokenizer import Tokenizer, built, plainly, stop_ids
 
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-CLASSES = {"gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "llama": "LlamaTokenizer"}  # where no file says which
+CLASSES = {  # where no file says which
+    "gpt2": "GPT2Tokenizer", "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "gemma3_text": "GemmaTokenizer",
+    "smollm3": "PreTrainedTokenizerFast",
+}  # fmt: skip
 SPLITS = {"GPT2Tokenizer": "gpt-2", "Qwen2Tokenizer": "qwen2"}  # of vocab.json and merges.txt
 END = "<|endoftext|>"
 DEFAULTS = {  # the special tokens that a class of transformers has where no file says which
     "GPT2Tokenizer": dict(bos_token=END, eos_token=END, unk_token=END),
     "Qwen2Tokenizer": dict(eos_token=END, unk_token=END, pad_token=END),
+    "GemmaTokenizer": dict(bos_token="<bos>", eos_token="<eos>", unk_token="<unk>", pad_token="<pad>"),
     "LlamaTokenizer": dict(bos_token="<s>", eos_token="</s>", unk_token="<unk>"),
 }
 NO_PLAIN_ONE = "{{ raise_exception('the model has several, and none for plain conversations (default)') }}"
@@ -122,7 +126,7 @@ def from_folder(
 ) -> Tokenizer:
     """From the tokenizer and its neighbours in a Hugging Face folder. vocab_size: rows of the embedding table."""
     where = f"{folder}: tokenizer_config.json"
-    kind = declared(tokenizer_config, where).tokenizer_class or CLASSES[config["model_type"]]
+    kind = declared(tokenizer_config, where).tokenizer_class or CLASSES.get(config["model_type"], "LlamaTokenizer")
     defaults = DEFAULTS.get(kind.removesuffix("Fast"), {})
     parts = declared(defaults | tokenizer_config | dict(tokenizer_class=kind), where)
     if os.path.lexists(folder / "tokenizer.json"):

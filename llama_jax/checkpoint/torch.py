@@ -40,7 +40,8 @@ def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32"
 def to_torch(config: ModelConfig, params: Model) -> dict:
     """A `state_dict` that `load_state_dict` of the transformers model takes as it is; a tied head shares the table's
     memory."""
-    state = {name: tensor(values) for name, values in named(config, params).items()}
+    less = 1 if config.model_type == "gemma3" else 0  # as Gemma's norms are stored
+    state = {name: tensor(values - less * ("norm" in name)) for name, values in named(config, params).items()}
     if config.tie_word_embeddings:
         state[HEAD] = state[TABLES[config.model_type]]
     return state

@@ -18,7 +18,14 @@ import numpy as np
 
 from llama_jax.block_types import RUN
 from llama_jax.checkpoint import quantised, random
-from llama_jax.checkpoint.gguf import GLOBAL_NAMES, KEYS, LAYER_NAMES, packaged, rotated_heads, weights_hash
+from llama_jax.checkpoint.gguf import (
+    GLOBAL_NAMES,
+    LAYER_NAMES,
+    architecture_keys,
+    packaged,
+    rotated_heads,
+    weights_hash,
+)
 from llama_jax.checkpoint.header import read
 from llama_jax.checkpoint.source import Source
 from llama_jax.config import ModelConfig
@@ -116,7 +123,7 @@ def describe(writer: gguf.GGUFWriter, config: ModelConfig, model: str, kind: str
     writer.add_name(model)
     writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind.upper()}"])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    for field, key in KEYS.items():
+    for field, key in architecture_keys(home).items():
         value = getattr(config, field)
         (writer.add_float32 if isinstance(value, float) else writer.add_uint32)(f"{home}.{key}", value)
     writer.add_value_length(config.head_dim)

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jax.stages import Lowered
 from pydantic import Field
 
-from llama_jax import attention, embeddings, ffn, head, kvc, layer, norm, rope
+from llama_jax import embeddings, head, kvc, layer, norm, rope
 from llama_jax.attention import CallPositions
 from llama_jax.axes import Array, Bool, Int
 from llama_jax.checkpoint import Checkpoint
@@ -34,10 +34,12 @@ Values = dict[str, jax.Array]
 MOST_TOKENS = 1 << 24  # of a batch
 
 
-def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
-    """True where a token may look: back, and within its own segment. Padding sees nothing."""
+def segment_mask(segments: Int[Array, "B T"], window: int | None = None) -> Bool[Array, "B T T"]:
+    """True where a token may look: back, no further than `window` tokens, and within its own segment. Padding sees
+    nothing."""
     t = segments.shape[1]
     back = jnp.tril(jnp.ones((t, t), bool))
+    back = back if window is None else back & ~jnp.tril(back, -window)
     return back & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
 
 
@@ -59,13 +61,10 @@ def tapped(
     sites: Sequence[Site],
 ) -> Values:
     """Site → its values [B T ...] (`spec.row_shape`), in the dtype that the model computes in."""
-    rotary = config.positions == "rope"
-    rotation = rope.angles(positions, rope.frequencies(config)) if rotary else (None, None)
-    where = CallPositions(jnp.zeros((), jnp.int32), *rotation, segment_mask(segments))
-    normalise = partial(norm.NORMS[config.norm], eps=config.norm_eps)
-    turn = rope.rotate if rotary else rope.unrotated
-    attend = partial(attention.attend, head_dim=config.head_dim, rope=turn, append=kvc.append_none)
-    x, values = embeddings.embed(params.embeddings, ids, positions), {}
+    ropes, kinds = rope.of_layers(config)
+    slot, normalise = jnp.zeros((), jnp.int32), norm.normaliser(config)
+    wheres = [CallPositions(slot, *rope.turned(each, positions), segment_mask(segments, each.window)) for each in ropes]
+    x, values = embeddings.embed(params.embeddings, ids, positions, scale=config.embedding_scale), {}
     for i, weights in enumerate(params.layers):
         seen: Values = {}
 
@@ -73,8 +72,7 @@ def tapped(
             seen[name] = value
             return value
 
-        parts = dict(norm=normalise, attend=partial(attend, tap=tap), ffn=ffn.FFNS[config.hidden_act], tap=tap)
-        x, _ = layer.layer(weights, x, where, None, **parts)
+        x, _ = layer.assembled(config, normalise, kvc.append_none, tap=tap)(weights, x, wheres[kinds[i]], None)
         values |= {str(s): laid_out(s.name, seen[s.name], positions) for s in sites if s.layer == i}
     if Site("ln_final") in sites:
         values["ln_final"] = normalise(params.head.norm, x)

@@ -24,6 +24,7 @@ from llama_jax.plumbing.errors import UserError, near
 
 if TYPE_CHECKING:
     from llama_jax.checkpoint import Checkpoint
+    from llama_jax.config import ModelConfig
     from llama_jax.sampling import Sampler
     from llama_lab.bench.workload import Subject, Workload
 
@@ -81,12 +82,22 @@ PEERS: dict[str, Peer] = {
 }
 
 
+TWINS = ("llama", "qwen2", "gpt2")  # families that the twins in PyTorch and Flax are written for
+
+
 class UnavailableError(Exception):
     """A peer cannot run. reason and remedy: a sentence each; the remedy is a command wherever there is one."""
 
     def __init__(self, reason: str, remedy: str = ""):
         super().__init__(reason)
         self.reason, self.remedy = " ".join(reason.split()), " ".join(remedy.split())
+
+
+def check_twin(config: ModelConfig, library: str) -> None:
+    """Raises UnavailableError for a model whose twin nobody has written."""
+    if config.model_type not in TWINS or config.features:
+        what = config.model_type + (f" with {', '.join(config.features)}" if config.features else "")
+        raise UnavailableError(f"There is no twin of a {what} in {library}.", "Compare with llamacpp.")
 
 
 def get(name: str) -> Peer:

@@ -176,6 +176,7 @@ def as_rows(ids) -> jax.Array:
 
 def twin(loaded: checkpoint.Checkpoint, name: str) -> Twin:
     """The twin of a checkpoint under one of `WAYS`, on the checkpoint's own weights. Nothing is compiled yet."""
+    peers.check_twin(loaded.config, "Flax")
     module, way = WAYS[name]
     make = getattr(import_module(f"llama_lab.peers.{module}"), way)
     weights = WEIGHTS.get(loaded.params, lambda: checkpoint.to_flax(loaded.config, loaded.params))

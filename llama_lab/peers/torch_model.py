@@ -23,6 +23,7 @@ import torch
 from llama_jax.checkpoint.tensors import names, shapes
 from llama_jax.config import ModelConfig, RopeScaling
 from llama_jax.model import Model
+from llama_lab import peers
 
 # no token ends a text, none is left out of the table
 NOBODY = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
@@ -30,7 +31,8 @@ NOBODY = dict(bos_token_id=None, eos_token_id=None, pad_token_id=None)
 
 def module(config: ModelConfig, params: Model, device: str = "cpu") -> torch.nn.Module:
     """transformers' module (`LlamaForCausalLM`, `Qwen2ForCausalLM`, `GPT2LMHeadModel`) in eval mode on these weights,
-    in their dtype."""
+    in their dtype. Raises UnavailableError for another family."""
+    peers.check_twin(config, "PyTorch")
     weights = {name: tensor.to(device) for name, tensor in shared(config, params).items()}
     return assembled(described(config), weights, config.rope_scaling)
 

@@ -12,6 +12,7 @@ import gguf
 
 from llama_jax.checkpoint import gguf as reader
 from llama_jax.checkpoint import huggingface, keys, tensors
+from llama_jax.checkpoint.gguf import ARCHITECTURES
 from llama_jax.config import FAMILIES, tiny
 from llama_lab.reporting.document import Table
 
@@ -51,7 +52,7 @@ def config_keys(family: str) -> list[str]:
     """Keys of a config.json: those of transformers' class, of all its classes, and those that the reader knows."""
     import transformers  # here: takes seconds
 
-    made = transformers.CONFIG_MAPPING[family]
+    made = transformers.CONFIG_MAPPING[huggingface.MODEL_TYPES.get(family, family)]
     generation = transformers.GenerationConfig._get_default_generation_params()
     fields = {field.name for field in dataclasses.fields(made)}
     return sorted({*fields, *made.attribute_map, *generation, *TAKEN, *keys.HF_ONLY, *keys.HF_ONLY_OF[family]})
@@ -63,7 +64,7 @@ def tensor_names(family: str) -> dict[str, str | None]:
     shapes = tensors.shapes(tiny(family, tie_word_embeddings=False))
     given = [f"{name.format(bid=0, xid=0)}.{end}" for name in gguf.TENSOR_NAMES.values() for end in SUFFIXES]
     full = {name: reader.hugging_face_name(name, family) for name in given}
-    scaled = {reader.FREQUENCIES: "rope_scaling"} if family == "llama" else {}
+    scaled = dict.fromkeys(reader.DIVISORS.get(family, ()), "rope_scaling")
     return {name: scaled.get(name, full[name] if full[name] in shapes else None) for name in sorted({*given})}
 
 
@@ -80,7 +81,7 @@ def gguf_table() -> str:
     def word(key: str, family: str) -> str:
         return said(reader.verdict(key, family, reader.read_keys(family)))
 
-    return grouped({f: {key.removeprefix(f"{f}."): word(key, f) for key in gguf_keys(f)} for f in FAMILIES})
+    return grouped({f: {key.removeprefix(f"{f}."): word(key, f) for key in gguf_keys(f)} for f in ARCHITECTURES})
 
 
 def config_table() -> str:
@@ -106,10 +107,10 @@ def grouped(words: Mapping[str, Mapping[str, str]]) -> str:
 
 def tensor_table() -> str:
     """Tensors that are read, and under which name; all others are refused."""
-    known = {family: tensor_names(family) for family in FAMILIES}
+    known = {family: tensor_names(family) for family in ARCHITECTURES}
     read = sorted({name for names in known.values() for name, full in names.items() if full})
-    rows = [[f"`{layered(n)}`", *(f"`{layered(f)}`" if (f := known[k][n]) else "" for k in FAMILIES)] for n in read]
-    return Table(("GGUF", *FAMILIES), rows).markdown()
+    rows = [[f"`{layered(n)}`", *(f"`{layered(f)}`" if (f := known[k][n]) else "" for k in known)] for n in read]
+    return Table(("GGUF", *known), rows).markdown()
 
 
 TABLES = {"keys of a header": gguf_table, "keys of config.json": config_table, "tensors": tensor_table}

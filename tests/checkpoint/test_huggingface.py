@@ -152,7 +152,7 @@ def test_a_hub_model_is_read_from_the_hub_cache(tmp_path, monkeypatch):
     ("changes", "words"),
     [
         (dict(model_type="mamba"), "mamba"),
-        (dict(attention_bias=True), "attention_bias"),
+        (dict(attention_bias=True), "q_proj.bias is missing"),
         (dict(hidden_act="gelu"), "gelu"),
         (dict(rope_parameters={"rope_type": "yarn", "rope_theta": 1e4}), "yarn"),
         (dict(hidden_size=...), "no hidden_size"),

@@ -21,7 +21,8 @@ from tests.conftest import SHAPE
 def header(family, **changes):
     """A header of a small model, by key behind the architecture or as a whole."""
     cfg, names = tiny(family), reader.architecture_keys(family)
-    fields = {f"{family}.{name}": getattr(cfg, field) for field, name in names.items()}
+    given = {f"{family}.{name}": getattr(cfg, field, None) for field, name in names.items()}
+    fields = {name: value for name, value in given.items() if value is not None}
     vocabulary = {"model": "gpt2", "pre": "gpt-2", "tokens": [f"t{i}" for i in range(cfg.vocab_size)], "merges": []}
     fields |= {"general.architecture": family} | {f"tokenizer.ggml.{key}": value for key, value in vocabulary.items()}
     return Header(fields | changes, {"token_embd.weight": Place((cfg.vocab_size, cfg.hidden_size), 0, 0, 0)})
@@ -38,7 +39,7 @@ def odd(verdict):
     return 7 if verdict.what == keys.REFUSED else {"odd": 7}
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", reader.ARCHITECTURES)
 def test_each_key_of_a_gguf_header_is_what_the_table_says(family):
     honest, words = read(family), []
     for key in known.gguf_keys(family):
@@ -71,13 +72,14 @@ def test_unknown_keys_are_refused_where_they_describe_the_architecture_alone():
         read("llama", **{"llama.new.thing": 3})
 
 
-CLASSES = {"llama": transformers.LlamaConfig, "qwen2": transformers.Qwen2Config, "gpt2": transformers.GPT2Config}
+def theirs_of(family):
+    return transformers.CONFIG_MAPPING[huggingface.MODEL_TYPES.get(family, family)]
 
 
 def raw(family, **changes):
     """A config.json of a small model."""
     size = SHAPE | ({} if family == "gpt2" else dict(intermediate_size=64, num_key_value_heads=2))
-    made = transformers.CONFIG_MAPPING[family](**size).to_dict()
+    made = theirs_of(family)(**size).to_dict()
     return {key: value for key, value in (made | changes).items() if value is not ...}
 
 
@@ -105,17 +107,19 @@ def test_defaults_are_those_of_transformers():
         ours = huggingface.read_config(
             "m", {k: v for k, v in raw(family).items() if k not in huggingface.DEFAULTS[family]}
         )
-        theirs = transformers.CONFIG_MAPPING[family]()
+        theirs = theirs_of(family)()
         for field, name in huggingface.NAMES[family].items() | {("max_position_embeddings",) * 2}:
-            if name in huggingface.DEFAULTS[family]:
+            if name in huggingface.DEFAULTS[family] and hasattr(ours, field):
                 assert getattr(ours, field) == getattr(theirs, name)
+        if ours.positions == "rope":
+            assert ours.rope_theta == theirs.rope_parameters.get("full_attention", theirs.rope_parameters)["rope_theta"]
         assert ours.tie_word_embeddings == theirs.tie_word_embeddings
 
 
 # Tensors ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", reader.ARCHITECTURES)
 def test_each_tensor_that_llama_cpp_knows_is_read_or_refused(family):
     """In the parts of a product or norm, and the scales of those that have some."""
     cfg = tiny(family, tie_word_embeddings=False)
@@ -129,7 +133,7 @@ def test_each_tensor_that_llama_cpp_knows_is_read_or_refused(family):
                 tensors.check(Source("m.gguf", cfg, whole | extra, None, None))
     read = {full for full in names.values() if full in shapes}
     assert read == {name for name in shapes if not re.search(r"\.1\.", name)}
-    assert {name for name, full in names.items() if full and full not in shapes} <= {reader.FREQUENCIES}
+    assert {name for name, full in names.items() if full and full not in shapes} <= {*reader.DIVISORS.get(family, ())}
     tensors.check(Source("m.gguf", cfg, whole, None, None))
 
 

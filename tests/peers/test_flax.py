@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from llama_jax import checkpoint, config, generate
+from llama_jax import checkpoint, generate
 from llama_jax.plumbing.errors import UserError
 from llama_lab import peers
 from llama_lab.bench import Guard, memory, protocol
@@ -19,7 +19,7 @@ JITTED = [name for name in flax.WAYS if "+" in name]
 UNJITTED = [name for name in flax.WAYS if "+" not in name]
 
 
-@pytest.mark.parametrize("family", among_the_fast(("gpt2",), config.FAMILIES))
+@pytest.mark.parametrize("family", among_the_fast(("gpt2",), peers.TWINS))
 def test_greedy_tokens_and_logits_equal_ours(family):
     loaded = small(family, num_hidden_layers=2)
     reference, ids = protocol.Reference(loaded, WORK), np.random.default_rng(0).integers(3, 97, WORK.length)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from llama_jax import config
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab import peers
@@ -47,7 +46,7 @@ def test_every_torch_peer_has_a_way():
     assert {name: subjects.cache_kind(name) for name in kinds} == kinds
 
 
-@pytest.mark.parametrize("family", among_the_fast(("llama",), config.FAMILIES))
+@pytest.mark.parametrize("family", among_the_fast(("llama",), peers.TWINS))
 def test_greedy_tokens_equal_ours(family):
     loaded = small(family)
     reference = protocol.Reference(loaded, WORK)
@@ -77,7 +76,7 @@ def test_sampled_tokens_are_as_likely_as_ours(llama, name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", config.FAMILIES)
+@pytest.mark.parametrize("family", peers.TWINS)
 def test_compiled_tokens_equal_ours(family, quick):
     loaded = small(family)
     reference = protocol.Reference(loaded, WORK)

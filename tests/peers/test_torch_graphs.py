@@ -16,7 +16,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from llama_jax import config, generate
+from llama_jax import generate
+from llama_lab import peers
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import torch_eager, torch_graphs, torch_model
 from llama_lab.peers.torch_graphs import Cached, Whole
@@ -39,7 +40,7 @@ def module(llama):
     return torch_model.module(llama.config, llama.params)
 
 
-@pytest.mark.parametrize("family", among_the_fast(("llama",), config.FAMILIES))
+@pytest.mark.parametrize("family", among_the_fast(("llama",), peers.TWINS))
 @pytest.mark.parametrize(("kind", "scripted"), WAYS)
 def test_padding_to_a_bucket_never_changes_a_token(family, kind, scripted):
     loaded = small(family)

@@ -20,7 +20,7 @@ from tests.conftest import build, relative_error
 from tests.peers.conftest import small, some_ids, trial
 
 SHAPES = {
-    **{family: config.tiny(family) for family in config.FAMILIES},
+    **{family: config.tiny(family) for family in peers.TWINS},
     "llama, untied": config.tiny(tie_word_embeddings=False),
     "gpt2, untied": config.tiny("gpt2", tie_word_embeddings=False),
     "qwen2, heads of their own width": config.tiny("qwen2", head_dim=16, tie_word_embeddings=False),
@@ -62,7 +62,7 @@ def test_bfloat16_stays_bfloat16():
     assert relative_error(logits(module), generate.logits(generate.bind(cfg, params, parse("step")), IDS)) <= 3e-2
 
 
-@pytest.mark.parametrize("family", config.FAMILIES)
+@pytest.mark.parametrize("family", peers.TWINS)
 def test_memory_is_shared_where_layouts_agree_and_modules_share_all_of_it(family):
     loaded = small(family)
     spans = [(leaf.unsafe_buffer_pointer(), leaf.nbytes) for leaf in jax.tree.leaves(loaded.params)]
@@ -85,7 +85,7 @@ def test_a_missing_weight_is_named(llama):
         torch_model.assembled(torch_model.described(llama.config), weights, None)
 
 
-@pytest.mark.parametrize("family", config.FAMILIES)
+@pytest.mark.parametrize("family", peers.TWINS)
 def test_in_int8_every_linear_layer_is_rounded_to_eight_bits_and_the_float_module_stays(family):
     loaded = small(family)
     module = subjects.shared_module(loaded)
