@@ -4,6 +4,7 @@ import shutil
 from dataclasses import replace
 
 import gguf
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -23,13 +24,15 @@ from transformers import (
     SmolLM3Config,
 )
 
-from llama_jax import checkpoint, config, generate
+from llama_jax import attention, checkpoint, config, embeddings, generate, head, kvc, layer, model, rope
 from llama_jax.checkpoint import random
 from llama_jax.checkpoint.gguf import rotated_heads
 from llama_jax.checkpoint.tensors import named
 from llama_jax.checkpoint.writer import rotated
 from llama_jax.placement import LADDER, parse
 from llama_jax.plumbing.errors import UserError
+from llama_lab.activations import program
+from llama_lab.activations.spec import Site
 from tests.checkpoint.test_gguf import add_vocabulary, begun, finish
 from tests.conftest import (
     LLAMA_SHAPE,
@@ -358,3 +361,34 @@ def test_transformers_reads_the_same_gguf_the_same_way(written, name):
     ids = np.random.default_rng(1).integers(3, 97, 20)
     ours = generate.logits(generate.build(checkpoint.load(str(path)), "step"), ids)
     assert relative_error(ours, torch_logits(theirs, ids)) <= 1e-4
+
+
+def test_activations_of_every_family_are_of_the_same_model(family):
+    """Logits of packed examples, segments in one row, are those of each alone; windows end within a segment."""
+    cfg, params, prompts, engine, _ = family
+    lengths = [len(p) for p in prompts]
+    ids = jnp.asarray([np.concatenate(prompts)])
+    positions = jnp.asarray([[i for n in lengths for i in range(n)]])
+    segments = jnp.asarray([np.repeat([1, 2, 3], lengths)])
+    found = program.tapped(params, ids, positions, segments, config=cfg, sites=[Site("logits")])["logits"][0]
+    expected = np.concatenate([generate.logits(engine, prompt) for prompt in prompts])
+    assert relative_error(found, expected) <= 1e-4
+
+
+@pytest.mark.parametrize("family", ["mistral", "smollm3", "gemma3", "qwen3"])
+def test_a_step_of_parts_is_the_models(family):
+    """Layers that differ take their own rope; without one a line says so. Padding may stand before and between."""
+    cfg = config.tiny(family)
+    weights, ids = model.create(cfg, build(cfg)), np.arange(5, 17)
+    mask = jnp.asarray([[0, 1, 1, 1, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1]])
+    padded = jnp.asarray(np.where(mask[0], 0, 1))
+    padded = padded.at[np.flatnonzero(mask[0])].set(ids)[None]
+    x, seen = embeddings.forward(cfg, weights.embeddings, padded), attention.attention_mask(cfg, mask)
+    caches = list(kvc.create(cfg, slots=20))
+    if weights.rope is None:
+        with pytest.raises(UserError, match=r"rope.create\(config, i\)"):
+            layer.forward(cfg, weights.layers[0], weights.rope, seen, x, caches[0])
+    for i, params in enumerate(weights.layers):
+        x, caches[i] = layer.forward(cfg, params, rope.create(cfg, i), seen, x, caches[i])
+    expected = generate.logits(generate.bind(cfg, build(cfg), parse("step")), ids.tolist())[-1]
+    assert relative_error(head.forward(cfg, weights.head, x, mask)[0], expected) <= 1e-4

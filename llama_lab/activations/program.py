@@ -34,13 +34,16 @@ Values = dict[str, jax.Array]
 MOST_TOKENS = 1 << 24  # of a batch
 
 
-def segment_mask(segments: Int[Array, "B T"], window: int | None = None) -> Bool[Array, "B T T"]:
-    """True where a token may look: back, no further than `window` tokens, and within its own segment. Padding sees
-    nothing."""
+def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
+    """True where a token may look: back, and within its own segment. Padding sees nothing."""
     t = segments.shape[1]
     back = jnp.tril(jnp.ones((t, t), bool))
-    back = back if window is None else back & ~jnp.tril(back, -window)
     return back & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
+
+
+def within(mask: Bool[Array, "B T T"], window: int | None) -> Bool[Array, "B T T"]:
+    """A mask under which a token looks at the last `window` tokens alone, its own among them."""
+    return mask if window is None else mask & ~jnp.tril(mask, -window)
 
 
 def needed(params: Model, sites: Sequence[Site]) -> Model:
@@ -63,7 +66,10 @@ def tapped(
     """Site → its values [B T ...] (`spec.row_shape`), in the dtype that the model computes in."""
     ropes, kinds = rope.of_layers(config)
     slot, normalise = jnp.zeros((), jnp.int32), norm.normaliser(config)
-    wheres = [CallPositions(slot, *rope.turned(each, positions), segment_mask(segments, each.window)) for each in ropes]
+    wheres = [
+        CallPositions(slot, *rope.turned(each, positions), within(segment_mask(segments), each.window))
+        for each in ropes
+    ]
     x, values = embeddings.embed(params.embeddings, ids, positions, scale=config.embedding_scale), {}
     for i, weights in enumerate(params.layers):
         seen: Values = {}
