@@ -1,8 +1,10 @@
 """A command that answers one question and ends, timed as a shell would: `llama-jax generate` and llama.cpp's own, on
 the same file.
 
-cold  what the package keeps in the user's cache is not there: kernels, programs and weights are made
-warm  it is there, from the command before
+first  nothing that the package keeps in the user's cache is there: kernels are compiled, once for each version of the
+       package and each processor, and programs
+cold   the kernels are there, and no programs: they are compiled, once for each model and placement
+warm   both are there
 
 The file itself lies in memory, as far as there is room: who ran before has read it. The time is that of the whole
 process, start of the interpreter included, and the peak is of resident memory, pages of the file that are mapped
@@ -12,6 +14,7 @@ included; both are taken by a small process that starts the command and does not
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,7 +33,8 @@ from llama_lab.bench.workload import shuffled
 from llama_lab.peers import llama_completion
 
 PEER = llama_completion.NAME
-COLD, WARM = "cold", "warm"
+PHASES = FIRST, COLD, WARM = "first", "cold", "warm"
+KERNELS = "kernels"  # the folder of the cache that they are kept in
 QUESTION = "Why is the sky blue?"
 # prints [ns from start to end, most resident bytes, exit code, what it printed] of the command that it is given: what
 # a larger process has held counts as its children's
@@ -57,8 +61,9 @@ class Command(Row):
 
 @dataclass(frozen=True)
 class Commands(Experiment):
-    """`command_blocks` warm commands of every subject, file and number of tokens, interleaved, and `command_cold` cold
-    ones of one token before them. A model that is not here is said to be missing."""
+    """`command_blocks` warm commands of every subject, file and number of tokens, interleaved; before them a first one
+    of one token of every subject and file, and `command_cold` cold ones. A model that is not here is said to be
+    missing."""
 
     kind = Command
     optional = True
@@ -104,10 +109,12 @@ class Commands(Experiment):
             lab.keep(Command(**where, **common, **known, **timed(subject, path, tokens, folder)))
 
         with tempfile.TemporaryDirectory() as folder:
-            caches = {subject: f"{folder}/{i}" for i, subject in enumerate(subjects)}
+            caches = {subject: tempfile.mkdtemp(dir=folder) for subject in subjects}
+            for order, subject in enumerate(shuffled(subjects, self.seed, FIRST)):
+                keep(subject, 1, caches[subject], FIRST, 0, order)
             for block in range(self.command_cold):
-                for order, subject in enumerate(shuffled(subjects, self.seed, "cold", block)):
-                    caches[subject] = tempfile.mkdtemp(dir=folder)
+                for order, subject in enumerate(shuffled(subjects, self.seed, COLD, block)):
+                    leave_kernels(Path(caches[subject]))
                     keep(subject, 1, caches[subject], COLD, block, order)
             for subject in subjects:  # what more tokens need is made and kept too
                 lab.announce(what=f"preparing {subject} on {file}", subject=subject, block=0, order=0)
@@ -116,6 +123,13 @@ class Commands(Experiment):
             for block in range(self.command_blocks):
                 for order, (subject, tokens) in enumerate(shuffled(every, self.seed, block)):
                     keep(subject, tokens, caches[subject], WARM, block, order)
+
+
+def leave_kernels(cache: Path) -> None:
+    """Take everything out of a user's cache but the kernels."""
+    for entry in cache.iterdir():
+        if entry.name != KERNELS:
+            shutil.rmtree(entry)
 
 
 def absent(model: str) -> dict | None:
@@ -175,7 +189,7 @@ def table(rows: Sequence[Command], seed: int = 0) -> list[dict]:
     for e in entries:
         other = theirs.get((e["file"], e["phase"], e["tokens"]))
         e["ratio"] = other and summary.over(e["by_block"], other, seed)
-    return sorted(entries, key=lambda e: (e["file"], e["tokens"], e["phase"], e["name"] == PEER))
+    return sorted(entries, key=lambda e: (e["file"], e["tokens"], PHASES.index(e["phase"]), e["name"] == PEER))
 
 
 def words(entries: Sequence[dict]) -> str:

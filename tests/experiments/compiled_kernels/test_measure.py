@@ -6,6 +6,7 @@ import pytest
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import writer
+from llama_jax.kernels import build, isa
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import protocol
@@ -135,6 +136,15 @@ def test_what_is_not_here_is_said_to_be_missing_with_what_would_help(monkeypatch
     assert words in gap["remedy"].lower()
 
 
+def test_a_cold_command_finds_kernels_and_nothing_else(tmp_path):
+    for name in ("kernels", "programs", "gguf"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "entry").touch()
+    commands.leave_kernels(tmp_path)
+    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("entry")] == ["kernels/entry"]
+    assert build.entry(isa.target()).parent.name == commands.KERNELS
+
+
 def test_a_command_is_timed_from_outside_and_void_where_it_fails_or_says_nothing(tmp_path):
     def launched(code):
         return commands.launched([sys.executable, "-c", code], str(tmp_path))
@@ -245,7 +255,7 @@ def test_files_are_measured_with_the_instructions_that_they_name(a_small_file):
 def test_commands_are_really_timed():
     made, *_ = measured(asked(commands.Commands, command_tokens=[4]))
     ours = [c for c in made if c.subject == "step"]
-    assert {(c.phase, c.new_tokens) for c in ours} == {("cold", 1), ("warm", 4)}
+    assert {(c.phase, c.new_tokens) for c in ours} == {("first", 1), ("cold", 1), ("warm", 4)}
     assert {e["held"] > 1 for e in commands.table(made) if e["name"] == "step"} == {True}
 
 
