@@ -172,7 +172,7 @@ def build(checkpoint: Checkpoint, placement: Placement | str, store: Store) -> E
     placement = replace(placement, compile="aot")
     engine = generate.build(checkpoint, placement)
     if placement.kernels != "none":
-        serialised.register_kernels()
+        serialised.register_kernels(checkpoint.config, placement)
     made_from = json.dumps(identity(checkpoint, engine.params, placement), sort_keys=True)
 
     def kept(name: str, function: Callable, placement: Placement, **options) -> Kept:

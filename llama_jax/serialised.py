@@ -116,7 +116,7 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
     about, entries, blobs = read(Path(path))
     engine = generate.build(checkpoint, replace(placement, compile="aot"))
     if placement.kernels != "none":
-        register_kernels()
+        register_kernels(checkpoint.config, placement)
     here = identity(checkpoint.config, placement, kinds(engine.params))
     for what in here:
         if about.get(what) != here[what]:
@@ -138,12 +138,13 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
     return engine
 
 
-def register_kernels() -> None:
+def register_kernels(config: ModelConfig, placement: Placement) -> None:
     """Make the kernels known to XLA, which takes no program that calls what it does not know; else only tracing
     would."""
-    from llama_jax.kernels.build import ENTRIES, registered  # here: without kernels their compiler is not needed
+    from llama_jax.kernels import fused  # here: without kernels their compiler is not needed
+    from llama_jax.kernels.build import ENTRIES, registered
 
-    for name in ENTRIES:
+    for name in {*ENTRIES, fused.entry(config)} if placement.kernels == "fused" else ENTRIES:
         registered(name)
 
 

@@ -123,7 +123,7 @@ def slots(config: ModelConfig, placement: Placement) -> SlotPrograms:
     """Programs for sequences that stand at different positions of one cache. For placements with the fused kernel."""
     from llama_jax.kernels import fused, fused_slots  # here: without kernels their compiler is not needed
 
-    run = partial(fused.rows, config=config, inverse=rope.frequencies(config))
+    run = partial(fused.rows, config=config)
     return SlotPrograms(
         create=partial(fused_slots.create, config),
         enter=jax.jit(fused_slots.enter, donate_argnames="slots"),

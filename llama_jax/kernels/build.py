@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,6 +35,7 @@ KEPT = 8  # entries of an instruction set
 LARGEST = 64 << 20  # bytes of an entry; it has less than one million
 SOURCES = Path(__file__).parent / "native"
 ENTRIES = ("llama_jax_gemv", "llama_jax_fused")
+MORE = "llama_jax_fused_more"  # in object code of its own, made when a model first needs it
 # else two threads that trace at once would both compile, and XLA refuses a second registration
 ONE_AT_A_TIME = threading.Lock()
 
@@ -57,7 +59,16 @@ class Library:
 def library() -> Library:
     """The kernels, ready to be called: from the cache, or compiled now (some seconds). Raises UserError where that
     fails."""
-    where = target()
+    return loaded(target())
+
+
+@functools.cache
+def library_of_more() -> Library:
+    """As `library`, the fused step of families that have more than Llama and Qwen2."""
+    return loaded(replace(target(), more=True))
+
+
+def loaded(where: Target) -> Library:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
@@ -89,7 +100,8 @@ def registered(name: str) -> str:
 def register(name: str) -> str:
     capsule = ctypes.pythonapi.PyCapsule_New
     capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-    jax.ffi.register_ffi_target(name, capsule(library().address(name), None, None), platform="cpu", api_version=1)
+    address = (library_of_more() if name == MORE else library()).address(name)
+    jax.ffi.register_ffi_target(name, capsule(address, None, None), platform="cpu", api_version=1)
     return name
 
 
@@ -131,6 +143,7 @@ def compiled(where: Target) -> bytes:
     environment |= dict(
         NUMBA_CPU_NAME=where.cpu, NUMBA_CPU_FEATURES=where.features, LLAMA_JAX_KERNELS_FOR=where.isa, NUMBA_OPT="0"
     )
+    environment["LLAMA_JAX_KERNELS_MORE"] = str(int(where.more))
     environment["PYTHONPATH"] = os.pathsep.join([str(paths.ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     command = [sys.executable, "-P", "-m", COMPILER]  # -P: a file numba.py in the working directory is none of ours
     try:

@@ -1,4 +1,4 @@
-"""Tokens through a whole Llama or Qwen2 model on quantised weights as one XLA operation: embedding to logits.
+"""Tokens through a whole model, Llama or one like it, on quantised weights as one XLA operation: embedding to logits.
 
 One token, several of a sequence (a prompt, drafts), or of several sequences: the weights are read once for all, and
 each row gets the bits that it would get alone. Its KV cache has a layout of its own, float16: keys [L, B K, S/16, h,
@@ -16,23 +16,26 @@ import numpy as np
 from llama_jax import rope
 from llama_jax.axes import Array, Int
 from llama_jax.config import ModelConfig
-from llama_jax.kernels.build import registered
+from llama_jax.kernels import build
 from llama_jax.kvc import DTYPES, FUSED, KVCache
 from llama_jax.model import Model
 from llama_jax.plumbing.errors import UserError
 
 TILE = 16  # positions of a tile of keys
 MULTIPLE = 32  # that sizes must be of: a block's columns
-FEATURES: tuple[str, ...] = ()  # of `ModelConfig.features`, those that the kernel computes
+FEATURES = (  # of `ModelConfig.features`, those that the kernel computes
+    "o_bias", "qk_norm", "post_norms", "embedding_scale", "attention_scale", "window", "local_layers",
+    "local_rope_theta", "unrotated_layers", "rotary_dim", "rotary_scale",
+)  # fmt: skip
 
 
 def check(config: ModelConfig) -> None:
     """Raises UserError, one line, for a model that the kernel does not compute."""
-    lacking = [f"hidden_act {config.hidden_act!r}"] if config.hidden_act != "silu" else []
+    lacking = [f"hidden_act {config.hidden_act!r}"] if config.hidden_act not in ("silu", "gelu_tanh") else []
     lacking += [name for name in config.features if name not in FEATURES]
     if config.norm != "rms" or config.positions != "rope" or config.bias or lacking:
         why = f" with {', '.join(lacking)}" if lacking else ""
-        raise UserError(f"The fused kernel runs Llama and Qwen2 models, not {config.model_type}{why}; use +gemv.")
+        raise UserError(f"The fused kernel runs Llama and models like it, not {config.model_type}{why}; use +gemv.")
     for name, size, multiple in (
         ("hidden_size", config.hidden_size, MULTIPLE),
         ("intermediate_size", config.intermediate_size, MULTIPLE),
@@ -41,6 +44,12 @@ def check(config: ModelConfig) -> None:
     ):
         if size % multiple:
             raise UserError(f"The fused kernel needs {name} to be a multiple of {multiple}, it is {size}; use +gemv.")
+
+
+def entry(config: ModelConfig) -> str:
+    """The entry point that computes a model: one with any feature has a kernel of its own, so that others do not pay
+    for it."""
+    return build.MORE if config.features or config.hidden_act != "silu" else "llama_jax_fused"
 
 
 def create(config: ModelConfig, pad: Int[Array, " B"], slots: int) -> KVCache:
@@ -57,7 +66,6 @@ def transform(
     cache: KVCache,
     *,
     config: ModelConfig,
-    inverse: np.ndarray,
     logits: str = "last",
 ):
     """T tokens of each sequence → (logits float32 [M V], the best of each int32 [M], cache with T more positions).
@@ -65,7 +73,7 @@ def transform(
     logits: "last" of each sequence (M = B), "all" (M = B T, row b T + t) or "none" (M = 0). model: its layers `packed`.
     """
     first, every = cache.length - cache.pad, jnp.arange(ids.shape[0], dtype=jnp.int32)
-    values, best, entries = rows(model, ids, first, every, cache.entries, config=config, inverse=inverse, logits=logits)
+    values, best, entries = rows(model, ids, first, every, cache.entries, config=config, logits=logits)
     return values, best, replace(cache, entries=entries, length=cache.length + ids.shape[1])
 
 
@@ -77,7 +85,6 @@ def rows(
     entries: tuple[jax.Array, jax.Array],
     *,
     config: ModelConfig,
-    inverse: np.ndarray,
     logits: str = "last",
 ):
     """As `transform`, of some of the sequences of a cache, each at a position of its own: → (logits, best, entries).
@@ -93,23 +100,55 @@ def rows(
         keys,
         values,
     )
-    call = jax.ffi.ffi_call(registered("llama_jax_fused"), results, input_output_aliases={8: 2, 9: 3})
-    attributes = dict(
+    call = jax.ffi.ffi_call(build.registered(entry(config)), results, input_output_aliases={8: 2, 9: 3})
+    given = operands(model, ids, first, numbers, entries, config)
+    values, best, *entries = call(*given, **attributes(config))
+    return values, best, tuple(entries)
+
+
+def attributes(config: ModelConfig) -> dict[str, np.number]:
+    """What the kernel is told of a model (`native.operands`, `native.more`)."""
+    every = dict(
         bias=np.int64(config.qkv_bias),
         eps=np.float32(config.norm_eps),
         feed_forward=np.int64(config.intermediate_size),
         heads=np.int64(config.num_attention_heads),
         key_heads=np.int64(config.num_key_value_heads),
     )
-    values, best, *entries = call(*operands(model, ids, first, numbers, entries, inverse), **attributes)
-    return values, best, tuple(entries)
+    if entry(config) != build.MORE:
+        return every
+    scale = config.head_dim**-0.5 if config.attention_scale is None else config.attention_scale
+    return every | dict(
+        scale=np.float32(scale),
+        scale_embedding=np.float32(config.embedding_scale),
+        tanh=np.int64(config.hidden_act == "gelu_tanh"),
+    )
 
 
-def operands(model: Model, ids, first, numbers, entries, inverse: np.ndarray) -> list[jax.Array]:
-    """What the kernel is given, in its order (`native.operands`); as `rows`."""
+def operands(model: Model, ids, first, numbers, entries, config: ModelConfig) -> list[jax.Array]:
+    """What the kernel is given, in its order (`native.operands`, `native.more`); as `rows`."""
     positions = first[:, None] + jnp.arange(ids.shape[1], dtype=jnp.int32)
-    cos, sin = (part.reshape(ids.size, part.shape[-1]) for part in rope.angles(positions, inverse))
-    layers = model.layers
+    layers, (ropes, kinds) = model.layers, rope.of_layers(config)
+    if entry(config) == build.MORE:
+        angles = all_angles(ropes, positions)
+        places = jnp.array([(kind, ropes[kind].window or 0) for kind in kinds], jnp.int32)
+        rows = (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim
+        shapes = (0, rows), (0, 2, config.head_dim), (0, config.hidden_size)  # of what a model does not have
+        biases, *small = (
+            jnp.zeros(shape) if array is None else array
+            for array, shape in zip((layers.biases, layers.head_norms, layers.o_biases), shapes, strict=True)
+        )
+        more = [biases, places, *small]
+    else:
+        angles, more = rope.turned(ropes[0], positions), [] if layers.biases is None else [layers.biases]
+    cos, sin = (part.reshape(*part.shape[:-4], ids.size, part.shape[-1]) for part in angles)
     fixed = [ids, first, numbers, cos, sin, model.embeddings.weight.data, model.vocabulary.data, model.head.norm.weight]
-    biases = [] if layers.biases is None else [layers.biases]
-    return [*fixed, *entries, layers.norms, layers.blocks, layers.table, *biases]
+    return [*fixed, *entries, layers.norms, layers.blocks, layers.table, *more]
+
+
+def all_angles(ropes: tuple[rope.Rope, ...], positions: Int[Array, "B T"]) -> tuple[jax.Array, jax.Array]:
+    """Cosines and sines [ropes B 1 T r/2]; where a rope rotates nothing, of 0."""
+    half = next((len(each.inverse) for each in ropes if each.inverse), 1)
+    still = jnp.ones((len(positions), 1, positions.shape[1], half))
+    each = [(still, 0 * still) if one.inverse is None else rope.turned(one, positions) for one in ropes]
+    return tuple(map(jnp.stack, zip(*each, strict=True)))

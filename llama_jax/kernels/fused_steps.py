@@ -12,7 +12,7 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from llama_jax import rope, sampling
+from llama_jax import sampling
 from llama_jax.config import ModelConfig
 from llama_jax.decoding import steps as plain
 from llama_jax.decoding.steps import Steps
@@ -37,7 +37,7 @@ def new_cache(params: Model, pad, slots: int, config: ModelConfig, placement: Pl
 def steps(config: ModelConfig, placement: Placement, transform: Callable, sample: Callable, logits: Callable) -> Steps:
     """As `llama_jax.decoding.steps.steps`. Raises UserError for a model that the kernel does not compute."""
     fused.check(config)
-    run = partial(fused.transform, config=config, inverse=rope.frequencies(config))
+    run = partial(fused.transform, config=config)
 
     def pieces(params, ids, cache: KVCache, kept: str):
         """Results (logits, best) of each piece of a prompt. kept: whose logits are wanted, as in `fused.transform`."""

@@ -15,11 +15,13 @@ VARIABLE = "LLAMA_JAX_ISA"
 
 @dataclass(frozen=True)
 class Target:
-    """isa: which code is generated. cpu, features: what LLVM may use for it, in LLVM's names."""
+    """isa: which code is generated. cpu, features: what LLVM may use for it, in LLVM's names. more: whether it is the
+    fused step of families that have more than Llama and Qwen2, and nothing else."""
 
     isa: str
     cpu: str
     features: str
+    more: bool = False
 
 
 AVX2 = ("avx2", "f16c", "fma", "bmi", "bmi2", "lzcnt", "movbe", "popcnt")  # all that LLVM uses of a Haswell

@@ -27,13 +27,17 @@ class Packed:
 
     blocks: bytes [N], the groups of each layer's q, k, v, o, gate, up and down, one matrix after the other. table:
     int32 [L, 7, 4], where each begins in units of 64 bytes, and the sizes of its `Blocks.data`. norms: float32 [L, 2,
-    D], attention's and the feed-forward's. biases: float32 [L, (H+2K)*h], those of qkv; None for a model that has none.
+    D], attention's and the feed-forward's; [L, 4, D] where what they give has norms too, which are last. None for a
+    model that has none: biases float32 [L, (H+2K)*h], those of qkv; o_biases [L, D]; head_norms [L, 2, h], of queries
+    and keys.
     """
 
     blocks: jax.Array
     table: jax.Array
     norms: jax.Array
     biases: jax.Array | None
+    o_biases: jax.Array | None
+    head_norms: jax.Array | None
     kinds: tuple[tuple[str, ...], ...] = field(metadata=dict(static=True))  # each layer's seven matrices'
     shapes: tuple[tuple[int, int], ...] = field(metadata=dict(static=True))  # the seven matrices', in every layer alike
 
@@ -78,10 +82,26 @@ def pack(layers: tuple[Layer, ...]) -> Packed:
         blocks = aligned(places[-1] + parts[-1].nbytes)
         for part, place in zip(parts, places, strict=True):
             blocks[place : place + part.nbytes] = part
-    norms = stacked([stacked([layer.attention_norm.weight, layer.ffn_norm.weight]) for layer in layers])
-    biases = None if layers[0].attention.qkv_bias is None else stacked([layer.attention.qkv_bias for layer in layers])
-    arrays = [None if each is None else jax.device_put(each) for each in (blocks, table, norms, biases)]
+    mixes = [layer.attention for layer in layers]
+    small = (
+        of_all([norms_of(layer) for layer in layers]),
+        of_all([mix.qkv_bias for mix in mixes]),
+        of_all([mix.o_bias for mix in mixes]),
+        of_all([mix.q_norm and stacked([mix.q_norm.weight, mix.k_norm.weight]) for mix in mixes]),
+    )
+    arrays = [None if each is None else jax.device_put(each) for each in (blocks, table, *small)]
     return Packed(*arrays, kinds, shapes)
+
+
+def norms_of(layer: Layer) -> np.ndarray:
+    """A layer's norms in the order of `Packed.norms`."""
+    norms = layer.attention_norm, layer.ffn_norm, layer.attention_post_norm, layer.ffn_post_norm
+    return stacked([norm.weight for norm in norms if norm is not None])
+
+
+def of_all(arrays: list[jax.Array | np.ndarray | None]) -> np.ndarray | None:
+    """What all layers have, in one array; None where they have none."""
+    return None if arrays[0] is None else stacked(arrays)
 
 
 def stacked(arrays: Sequence[jax.Array | np.ndarray]) -> np.ndarray:

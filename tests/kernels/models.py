@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import config, rope, transforms
+from llama_jax import config, transforms
 from llama_jax.config import RopeScaling
 from llama_jax.kernels import fused
 from llama_jax.kernels import packed as layers
@@ -86,7 +86,7 @@ def unpacked(cache):
 
 def rows_program(cfg, logits="last"):
     """The fused step as one jitted program: (model, ids [B T], cache) → (logits, best, cache)."""
-    jitted = jax.jit(partial(fused.transform, config=cfg, inverse=rope.frequencies(cfg), logits=logits))
+    jitted = jax.jit(partial(fused.transform, config=cfg, logits=logits))
     return lambda model, ids, cache: jitted(with_packed_layers(model), ids, cache)
 
 

@@ -1,5 +1,4 @@
-"""What the fused kernel computes, in NumPy with float64: one decoded token of a Llama or Qwen2 model on quantised
-weights.
+"""What the fused kernel computes, in NumPy with float64: one decoded token of a model on quantised weights.
 
 Activations are rounded to int8 before every product, keys and values to float16 as they are stored. Where a number
 stands almost on the edge between two roundings, float32 and float64 may round it differently, and both are right. So
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llama_jax import rope
+from llama_jax.rope import create, turned
 from tests.kernels.products import reference_product
 
 CLEAR = 2e-4  # of a unit of int8: many times float32's error after the sums of a small model
@@ -44,21 +43,30 @@ def normalised(x, weight, eps):
     return x / np.sqrt(np.mean(x * x) + eps) * wide(weight)
 
 
-def rotated(x, cos, sin):
-    """Heads [H, h] turned by the position's angles."""
-    left, right = np.split(x, 2, axis=-1)
-    return np.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+def rotated(x, rope, position):
+    """Heads [H, h], their first numbers turned by the position's angles."""
+    if rope.inverse is None:
+        return x
+    cos, sin = (wide(part)[0, 0, 0] for part in turned(rope, np.array([[position]], np.int32)))
+    left, right, rest = np.split(x, [len(cos), 2 * len(cos)], axis=-1)
+    return np.concatenate([left * cos - right * sin, right * cos + left * sin, rest], axis=-1)
 
 
-def attention(q, keys, values):
+def attention(q, keys, values, scale):
     """Query heads [H, h] over keys and values [K, T, h], H/K query heads a key head, one after the other."""
     share = len(q) // len(keys)
     mixed = []
     for i, query in enumerate(q):
-        scores = wide(keys[i // share]) @ query / np.sqrt(len(query))
+        scores = wide(keys[i // share]) @ query * scale
         weights = np.exp(scores - scores.max())
         mixed.append(weights @ wide(values[i // share]) / weights.sum())
     return np.stack(mixed)
+
+
+ACTS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_tanh": lambda x: x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
 
 
 def step(model, config, token, slot, pad, keys, values, *, position=None, eps=None, order=None):
@@ -68,22 +76,28 @@ def step(model, config, token, slot, pad, keys, values, *, position=None, eps=No
     position, eps, order (of the query heads): what they are unless a test wants them wrong.
     """
     rounding, heads, dim = Rounding(), config.num_attention_heads, config.head_dim
-    eps = config.norm_eps if eps is None else eps
-    cos, sin = rope.angles(
-        np.array([[slot - pad if position is None else position]], np.int32), rope.frequencies(config)
-    )
-    cos, sin = wide(cos)[0, 0, 0], wide(sin)[0, 0, 0]
-    x = wide(model.embeddings.weight[np.array([token])])[0]
-    for layer, layer_keys, layer_values in zip(model.layers, keys, values, strict=True):
-        mine = layer.attention
-        qkv = rounding.product(normalised(x, layer.attention_norm.weight, eps), mine.qkv)
+    eps, position = config.norm_eps if eps is None else eps, slot - pad if position is None else position
+    scale = dim**-0.5 if config.attention_scale is None else config.attention_scale
+
+    def norm(x, weights):
+        return x if weights is None else normalised(x, weights.weight, eps)
+
+    x = wide(model.embeddings.weight[np.array([token])])[0] * config.embedding_scale
+    for i, (layer, layer_keys, layer_values) in enumerate(zip(model.layers, keys, values, strict=True)):
+        mine, rope = layer.attention, create(config, i)
+        qkv = rounding.product(norm(x, layer.attention_norm), mine.qkv)
         qkv = (qkv + (0 if mine.qkv_bias is None else wide(mine.qkv_bias))).reshape(-1, dim)
         q, k, v = np.split(qkv, [heads, heads + len(layer_keys)])
-        rounding.stored += [(rotated(k, cos, sin), layer_keys[:, slot]), (v, layer_values[:, slot])]
-        q = rotated(q, cos, sin) if order is None else rotated(q, cos, sin)[order]
-        seen = slice(pad, slot + 1)
-        x = x + rounding.product(attention(q, layer_keys[:, seen], layer_values[:, seen]).reshape(-1), mine.o)
-        gate, up = np.split(rounding.product(normalised(x, layer.ffn_norm.weight, eps), layer.ffn.gate_up), 2)
-        x = x + rounding.product(gate / (1 + np.exp(-gate)) * up, layer.ffn.down)
+        q, k = (
+            rotated(np.array([norm(head, weights) for head in part]), rope, position)
+            for part, weights in ((q, mine.q_norm), (k, mine.k_norm))
+        )
+        rounding.stored += [(k, layer_keys[:, slot]), (v, layer_values[:, slot])]
+        q = q if order is None else q[order]
+        seen = slice(pad if rope.window is None else max(pad, slot + 1 - rope.window), slot + 1)
+        mixed = rounding.product(attention(q, layer_keys[:, seen], layer_values[:, seen], scale).reshape(-1), mine.o)
+        x = x + norm(mixed + (0 if mine.o_bias is None else wide(mine.o_bias)), layer.attention_post_norm)
+        gate, up = np.split(rounding.product(norm(x, layer.ffn_norm), layer.ffn.gate_up), 2)
+        x = x + norm(rounding.product(ACTS[config.hidden_act](gate) * up, layer.ffn.down), layer.ffn_post_norm)
     head = model.embeddings.weight if model.head.weight is None else model.head.weight
     return rounding.product(normalised(x, model.head.norm.weight, eps), head), rounding

@@ -44,6 +44,17 @@ MODELS = {
     "vocabulary of one group": small(vocab_size=16),
     "vocabulary of one more": small(vocab_size=33),
     "one layer, wide": small(num_hidden_layers=1, hidden_size=160, intermediate_size=512),
+    "qwen3": small("qwen3", num_attention_heads=14, num_key_value_heads=2),
+    "mistral": small("mistral", window=40),
+    "a window of more than a piece": small("mistral", window=150, local_layers=(1,)),
+    "smollm3": small("smollm3"),
+    "phi3": small("phi3"),
+    "phi3, head 64": small("phi3", num_attention_heads=4, num_key_value_heads=1, head_dim=64, rotary_dim=32),
+    "scaled like LongRoPE": small("phi3", rotary_scale=1.2),
+    "biases of attention": small(o_bias=True, qkv_bias=True),
+    "gemma3": small("gemma3"),
+    "gemma3, head 256": small("gemma3", num_attention_heads=4, num_key_value_heads=1, head_dim=256),
+    "all features": small("gemma3", window=1, unrotated_layers=(1,), rotary_dim=8, o_bias=True, qkv_bias=True),
     "narrow": small(hidden_size=32, intermediate_size=32, num_attention_heads=2, num_key_value_heads=1),
 }
 # (slot, pad) of 320
@@ -206,7 +217,7 @@ def test_the_best_is_the_first_of_equals():
 @pytest.mark.parametrize(
     ("cfg", "words"),
     [
-        (config.tiny("gpt2"), "runs Llama and Qwen2 models, not gpt2"),
+        (config.tiny("gpt2"), "runs Llama and models like it, not gpt2"),
         (small(hidden_size=48), "hidden_size to be a multiple of 32, it is 48"),
         (small(intermediate_size=80), "intermediate_size to be a multiple of 32, it is 80"),
         (small(head_dim=8), "head_dim to be a multiple of 16, it is 8"),

@@ -23,7 +23,9 @@ def checkpoint_of(cfg):
     return ll.Checkpoint("small", cfg, random_model(cfg), None, "", "random:", "float32")
 
 
-@pytest.fixture(scope="module", params=["llama", pytest.param("qwen2", marks=pytest.mark.slow)])
+@pytest.fixture(
+    scope="module", params=["llama", *(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen2", "qwen3"))]
+)
 def checkpoint(request):
     return checkpoint_of(small(request.param))
 
@@ -126,7 +128,7 @@ def test_each_answer_of_a_batch_is_as_alone(engines, name, sampler):
 
 def test_gpt2_is_refused_by_the_fused_step():
     cfg = config.tiny("gpt2")
-    with pytest.raises(UserError, match="runs Llama and Qwen2 models, not gpt2"):
+    with pytest.raises(UserError, match="runs Llama and models like it, not gpt2"):
         ll.generate.bind(cfg, build(cfg), ll.parse("step+fused"))
 
 

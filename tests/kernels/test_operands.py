@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from llama_jax import rope
 from llama_jax.kernels import fused
 from llama_jax.kernels.build import registered
 from tests.kernels.models import quantised, random_cache, small, with_packed_layers
@@ -79,13 +78,14 @@ class Call:
     results: list
     attributes: dict
     aliases: dict
+    name: str = "llama_jax_fused"
 
     def program(self):
         """What names its program but for the operands' shapes."""
         return repr((self.results, self.attributes, self.aliases))
 
     def compiled(self):
-        call = jax.ffi.ffi_call(registered("llama_jax_fused"), self.results, input_output_aliases=self.aliases)
+        call = jax.ffi.ffi_call(registered(self.name), self.results, input_output_aliases=self.aliases)
         return jax.jit(lambda *operands: call(*operands, **self.attributes))
 
     def __call__(self):
@@ -99,13 +99,10 @@ NORMS, BLOCKS, TABLE, BIASES = range(10, 14)
 
 def call_of(cfg, model, ids, first, numbers, entries, rows):
     """A call for the tokens ids [B T] of some sequences of a cache that wants `rows` logits."""
-    operands = fused.operands(with_packed_layers(model), ids, first, numbers, entries, rope.frequencies(cfg))
+    operands = fused.operands(with_packed_layers(model), ids, first, numbers, entries, cfg)
     caches = (shaped(entry.shape, entry.dtype) for entry in entries)
     results = [shaped((rows, cfg.vocab_size)), shaped((rows,), np.int32), *caches]
-    sizes = dict(bias=cfg.qkv_bias, feed_forward=cfg.intermediate_size)
-    sizes |= dict(heads=cfg.num_attention_heads, key_heads=cfg.num_key_value_heads)
-    attributes = dict(eps=F32(cfg.norm_eps), **{name: np.int64(size) for name, size in sizes.items()})
-    return Call(operands, results, attributes, {8: 2, 9: 3})
+    return Call(operands, results, fused.attributes(cfg), {8: 2, 9: 3}, fused.entry(cfg))
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2"])
@@ -117,7 +114,7 @@ def good(request):
     call = call_of(cfg, model, ids, cache.length - cache.pad, number, cache.entries, 1)
 
     def make():
-        return Call([*call.operands], [*call.results], {**call.attributes}, {**call.aliases})
+        return Call([*call.operands], [*call.results], {**call.attributes}, {**call.aliases}, call.name)
 
     make.bias, make.expected = cfg.qkv_bias, np.asarray(make()()[0])
     return make

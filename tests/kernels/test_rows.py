@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_jax import rope
 from llama_jax.kernels import fused
 from tests.kernels.models import packed, quantised, random_cache, rows_program, small, unpacked, with_packed_layers
 
@@ -18,6 +17,7 @@ MODELS = {
     "llama": (small(), "q4_1"),
     "qwen2": (small("qwen2"), "q4_0"),
     "ratio 3, head 32": (small(num_attention_heads=3, num_key_value_heads=1, head_dim=32), "q8_0"),
+    "gemma3": (small("gemma3", window=40, o_bias=True, unrotated_layers=(1,)), "q8_0"),
     "ratio 5, head 80": (small(num_attention_heads=10, num_key_value_heads=2, head_dim=80), "q4_1"),
 }
 ROOM = 320
@@ -116,7 +116,7 @@ def test_some_sequences_of_a_cache_each_at_a_position_of_its_own(numbers, positi
     entries = tuple(jnp.concatenate([cache.entries[i] for cache in alone], axis=1) for i in range(2))
     ids = tokens(cfg, len(some), many)
     first = jnp.array([positions[i] for i in some], jnp.int32)
-    program = jax.jit(partial(fused.rows, config=cfg, inverse=rope.frequencies(cfg), logits="all"))
+    program = jax.jit(partial(fused.rows, config=cfg, logits="all"))
     logits, best, after = program(
         with_packed_layers(model), jnp.asarray(ids, jnp.int32), first, jnp.array(some, jnp.int32), entries
     )

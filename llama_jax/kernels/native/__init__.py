@@ -12,7 +12,8 @@ attention  attention of new tokens over cached keys and values
 pack       a file's blocks into groups of 16 rows, on their way into memory
 gemv       the handler of `kernels.gemv`
 fused      the handler of `kernels.fused`; operands, what it is given; layout, what it keeps; step, its phases; heads,
-           those of attention; vocabulary, that of the head; rows, what several of them do
+           those of attention; vocabulary, that of the head; rows, what several of them do; more, what it is given
+           of families that have more than Llama and Qwen2, features, what it does with that
 
 All code is free of exceptions and of Python objects, addresses are int64, and no address of this process is in it: the
 result is plain object code that any later process can load.

@@ -16,7 +16,7 @@ from llama_jax.kernels.native.lanes import first as first_lane
 from llama_jax.kernels.native.machine import copy_i16, function, load_f32, stack, store_f32
 from llama_jax.kernels.native.octets import prefetch
 from llama_jax.kernels.native.sums import sums
-from llama_jax.kernels.native.vectors import ISA
+from llama_jax.kernels.native.vectors import ISA, MORE
 
 CHUNK, LANES, HEADS = 128, 16, 4  # positions a piece, positions a tile of keys, query heads done at once
 TILES, COLUMNS = (2, 4) if ISA == "avx512vnni" else (1, 1)  # tiles, vectors of values that 32 registers have room for
@@ -155,12 +155,12 @@ def softmax_of(row, places, to):
 
 
 @function
-def attend(q, queries, heads, position, keys, values, start, last, head_dim, to, to_stride):
+def attend(q, queries, heads, position, keys, values, start, last, head_dim, to, to_stride, window):
     """A piece: rotated and scaled queries (float32 [queries, h]) over positions start…last of one chunk, its first.
 
     There are `heads` queries of each of the positions `position`, `position` + 1 …, and each sees what is not behind
-    its own: a query gets the same bits whichever others there are, as long as all values are finite (what it may not
-    see it takes 0 times).
+    its own, of that the last `window` where this is not 0: a query gets the same bits whichever others there are, as
+    long as all values are finite (what it may not see it takes 0 times).
     Query i's result goes to `to` + i `to_stride`: largest score, sum, then at HEADER the weighted sum of values [h].
     """
     row, far = _scores(), 2 * head_dim * start
@@ -174,8 +174,15 @@ def attend(q, queries, heads, position, keys, values, start, last, head_dim, to,
             mine, seen = row + 4 * CHUNK * i, min(end, position + (done + i) // heads) - start + 1
             for place in range(seen, LANES * tiles):
                 store_f32(mine + 4 * place, f4(NEVER))
+            unseen = types.int64(0)
+            if MORE:
+                unseen = position + (done + i) // heads + 1 - window - start if window > 0 else types.int64(0)
+            for place in range(unseen):
+                store_f32(mine + 4 * place, f4(NEVER))
             softmax_of(mine, LANES * tiles, at + i * to_stride)
             for place in range(seen, end - start + 1):  # an exponential is never quite 0
+                store_f32(mine + 4 * place, f4(0))
+            for place in range(unseen):
                 store_f32(mine + 4 * place, f4(0))
         mix(n, row, values + far, end - start + 1, head_dim, at, to_stride)
         done += n

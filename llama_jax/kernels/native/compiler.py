@@ -26,7 +26,12 @@ declare i32 @"{function}"(ptr, ptr, i64)
 
 
 def entries() -> dict:
-    from llama_jax.kernels.native import fused, gemv, pack
+    from llama_jax.kernels.native import fused
+    from llama_jax.kernels.native.vectors import MORE
+
+    if MORE:
+        return fused.ENTRIES
+    from llama_jax.kernels.native import gemv, pack  # here: Numba compiles what is imported
 
     return gemv.ENTRIES | fused.ENTRIES | pack.ENTRIES
 

@@ -1,9 +1,10 @@
 """`llama_jax_fused`: tokens of a Llama or Qwen2 model, embedding to logits, in one call: one token, several of a
-sequence, or of several sequences (`operands`, `step`)."""
+sequence, or of several sequences (`operands`, `step`). `llama_jax_fused_more`: of families that have more (`features`),
+from the same source as another object."""
 
 from __future__ import annotations
 
-from llama_jax.kernels.native import layout, step, team
+from llama_jax.kernels.native import features, layout, step, team
 from llama_jax.kernels.native.block_types import COLUMNS, Q6_K, ROWS, expand_run, known, runs_of
 from llama_jax.kernels.native.ffi import DESCRIPTION, argument, data, describe, executes, failure, number, result, size
 from llama_jax.kernels.native.layout import p
@@ -39,9 +40,11 @@ from llama_jax.kernels.native.operands import (
     tokens_of,
 )
 from llama_jax.kernels.native.pack import alone
+from llama_jax.kernels.native.vectors import MORE
 
+NAME = "llama_jax_fused_more" if MORE else "llama_jax_fused"
 PARTS, HEAD_PARTS = 2, 8  # parts a thread of a product, and of the head's
-helper_address = address_of("llama_jax_fused_help")
+helper_address = address_of(f"{NAME}_help")
 no_memory = text("fused: out of memory")
 _group = stack(Q6_K)  # the largest
 _sizes = stack(team.PHASES)  # a state's parameters, before there is one
@@ -94,6 +97,8 @@ def pieces_each(frame):
 def describe_call(frame, state, skipped):
     """Sizes and places of the operands, as parameters of `state`."""
     keys, half = argument(frame, KEYS), size(argument(frame, KEYS), 3) // 2
+    if MORE:
+        half = size(argument(frame, COS), 2)
     threads = team.threads(frame, min(size(argument(frame, HEAD), 0), team.MOST // HEAD_PARTS))
     sizes = (
         frame,
@@ -154,6 +159,8 @@ def prepared(frame, skipped):
     for row in range(layout.rows_of(state)):
         token = load_i32(p(state, layout.ID) + 4 * row)
         embed(argument(frame, EMBEDDING), token, d // COLUMNS, x + 4 * d * row)
+    if MORE:
+        features.scale_embedding(state, x)
     team.invite(frame, state, helper_address(), p(state, layout.THREADS) - 1)
     return state
 
@@ -191,4 +198,4 @@ def handler(frame):
     return 0 if worked else failure(frame, no_memory())
 
 
-ENTRIES = {"llama_jax_fused": handler, "llama_jax_fused_help": helper}
+ENTRIES = {NAME: handler, f"{NAME}_help": helper}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from numba import types
 
-from llama_jax.kernels.native import layout, team
+from llama_jax.kernels.native import features, layout, team
 from llama_jax.kernels.native.attention import CHUNK, attend, merged, remember, rotated
 from llama_jax.kernels.native.ffi import argument, data
 from llama_jax.kernels.native.lanes import splat, store
 from llama_jax.kernels.native.layout import p
 from llama_jax.kernels.native.machine import function, square_root
 from llama_jax.kernels.native.operands import KEYS, VALUES, number_of
+from llama_jax.kernels.native.vectors import MORE
 
 f4 = types.float32
 
@@ -50,17 +51,29 @@ def attend_piece(state, layer, head, piece, hidden):
     begin = max(start - position, 0)  # rows before see nothing of it
     for token in range(begin, min(start + CHUNK - position, tokens)):
         key = qkv_at(state, sequence, token) + 4 * dim * (heads * kv + head % kv)
-        turned(state, sequence, token, key, new, f4(1))
+        if MORE:
+            features.turned(state, layer, features.KEYS, sequence * tokens + token, key, new, f4(1))
+        else:
+            turned(state, sequence, token, key, new, f4(1))
         remember(new, key + 4 * dim * kv, keys, values, position + token, dim)
-    for token in range(begin, tokens):
+    end, window = tokens, types.int64(0)
+    if MORE:
+        end, window = features.rows_that_see(state, layer, position, start), features.window(state, layer)
+        if end <= begin:
+            return
+    for token in range(begin, end):
         for i in range(heads):
             query = qkv_at(state, sequence, token) + 4 * dim * (head % kv * heads + i)
             to = hidden + 4 * dim * (heads * (token - begin) + i)
-            turned(state, sequence, token, query, to, f4(1) / square_root(f4(dim)))
+            if MORE:
+                row, scale = sequence * tokens + token, features.score_scale(state)
+                features.turned(state, layer, features.QUERIES, row, query, to, scale)
+            else:
+                turned(state, sequence, token, query, to, f4(1) / square_root(f4(dim)))
     to = layout.piece_at(state, sequence, head % kv * heads, begin) + layout.stride_of(state) * piece
     attend(
         hidden,
-        heads * (tokens - begin),
+        heads * (end - begin),
         heads,
         position + begin,
         keys,
@@ -70,6 +83,7 @@ def attend_piece(state, layer, head, piece, hidden):
         dim,
         to,
         layout.stride_of(state) * p(state, layout.PIECES_EACH),
+        window,
     )
 
 
@@ -87,7 +101,7 @@ def turned(state, sequence, token, x, to, scale):
 
 
 @function
-def mixed(state, row, room, to):
+def mixed(state, layer, row, room, to):
     """A row's heads, their pieces joined, float32 [H h] at `to`; zeros for padding."""
     dim, tokens, heads = p(state, layout.DIM), p(state, layout.TOKENS), p(state, layout.HEADS)
     sequence, token = row // tokens, row % tokens
@@ -96,5 +110,9 @@ def mixed(state, row, room, to):
         for i in range(0, 4 * heads * dim, 64):
             store(to + i, splat(f4(0)))
         return
+    first = types.int64(0)
+    if MORE:
+        first = features.first_seen(state, layer, layout.position_of(state, sequence) + token) // CHUNK
     for head in range(heads):
-        merged(layout.piece_at(state, sequence, head, token), many, stride, dim, room, to + 4 * dim * head)
+        at = layout.piece_at(state, sequence, head, token) + stride * first
+        merged(at, many - first, stride, dim, room, to + 4 * dim * head)

@@ -21,6 +21,7 @@ from llama_jax.kernels.native.machine import function, load_f32, load_i32
 from llama_jax.kernels.native.operands import MATRICES, NORMS, POSITION
 from llama_jax.kernels.native.operands import TOKENS as IDS
 from llama_jax.kernels.native.products import activation_bytes
+from llama_jax.kernels.native.vectors import MORE
 
 f4 = types.float32
 p = team.parameter  # short: every line reads some
@@ -30,7 +31,7 @@ SEQUENCES, TOKENS, WANTED, PIECES_EACH, EPS, GROUPS, TEAM, THREADS = range(10, 1
 ID, COS_AT, SIN_AT = range(18, 21)  # of the first row
 CACHED_HEADS = 21  # key heads that the cache has a layer, of all its sequences
 X0, X1, QKV, PIECES, ACT, BEST, WEIGHTS = range(22, 29)
-ATTENTION_NORM, FFN_NORM = range(2)
+ATTENTION_NORM, FFN_NORM, ATTENTION_POST_NORM, FFN_POST_NORM = range(4)
 QUERY, KEY, VALUE, MATRIX_O, GATE, UP, DOWN = range(MATRICES)
 
 
@@ -64,6 +65,9 @@ def weight(state, layer, i):
 @function
 def norm(state, layer, i):
     """Address of a layer's i-th norm."""
+    if MORE:
+        norms = argument(p(state, FRAME), NORMS)
+        return data(norms) + 4 * p(state, D) * (size(norms, 1) * layer + i)
     return data(argument(p(state, FRAME), NORMS)) + 4 * p(state, D) * (2 * layer + i)
 
 

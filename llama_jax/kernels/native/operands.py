@@ -12,6 +12,7 @@ Results: logits float32 [M, V], of every row (M = B T), of each sequence's last 
 nothing for padding; the best of each int32 [M]; keys and values, the operands themselves.
 Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H, key_heads
 int64 K.
+Other families than Llama and Qwen2 are given more (`more`).
 """
 
 from __future__ import annotations
@@ -36,6 +37,15 @@ from llama_jax.kernels.native.ffi import (
     size,
 )
 from llama_jax.kernels.native.machine import function, load_i32, text
+from llama_jax.kernels.native.more import (
+    ATTRIBUTES,
+    OPERANDS,
+    angles_fit,
+    bad_more,
+    more_attributes_fit,
+    more_fits,
+)
+from llama_jax.kernels.native.vectors import MORE
 
 FIXED = 13  # operands, biases apart
 MATRICES, ENTRIES, UNIT = 7, 4, 64  # a layer's matrices; numbers of one in the table; bytes of its place's unit
@@ -79,11 +89,11 @@ bad_position = text("fused: a position is outside the cache, or logits are wante
 @function
 def problem(frame):
     """Address of what is wrong with the call; 0 where nothing is."""
-    if argument_count(frame) < FIXED or not counts(frame, argument_count(frame), 4, 5):
+    if argument_count(frame) < FIXED or not counts(frame, argument_count(frame), 4, ATTRIBUTES if MORE else 5):
         return bad_counts()
     if not attributes_fit(frame):
         return bad_attributes()
-    if argument_count(frame) != FIXED + integer(frame, 0):
+    if argument_count(frame) != (OPERANDS if MORE else FIXED + integer(frame, 0)):
         return bad_counts()
     if not fits(argument(frame, KEYS), F16, 5, 2):
         return bad_cache()
@@ -111,6 +121,8 @@ def problem(frame):
         return bad_sizes()
     if not layers_fit(frame, d, (heads + 2 * kv) * dim):
         return bad_layers()
+    if MORE and not more_fits(frame, size(argument(frame, KEYS), 0), size(argument(frame, COS), 0), d, dim):
+        return bad_more()
     if not matrices_fit(frame, d, dim, heads, kv):
         return bad_matrix()
     return bad_values(frame)
@@ -121,6 +133,8 @@ def attributes_fit(frame):
     for i in range(5):
         if not is_scalar(frame, i, F32 if i == 1 else S64):
             return False
+    if MORE and not more_attributes_fit(frame):
+        return False
     return 0 <= integer(frame, 0) <= 1
 
 
@@ -164,6 +178,10 @@ def rows_fit(frame):
     if not (1 <= sequences <= MOST and 1 <= tokens <= MOST and sequences * tokens <= MOST):
         return False
     for i in (COS, SIN):
+        if MORE:
+            if not angles_fit(argument(frame, i), argument(frame, COS), sequences * tokens, 2 * half):
+                return False
+            continue
         if not fits(argument(frame, i), F32, 2, 4) or size(argument(frame, i), 1) != half:
             return False
         if size(argument(frame, i), 0) != sequences * tokens:
@@ -237,7 +255,7 @@ def tables_fit(frame):
 def layers_fit(frame, d, qkv):
     """Whether norms, blocks, table and biases are arrays of the right shapes."""
     norms, table, layers = argument(frame, NORMS), argument(frame, TABLE), size(argument(frame, KEYS), 0)
-    if not fits(norms, F32, 3, 4) or size(norms, 0) != layers or size(norms, 1) != 2 or size(norms, 2) != d:
+    if not fits(norms, F32, 3, 4) or size(norms, 0) != layers or not norms_fit(norms) or size(norms, 2) != d:
         return False
     if (
         not fits(table, S32, 3, 4)
@@ -252,6 +270,14 @@ def layers_fit(frame, d, qkv):
         return True
     biases = argument(frame, BIASES)
     return fits(biases, F32, 2, 4) and size(biases, 0) == layers and size(biases, 1) == qkv
+
+
+@function
+def norms_fit(norms):
+    """Whether a layer has as many norms as it must."""
+    if MORE:
+        return size(norms, 1) == 2 or size(norms, 1) == 4
+    return size(norms, 1) == 2
 
 
 @function

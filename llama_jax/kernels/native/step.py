@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from numba import types
 
-from llama_jax.kernels.native import layout, team
+from llama_jax.kernels.native import features, layout, team
 from llama_jax.kernels.native.block_types import COLUMNS, ROWS
 from llama_jax.kernels.native.ffi import argument, data, size
 from llama_jax.kernels.native.heads import attention_parts, attention_phase, mixed
@@ -19,9 +19,10 @@ from llama_jax.kernels.native.machine import free, function, malloc
 from llama_jax.kernels.native.operands import BIASES, HEAD
 from llama_jax.kernels.native.products import multiply, round_blocks
 from llama_jax.kernels.native.rows import ask, begins, first_part, group_at, normalised_rows, parts_of
+from llama_jax.kernels.native.vectors import MORE
 from llama_jax.kernels.native.vocabulary import head_phase
 
-PHASES_PER_LAYER = 5
+PHASES_PER_LAYER = 7 if MORE else 5
 f4 = types.float32
 # lines of 64 bytes that a waiting thread asks for: its first of the next product, well within its second-level cache
 AHEAD = 512
@@ -81,10 +82,13 @@ def o_phase(state, me, phase, layer, hidden, room, scratch):
         return
     ask(o_begins(state, me, layer))
     for row in range(rows):
-        mixed(state, row, room, hidden)
+        mixed(state, layer, row, room, hidden)
         round_blocks(hidden, runs, 0, runs, scratch, rows, row)
     x, buffer, after = p(state, layout.X0), weight(state, layer, layout.MATRIX_O), gate_begins(state, me, layer)
-    product_phase(state, me, phase, buffer, d, scratch, runs, x, 4 * d, p(state, layout.X1), after)
+    stride = 4 * d
+    if MORE and features.joins(state):
+        x, stride = features.o_bias(state, layer), types.int64(0)
+    product_phase(state, me, phase, buffer, d, scratch, runs, x, stride, p(state, layout.X1), after)
 
 
 @function
@@ -120,7 +124,11 @@ def gated(state, layer, b, scratch, room):
         multiply(data(up) + right, size(up, 2), runs, scratch, rows, 0, 0, ups, 64, ROWS)
         for row in range(rows):
             x = load(room + 64 * row)
-            store(values + 128 * row + 64 * i, x / (one + exponential(splat(f4(0)) - x)) * load(ups + 64 * row))
+            if MORE:
+                x = features.activated(state, x)
+            else:
+                x = x / (one + exponential(splat(f4(0)) - x))
+            store(values + 128 * row + 64 * i, x * load(ups + 64 * row))
     for row in range(rows):
         round_blocks(values + 128 * row, 1, b, blocks, p(state, layout.ACT), rows, row)
 
@@ -134,7 +142,10 @@ def down_phase(state, me, phase, layer):
     else:
         after = qkv_begins(state, me, layer + 1)
     buffer, at = weight(state, layer, layout.DOWN), p(state, layout.ACT)
-    product_phase(state, me, phase, buffer, d, at, blocks, x, 4 * d, p(state, layout.X0), after)
+    stride = 4 * d
+    if MORE and features.has_post_norms(state):
+        x, stride = types.int64(0), types.int64(0)
+    product_phase(state, me, phase, buffer, d, at, blocks, x, stride, p(state, layout.X0), after)
 
 
 @function
@@ -150,8 +161,14 @@ def work(state, me):
         attention_phase(state, phase + 1, layer, hidden)
         team.wait(state, phase + 1, attention_parts(state), o_begins(state, me, layer), AHEAD)
         o_phase(state, me, phase + 2, layer, hidden, room, scratch)
-        gate_up_phase(state, me, phase + 3, layer, hidden, scratch)
-        down_phase(state, me, phase + 4, layer)
+        phase += 3
+        if MORE:
+            features.attention_joins(state, phase, layer)
+            phase += 1
+        gate_up_phase(state, me, phase, layer, hidden, scratch)
+        down_phase(state, me, phase + 1, layer)
+        if MORE:
+            features.ffn_joins(state, phase + 2, layer)
     head_phase(state, me, PHASES_PER_LAYER * p(state, layout.LAYERS), hidden, scratch)
     free(hidden)
     return True

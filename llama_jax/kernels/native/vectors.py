@@ -17,6 +17,8 @@ from llama_jax.kernels.native.machine import F16, F32, I8, I16, I32, declared, p
 
 # which instruction set the code is for; `llama_jax.kernels.build` sets it together with Numba's own target
 ISA = os.environ.get("LLAMA_JAX_KERNELS_FOR", "portable")
+# whether it is for families that have more than Llama and Qwen2 (`features`), whose own code has nothing of that
+MORE = os.environ.get("LLAMA_JAX_KERNELS_MORE") == "1"
 LANES = 16
 F, I, B, H, S, P = (  # noqa: E741
     ir.VectorType(kind, n) for kind, n in ((F32, 16), (I32, 16), (I8, 64), (F16, 16), (I16, 16), (I16, 32))
