@@ -75,8 +75,10 @@ def phi3(**changes):
 
 
 def longrope(**changes):
-    long = LONG | dict(original_max_position_embeddings=64, partial_rotary_factor=0.75)
-    return phi3(original_max_position_embeddings=64, rope_parameters=long, **changes)
+    """Of a context that training's, which is the model's here, is half of."""
+    long = LONG | dict(original_max_position_embeddings=256, partial_rotary_factor=0.75)
+    context = dict(original_max_position_embeddings=256, max_position_embeddings=512)
+    return phi3(rope_parameters=long, **context | changes)
 
 
 MODELS = {
