@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields, replace
 
@@ -161,6 +162,14 @@ FAMILIES: dict[str, dict] = {  # model_type: the fields that tell it from Llama
     "smollm3": dict(model_type="smollm3"),
     "phi3": dict(model_type="phi3"),
 }
+
+
+def gemma3(width: int, layers: int) -> dict:
+    """What Gemma 3 of a width and depth has beside its other sizes."""
+    local = dict(window=512, local_layers=tuple(i for i in range(layers) if (i + 1) % 6), local_rope_theta=1e4)
+    return FAMILIES["gemma3"] | local | dict(embedding_scale=width**0.5)
+
+
 LLAMA_3_SCALING = RopeScaling("llama3", 32.0, 1.0, 4.0, 8192)
 
 PRESETS: dict[str, ModelConfig] = {
@@ -178,7 +187,17 @@ PRESETS: dict[str, ModelConfig] = {
     "gpt2-medium": ModelConfig(1024, 4096, 24, 16, 16, 64, 50257, 1e-5, 1e4, None, 1024, True, **FAMILIES["gpt2"]),
     "gpt2-large": ModelConfig(1280, 5120, 36, 20, 20, 64, 50257, 1e-5, 1e4, None, 1024, True, **FAMILIES["gpt2"]),
     "gpt2-xl": ModelConfig(1600, 6400, 48, 25, 25, 64, 50257, 1e-5, 1e4, None, 1024, True, **FAMILIES["gpt2"]),
-}
+    "qwen3-0.6b": ModelConfig(1024, 3072, 28, 16, 8, 128, 151936, 1e-6, 1e6, None, 40960, True, **FAMILIES["qwen3"]),
+    "qwen3-1.7b": ModelConfig(2048, 6144, 28, 16, 8, 128, 151936, 1e-6, 1e6, None, 40960, True, **FAMILIES["qwen3"]),
+    "gemma-3-270m": ModelConfig(640, 2048, 18, 4, 1, 256, 262144, 1e-6, 1e6, None, 32768, True, **gemma3(640, 18)),
+    "gemma-3-1b": ModelConfig(1152, 6912, 26, 4, 1, 256, 262144, 1e-6, 1e6, None, 32768, True, **gemma3(1152, 26)),
+    "mistral-7b-v0.3": ModelConfig(4096, 14336, 32, 32, 8, 128, 32768, 1e-5, 1e6, None, 32768, False, "mistral"),
+    "smollm3-3b": ModelConfig(2048, 11008, 36, 16, 4, 128, 128256, 1e-6, 5e6, None, 65536, True, "smollm3",
+                              unrotated_layers=tuple(range(3, 36, 4))),
+    # LongRoPE within the context of its training
+    "phi-4-mini": ModelConfig(3072, 8192, 32, 24, 8, 128, 200064, 1e-5, 1e4, None, 4096, True, "phi3", rotary_dim=96,
+                              rotary_scale=(1 + math.log(32) / math.log(4096)) ** 0.5),
+}  # fmt: skip
 
 
 SMALL = {  # family: what its checkpoints choose, at the size of `tiny`

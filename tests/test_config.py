@@ -29,6 +29,13 @@ def test_parameter_count_equals_transformers(tied):
         ("gpt2-medium", 0.354823),
         ("gpt2-large", 0.774030),
         ("gpt2-xl", 1.557611),
+        ("qwen3-0.6b", 0.596050),
+        ("qwen3-1.7b", 1.720575),
+        ("gemma-3-270m", 0.268098),
+        ("gemma-3-1b", 0.999886),
+        ("mistral-7b-v0.3", 7.248024),
+        ("smollm3-3b", 3.075099),
+        ("phi-4-mini", 3.836022),
     ],
 )
 def test_presets_have_the_published_sizes(name, billions):
