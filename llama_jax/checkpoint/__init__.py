@@ -2,7 +2,7 @@
 
 load("smollm2-135m-instruct")      the packaged GGUF, the default
 load("qwen2.5-coder-0.5b")         a GGUF that `llama-jax fetch` has brought; `fetched.WEIGHTS` lists them
-load("path/to/model.gguf")         any GGUF of the Llama, Qwen2 or GPT-2 architecture; of a split one, any part
+load("path/to/model.gguf")         any GGUF of a family in `config.FAMILIES`; of a split one, any part
 load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
 load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
 load("random:llama-3.2-1b")        seeded random weights at a preset's real shapes; `random:PRESET:SEED`,

@@ -1,4 +1,4 @@
-"""GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) of the Llama, Qwen2 and GPT-2 architectures.
+"""GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) of the families in `ARCHITECTURES`.
 
 Hashing a large file takes seconds, so its SHA-256 is made when it is asked for, and kept in the user's cache under the
 file's path, size and time. An entry that cannot be used is made again.

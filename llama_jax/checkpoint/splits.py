@@ -15,6 +15,10 @@ LONG_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+UPPER, LOWER = r"((?=[\p{L}])([^a-z]))", r"((?=[\p{L}])([^A-Z]))"  # as llama.cpp writes them
+SHORT = r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
+CASED = rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+SHORT|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*SHORT"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LONG_WORDS_AND_DIGITS = LONG_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")  # a number goes digit by digit
 
 
@@ -41,6 +45,8 @@ SPLITS = {
         "smollm starcoder refact command-r codeshell exaone minerva-7b mellum2": Split((r"\p{N}", WORDS)),
         "llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2": Split((LONG_WORDS,), True, True),
         "smaug-bpe dbrx glm4 chatglm-bpe": Split((LONG_WORDS,)),
+        "gpt-4o llama4": Split((CASED.replace("SHORT", SHORT) + r"|\p{N}{1,3}" + REST,)),  # Phi-4-mini's
+        "tekken": Split((CASED.replace("SHORT", "") + r"|\p{N}" + REST,), True, True),  # Mistral's
         "qwen2": Split((LONG_WORDS_AND_DIGITS,), composed=True),  # as Qwen's own tokenizer does; llama.cpp does not
         "deepseek-r1-qwen megrez kormo f2llmv2 stablelm2 hunyuan solar-open grok-2": Split((LONG_WORDS_AND_DIGITS,)),
     }.items()

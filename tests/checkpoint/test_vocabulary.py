@@ -184,7 +184,7 @@ def test_byte_level_texts_begin_and_end_as_the_file_says(changes, ids):
         (dict(pre="llama-bpe"), "begin .*no bos_token_id"),
         (dict(add_eos_token=True), "end .*no eos_token_id"),
         (dict(merges=None), "no merges"),
-        (dict(pre="gpt-4o"), "pre is 'gpt-4o'.*known: default, gpt-2, .*qwen2"),
+        (dict(pre="bloom"), "pre is 'bloom'.*known: default, gpt-2, .*qwen2"),
         (dict(eom_token_id=257), "eom_token_id is 257"),
     ],
 )
