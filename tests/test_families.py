@@ -158,7 +158,13 @@ def test_gpt2_at_full_shapes_equals_transformers():
     equal(cfg, params, theirs, ids, ids)
 
 
-@pytest.mark.parametrize(("name", "table"), [("gpt2", "transformer.wte"), ("qwen2", "model.embed_tokens")])
+TABLE = "model.embed_tokens"
+
+
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [("gpt2", "transformer.wte"), *((f, TABLE) for f in ("qwen2", "phi3", "smollm3", "llama, biases"))],
+)
 def test_torch_and_back_is_bit_exact(name, table):
     theirs = made(name)
     for dtype in ("float32", "bfloat16"):
@@ -171,6 +177,16 @@ def test_torch_and_back_is_bit_exact(name, table):
         type(theirs)(theirs.config).load_state_dict(back, strict=True)
 
 
+def test_gemmas_norms_are_stored_less_one():
+    theirs = made("gemma3")
+    cfg, params = checkpoint.from_torch(theirs)
+    norm = theirs.model.layers[0].self_attn.q_norm.weight.numpy(force=True)
+    np.testing.assert_array_equal(params.layers[0].attention.q_norm.weight, norm + 1)
+    back = checkpoint.to_torch(cfg, params)
+    for name, values in theirs.state_dict().items():
+        torch.testing.assert_close(back[name], values, rtol=0, atol=2e-7 if "norm" in name else 0)
+
+
 @pytest.mark.parametrize(
     ("model", "words"),
     [
@@ -178,6 +194,10 @@ def test_torch_and_back_is_bit_exact(name, table):
         (lambda: gpt2(scale_attn_by_inverse_layer_idx=True), "inverse_layer_idx"),
         (lambda: gpt2(activation_function="relu"), "activation_function is 'relu'"),
         (lambda: qwen2(use_sliding_window=True), "use_sliding_window is True"),
+        (lambda: newer(Gemma3TextConfig, final_logit_softcapping=30.0), "final_logit_softcapping is 30.0"),
+        (lambda: newer(Gemma3TextConfig, use_bidirectional_attention=True), "use_bidirectional_attention is True"),
+        (lambda: newer(Qwen3Config, use_sliding_window=True, max_window_layers=1), "use_sliding_window is True"),
+        (lambda: newer(SmolLM3Config, mlp_bias=True, hidden_size=32), "mlp_bias is True"),
     ],
 )
 def test_torch_needs_a_configuration_and_a_known_kind(model, words):
@@ -351,6 +371,17 @@ def test_random_biases_are_not_ones():
     tensors = random.open_random(config.tiny("gpt2"), 0).tensors
     assert np.all(tensors["transformer.h.0.ln_1.weight"].read() == 1)
     assert 0 < np.abs(tensors["transformer.h.0.attn.c_attn.bias"].read()).max() < 0.2
+
+
+@pytest.mark.parametrize("name", ["loop+lookup", "step+scan+lookup"])
+@pytest.mark.parametrize("kind", ["gemma3", "smollm3"])
+def test_drafts_and_a_cache_of_integers_work_in_layers_that_differ(kind, name):
+    cfg = config.tiny(kind)
+    params, prompt = build(cfg), [5, 9, 33, 5, 9, 33, 5, 9]
+    plain, drafted = (generate.bind(cfg, params, parse(each)) for each in ("step", name))
+    assert generate.answer(drafted, [prompt], 20)[0].token_ids == generate.answer(plain, [prompt], 20)[0].token_ids
+    kept = generate.bind(cfg, params, replace(parse("step"), kv="int8"))
+    assert len(generate.answer(kept, [prompt], 5)[0].token_ids) == 5
 
 
 @pytest.mark.slow

@@ -239,3 +239,50 @@ def test_rotary_scaling_of_a_header_is_llama_cpps(changes, scaling):
 def test_rotary_scaling_of_a_header_that_is_not_known_is_named(changes, words):
     with pytest.raises(UserError, match=words):
         read("llama", **{ROPE + key: value for key, value in changes.items()})
+
+
+LONG = dict(rope_type="longrope", short_factor=[1.0] * 4, long_factor=[2.0] * 4, rope_theta=1e4)
+KINDS = ["full_attention", "sliding_attention"]
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("gemma3", dict(layer_types=[*KINDS, "full_attention"]), "layer_types has 3 layers, the model 2"),
+        ("gemma3", dict(layer_types=["chunked_attention"] * 2), "layer_types"),
+        ("gemma3", dict(rope_parameters=dict(full_attention=FIVE, sliding_attention=LINEAR)), "'linear'; local layers"),
+        ("gemma3", dict(rope_local_base_freq=5.0), "contradict each other"),
+        ("smollm3", dict(no_rope_layers=[1]), "no_rope_layers has 1 of 2 layers"),
+        ("smollm3", dict(no_rope_layers=[1, 2]), "no_rope_layers"),
+        ("mistral", dict(sliding_window=0), "sliding_window is 0"),
+        ("mistral", dict(layer_types=KINDS), "layer_types"),
+        ("phi3", dict(rope_parameters=LONG | dict(short_factor=[1.0])), "short_factor has 1 divisors, not 4"),
+        ("phi3", dict(rope_parameters={"rope_type": "longrope"}), "'longrope' has no short_factor"),
+        ("phi3", dict(rope_parameters={"rope_type": "llama3", "factor": 8.0}), "needs a low_freq_factor"),
+        ("phi3", dict(rope_parameters=FIVE, partial_rotary_factor=0.1), "0 numbers of a head of 8"),
+        ("phi3", dict(rope_parameters=FIVE | {"partial_rotary_factor": 0.5}, partial_rotary_factor=0.75), "contradict"),
+        ("qwen3", dict(rope_parameters={"rope_type": "yarn", "factor": 4.0}), "yarn"),
+    ],
+)
+def test_features_that_do_not_fit_are_named(family, changes, words):
+    with pytest.raises(UserError, match=words) as caught:
+        huggingface.read_config("m", raw(family) | changes)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"attention.sliding_window_pattern": [True]}, "period has 1 layers|sliding_window_pattern"),
+        ({"attention.sliding_window": -1}, "sliding_window is -1"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping is 30.0"),
+    ],
+)
+def test_features_of_a_header_that_do_not_fit_are_named(changes, words):
+    with pytest.raises(UserError, match=words):
+        read("gemma3", **{f"gemma3.{key}": value for key, value in changes.items()})
+
+
+def test_a_header_may_say_which_layers_are_local():
+    for pattern in ([True, False], 2):
+        assert read("gemma3", **{"gemma3.attention.sliding_window_pattern": pattern})[0].local_layers == (0,)
