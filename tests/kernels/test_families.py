@@ -10,6 +10,7 @@ import pytest
 import llama_jax as ll
 from llama_jax import generate, rope
 from llama_jax.kernels import build, fused
+from llama_jax.plumbing.errors import UserError
 from tests.kernels.models import quantised, random_cache, random_model, rows_program, small
 from tests.kernels.test_generation import divergence
 from tests.kernels.test_operands import call_of
@@ -44,6 +45,13 @@ def test_steps_loop_and_drafts_give_the_same_tokens(engines, prompt):
 def test_only_a_model_with_a_feature_has_a_kernel_of_its_own():
     assert {fused.entry(small(family)) for family in ("llama", "qwen2")} == {"llama_jax_fused"}
     assert {fused.entry(small(family)) for family in ("qwen3", "gemma3", "phi3", "mistral")} == {build.MORE}
+
+
+def test_a_feature_that_the_kernel_lacks_is_refused_by_name(monkeypatch):
+    assert {*WINDOWED.features} < {*fused.FEATURES}
+    monkeypatch.setattr(fused, "FEATURES", [name for name in fused.FEATURES if name not in ("window", "o_bias")])
+    with pytest.raises(UserError, match=r"not gemma3 with o_bias, window; use \+gemv"):
+        fused.check(WINDOWED)
 
 
 # Calls that are spoilt ------------------------------------------------------------------------------------------------
