@@ -20,8 +20,8 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, Blocks, Int8, Table, is_quantised
 from tests.checkpoint.test_gguf import CONFIG, add_bytes, begun, finish, gguf_name, write
 from tests.conftest import TINY, build, relative_error, same
+from tests.families import write_gguf
 from tests.kernels.products import random_bytes
-from tests.test_families import write_gguf
 
 
 def weights_of(params):

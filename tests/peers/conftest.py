@@ -6,7 +6,7 @@ from llama_jax.checkpoint.tensors import named
 from llama_lab import peers
 from llama_lab.bench import protocol
 from llama_lab.peers import llamacpp, openvino
-from tests import test_families
+from tests import families
 from tests.checkpoint import test_gguf
 from tests.conftest import build
 
@@ -39,9 +39,9 @@ def some_ids(count, vocabulary=97, seed=0):
 def written(folder, kind):
     """A small random checkpoint in a GGUF file of its family, or of Llama in a type."""
     path = folder / f"{kind.replace(', ', '-')}.gguf"
-    if kind in test_families.MODELS:
-        cfg, params = checkpoint.from_torch(test_families.made(kind))
-        test_families.write_gguf(path, cfg, named(cfg, params))
+    if kind in families.MODELS:
+        cfg, params = checkpoint.from_torch(families.made(kind))
+        families.write_gguf(path, cfg, named(cfg, params))
     else:
         test_gguf.write(path, kind)
     return checkpoint.load(str(path))

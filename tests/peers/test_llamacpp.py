@@ -18,8 +18,8 @@ from llama_lab.peers.llamacpp_lookup import LONGEST, SHORTEST, Drafts
 from tests import conftest
 from tests.cli.test_cli import last_json
 from tests.conftest import relative_error
+from tests.families import IN_GGUF
 from tests.peers.conftest import answer, ids_of, ours, tokens, trial, written
-from tests.test_families import IN_GGUF
 
 EXACT = 1e-4  # float32 on both sides: rounding alone; some 1e-6 was seen
 GELU = 1e-3  # ggml reads GPT-2's GELU from a table of f16 values; some 3e-4 was seen
