@@ -14,7 +14,7 @@ from llama_lab import peers
 from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import flax, ik_llamacpp, llamacpp, openvino
-from tests.peers.conftest import trial
+from tests.peers.conftest import small, trial
 
 
 def test_every_line_leads_to_a_module_with_the_two_functions():
@@ -114,3 +114,10 @@ def test_the_recipe_is_a_peer_as_it_stands(llama):
         judged = reference.judge(made, tokens)
         assert judged.valid, judged.reason
         assert (made.new_tokens, made.weights_hash) == (5, llama.weights_hash)
+
+
+@pytest.mark.parametrize("name", ["torch", "flax-nnx"])
+def test_a_family_without_a_twin_is_a_gap(name):
+    with pytest.raises(peers.UnavailableError, match="no twin of a qwen3 with qk_norm in") as caught:
+        peers.subject(small("qwen3"), name)
+    assert "llamacpp" in caught.value.remedy
