@@ -11,7 +11,8 @@ follows its own layout. So placements with kernels are compared by their times, 
 
 Times: both commits in turn, each in a fresh process, and the commit before a second time in each round. The evidence
 holds where the median ratio lies within what the commit before differs from itself. A kernel that has become faster or
-slower moves the times of the placements with it: tables with such a row are left as they are.
+slower moves the times of the placements with it, and a modifier whose programs have all become others those of its
+own: tables with such a row are left as they are.
 
 The part that runs inside a checkout is this file too (`python evidence.py programs|times`), with the modules of that
 checkout: it asks of them only what both commits offer.
@@ -201,11 +202,17 @@ def clean_commit(root: Path) -> str:
 
 
 def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list[dict]) -> dict:
-    """{holds, moved: kernels that take another time, programs, differing: names, by_time: those that differ and have
-    kernels, times: {placement: ratio now / before, spread of before / before}}. It holds for what has no such kernel.
+    """{holds, moved: modifiers, programs, differing: names, by_time: those that differ and have kernels, times:
+    {placement: ratio now / before, spread of before / before}}.
+
+    Moved are kernels that take another time, and modifiers that only placements with other programs have. It holds for
+    what has none of them.
     """
     others = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     differing, by_time = ([name for name in others if bool(KERNELS.search(name)) is kernel] for kernel in (False, True))
+    elsewhere = {part for name in {*before, *now}.difference(others) for part in modifiers(name)}
+    changed = {part for name in differing for part in modifiers(name)} - elsewhere
+    differing = [name for name in differing if changed.isdisjoint(modifiers(name))]
     compared = {}
     for name in rounds[0]["before"]:
         ratio, spread = ([math.log(r[way][name] / r["before"][name]) for r in rounds] for way in ("now", "again"))
@@ -216,12 +223,17 @@ def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list
     kernels = sorted({match[1] for name in moved if (match := KERNELS.search(name))})
     return dict(
         holds=not differing and all(map(KERNELS.search, moved)),
-        moved=kernels,
+        moved=sorted({*kernels, *changed}),
         programs=sum(map(len, now.values())),
         differing=differing,
         by_time=by_time,
         times=compared,
     )
+
+
+def modifiers(name: str) -> list[str]:
+    """Of a placement's name: kvint8 of step+donate+kvint8, lookup of loop+lookup4."""
+    return [re.sub("^(async|queue|lookup)[0-9]+$", r"\1", part) for part in name.split("+")[1:]]
 
 
 if __name__ == "__main__":

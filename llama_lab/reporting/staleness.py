@@ -72,7 +72,7 @@ class Timed(Declared):
 
 
 class Evidence(Declared):
-    """What `evidence.gather` gives. moved: kernels that take another time. by_time: programs with kernels that differ.
+    """What `evidence.gather` gives. moved: kernels and other modifiers whose times may be others. by_time: programs with kernels that differ.
     current: the tables that are of the code of before."""
 
     before: str
@@ -102,8 +102,8 @@ def gather(before: str, tell: Callable[[str], None]) -> Evidence:
 
 def restamp(home: Path, why: str) -> list[str]:
     """Stamp the tables in HOME/data that were of the code before a refactoring as being of today's, and return their
-    names. Their rows stay; their meta keeps why, both commits and the evidence. Tables with a row of a kernel that
-    takes another time now are left.
+    names. Their rows stay; their meta keeps why, both commits and the evidence. Tables with a row of what has `moved`
+    are left.
 
     Raises UserError without a reason, for a tree with changes, for evidence that is missing, of another commit or
     against it, and for a table whose roots `code.toml` does not declare; nothing is stamped then.
@@ -122,7 +122,7 @@ def restamp(home: Path, why: str) -> list[str]:
     kept = known.model_dump(include={"moved", "programs", "by_time", "times"})
     stamp, stamped = dict(why=why.strip(), before=known.before, now=now, evidence=kept), {}
     for name in [table.name for table in tables(home) if table.changed and table.name in known.current]:
-        if any(f"+{kernel}" in (home / "data" / f"{name}.csv").read_text() for kernel in known.moved):
+        if any(f"+{part}" in (home / "data" / f"{name}.csv").read_text() for part in known.moved):
             continue
         about = record.read_meta(home / "data" / f"{name}.csv")
         code = provenance.recorded_now(name, about["parameters"])

@@ -156,6 +156,16 @@ def test_what_runs_in_a_kernel_is_judged_by_its_time():
     assert {bool(evidence.KERNELS.search(name)) for name in evidence.TIMED} == {True, False}
 
 
+def test_a_modifier_whose_programs_have_all_become_others_leaves_tables_with_it_stale():
+    before = {name: ["a"] for name in ("step", "loop", "step+scan", "step+lookup", "loop+lookup4")}
+    now = before | {"step+lookup": ["b"], "loop+lookup4": ["b"]}
+    judged = evidence.judged(before, now, ROUNDS)
+    assert (judged["holds"], judged["differing"], judged["moved"]) == (True, [], ["lookup"])
+    now = before | {"loop+lookup4": ["b"]}  # so it is not the modifier
+    judged = evidence.judged(before, now, ROUNDS)
+    assert (judged["holds"], judged["differing"], judged["moved"]) == (False, ["loop+lookup4"], [])
+
+
 def test_a_kernel_that_has_become_faster_leaves_tables_with_it_stale(home):
     def rounds(name):
         return [{way: {name: 1.0 if way != "now" else 0.5} for way in ("before", "now", "again")}] * 3
