@@ -72,8 +72,8 @@ class Timed(Declared):
 
 
 class Evidence(Declared):
-    """What `evidence.gather` gives. moved: kernels and other modifiers whose times may be others. by_time: programs with kernels that differ.
-    current: the tables that are of the code of before."""
+    """What `evidence.gather` gives. moved: kernels and other modifiers with other times. by_time: programs with
+    kernels that differ. current: the tables that are of the code of before."""
 
     before: str
     now: str
