@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,13 +25,18 @@ Rates = dict[str, dict[str, list[float]]]
 
 def gather(home: Path = paths.ROOT / "data", subjects: Sequence[str] = SUBJECTS) -> Rates:
     """Subject → table → tokens/s of each warm, valid, greedy answer of one row by the packaged model in a short
-    context. Tables of other kinds of row are passed over."""
+    context. Tables of other kinds of row are passed over, and those of another processor than most were recorded on."""
     rates: Rates = {name: {} for name in subjects}
-    for path in sorted(home.glob("[0-9][0-9]-*.csv")):
-        if record.meta_path(path).is_file() and record.read_meta(path).get("kind", "Trial") == "Trial":
-            for t in record.read(path)[0]:
-                if t.subject in rates and counts(t):
-                    rates[t.subject].setdefault(path.stem, []).append(t.tg)
+    known = [path for path in sorted(home.glob("[0-9][0-9]-*.csv")) if record.meta_path(path).is_file()]
+    metas = {path: record.read_meta(path) for path in known}
+    trials = {
+        path: meta["environment"].get("cpu") for path, meta in metas.items() if meta.get("kind", "Trial") == "Trial"
+    }
+    usual = Counter(trials.values()).most_common(1)
+    for path in (path for path, processor in trials.items() if processor == usual[0][0]):
+        for t in record.read(path)[0]:
+            if t.subject in rates and counts(t):
+                rates[t.subject].setdefault(path.stem, []).append(t.tg)
     return rates
 
 

@@ -7,9 +7,9 @@ from tests.bench.test_record import trial
 from tests.figures.drawn import assert_drawn
 
 
-def table(home, name, ms, **changes):
+def table(home, name, ms, cpu="one", **changes):
     rows = [trial("loop", block, (10, 10 + ms), model=checkpoint.DEFAULT, **changes) for block in range(3)]
-    record.write(home / f"{name}.csv", rows, environment={})
+    record.write(home / f"{name}.csv", rows, environment=dict(cpu=cpu))
 
 
 def test_answers_that_should_be_alike_are_gathered(tmp_path):
@@ -23,6 +23,7 @@ def test_answers_that_should_be_alike_are_gathered(tmp_path):
         "15-other-release": dict(run="decode 0.4.38"),
         "16-drawn": dict(sampling="temperature 1"),
         "17-threads": dict(run="threads 1 loop"),
+        "18-other-processor": dict(cpu="another"),
     }.items():
         table(tmp_path, name, 90, **changes)
     (tmp_path / "09-none.csv").write_text("x\n")
