@@ -159,7 +159,8 @@ from llama_jax import quantise
 errors = {"isa": isa.target().isa, "gemv": 0.0, "fused": 0.0, "rough": 0.0, "clear": 0}
 for kind in gemv.KINDS:
     for n, k, m in ((1, 1, 1), (33, 70, 5), (16, 32, 4), (700, 1024, 3)):
-        x, w = gemv.activations(m, k), gemv.weight(kind, n, k)
+        w = gemv.weight(kind, n, k)  # of whole blocks
+        x = gemv.activations(m, w.shape[1])
         error = relative_error(gemv.gemv.product(x, w.data, w.shape), products.reference_product(x, w))
         errors["gemv"] = max(errors["gemv"], float(error))
     gemv.test_subnormal_and_negative_scales(kind, 6e-8, -1)
