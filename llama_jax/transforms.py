@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from llama_jax import embeddings, head, kvc, layer, model, norm, rope, sampling
 from llama_jax.config import ModelConfig
-from llama_jax.decoding import drafts, steps
+from llama_jax.decoding import drafts, lookup, steps
 from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
 from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement
@@ -82,7 +82,7 @@ def assemble(config: ModelConfig, placement: Placement, wrap: Callable | None = 
     steps_made = plain
     if placement.drafts:
         least = None if placement.until else placement.tokens_per_call
-        steps_made = drafts.Drafts(plain, sample, placement.drafts, least)
+        steps_made = drafts.Drafts(plain, sample, lookup.Lookup(), placement.drafts, least)
     receiver = Receiver() if placement.host == "callback" else None
     send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else None
     decode = decoder(placement, steps_made, send)

@@ -1,13 +1,12 @@
-"""Several tokens a pass. What followed the last tokens earlier in the text is proposed as drafts, and one pass over all
-of them shows how many the model would have made itself.
+"""Several tokens a pass. Somebody proposes the next few tokens as drafts, and one pass over all of them shows how many
+the model would have made itself.
 
-Prompt lookup (Saxena 2023, https://github.com/apoorvumang/prompt-lookup-decoding) is speculative decoding (Leviathan et
-al. 2023, https://arxiv.org/abs/2211.17192) whose drafts need no second model. All of it is on the device: the tokens so
-far are part of the carry, the search is a comparison of arrays, and a pass returns how many tokens it took. At any
-temperature the tokens are those of the same placement without drafts (to the bit under the fused kernel; XLA may add up
-several rows in another order than one, which at a near-tie would show). Row i of a pass draws with the key that token i
-would have drawn with, and a draft is taken where it equals the token drawn. This accepts a draft with the probability
-that the model gives it and else draws from what remains, which is rejection sampling.
+This is speculative decoding (Leviathan et al. 2023, https://arxiv.org/abs/2211.17192), all of it on the device. Who
+proposes is a `Proposer`: the text so far (`lookup`). At any temperature the tokens are those of the same placement
+without drafts (to the bit under the fused kernel; XLA may add up several rows in another order than one, which at a
+near-tie would show). Row i of a pass draws with the key that token i would have drawn with, and a draft is taken where
+it equals the token drawn. This accepts a draft with the probability that the model gives it and else draws from what
+remains, which is rejection sampling.
 
 A rejected draft's keys and values stay in the cache after its `length`, where they are masked, until others overwrite
 them. The cache has one length for all rows of a batch: among the rows that have met no stop token, the one that takes
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -28,16 +27,40 @@ from llama_jax.axes import Array, Bool, Int
 from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
 from llama_jax.sampling import Draw
 
-LONGEST = 3  # last tokens that are looked for; of places that have as many of them, the newest counts
-LEAST = 2  # with fewer of them nothing is proposed
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Drafted(Carry):
-    """A carry that knows the text: what stands in the cache's slots, and in the next one the newest token."""
+    """A carry that knows the text. ids: int32 [B S+1], what stands in the cache's slots, and in the next one the newest
+    token. kept: what the proposer hands from pass to pass, None where that is nothing."""
 
-    ids: jax.Array  # int32 [B S+1]
+    ids: jax.Array
+    kept: Any = None
+
+
+class Found(NamedTuple):
+    """What a proposer sees before it is known how many drafts the pass has."""
+
+    drafts: Int[Array, "B K"] | None  # as many as a pass may have; None where they cost something
+    there: Bool[Array, " B"]  # whether a row has any
+
+
+class Proposer(Protocol):
+    """Who proposes. Plain steps do not tell it: what it missed stands in the carry's `ids`.
+
+    prefill(params, ids [B T], pad, slots) → kept: the first piece of a prompt. extend(params, ids, carry) → kept: one
+    more, which `carry.ids` already has at its cache's length. look(carry, count) → `Found`, for at most so many drafts
+    after the newest token, which is `carry.ids` at its cache's length. propose(params, found, carry, count) → (drafts
+    int32 [B count], carry), once it is known how many.
+    """
+
+    def prefill(self, params, ids, pad, slots: int) -> Any: ...
+
+    def extend(self, params, ids, carry: Drafted) -> Any: ...
+
+    def look(self, carry: Drafted, count: int) -> Found: ...
+
+    def propose(self, params, found: Found, carry: Drafted, count: int) -> tuple[jax.Array, Drafted]: ...
 
 
 class Ends(NamedTuple):
@@ -55,6 +78,7 @@ class Drafts:
 
     steps: Steps
     sample: Callable
+    proposer: Proposer
     count: int
     least: int | None = None
 
@@ -62,45 +86,30 @@ class Drafts:
         """As `Steps.prefill`; the carry is `Drafted`."""
         token, carry = self.steps.prefill(params, ids, pad, seeds, sampler, slots)
         text = jnp.zeros((ids.shape[0], slots + 1), jnp.int32)
-        return token, Drafted(carry.cache, carry.draw, jax.lax.dynamic_update_slice(text, ids, (0, 0)))
+        kept = self.proposer.prefill(params, ids, pad, slots)
+        return token, Drafted(carry.cache, carry.draw, jax.lax.dynamic_update_slice(text, ids, (0, 0)), kept)
 
     def extend(self, params, ids, carry: Drafted, sampler):
         """As `Steps.extend`."""
         carry = written(carry, ids, carry.cache.length)
-        token, plain = self.steps.extend(params, ids, Carry(carry.cache, carry.draw), sampler)
-        return token, Drafted(plain.cache, plain.draw, carry.ids)
+        kept = self.proposer.extend(params, ids, carry)
+        token, carry = self.plain(self.steps.extend, params, ids, carry, sampler)
+        return token, replace(carry, kept=kept)
 
     def step(self, params, token, carry: Drafted, sampler):
         """As `Steps.step`."""
         carry = written(carry, token[:, None], carry.cache.length)
-        token, plain = self.steps.step(params, token, Carry(carry.cache, carry.draw), sampler)
-        return token, Drafted(plain.cache, plain.draw, carry.ids)
+        return self.plain(self.steps.step, params, token, carry, sampler)
+
+    def plain(self, step: Callable, params, ids, carry: Drafted, sampler):
+        """A step of `steps`, which know no drafts."""
+        token, plain = step(params, ids, Carry(carry.cache, carry.draw), sampler)
+        return token, replace(carry, cache=plain.cache, draw=plain.draw)
 
 
 def written(carry: Drafted, ids: Int[Array, "B T"], slot) -> Drafted:
     """The carry with these tokens in its text from `slot` on."""
     return replace(carry, ids=jax.lax.dynamic_update_slice(carry.ids, ids, (0, slot)))
-
-
-def proposed(ids: Int[Array, "B S"], length, pad: Int[Array, " B"], count: int) -> tuple[jax.Array, jax.Array]:
-    """(drafts int32 [B K], whether a row has any, bool [B]) after the token at `length`, the newest.
-
-    They follow the place before it that agrees in most of the last `LONGEST` tokens, `LEAST` of them or more. A text
-    that ends too soon after that place is taken to repeat itself:
-
-    ids     4 7 5 6 7 5 _       the last two are also at 1 and 2
-    drafts              6 7 5 6 7
-    """
-    at = jnp.arange(ids.shape[1], dtype=jnp.int32)
-    agree, agreed = jnp.ones(ids.shape, bool), jnp.zeros(ids.shape, jnp.int32)
-    for back in range(LONGEST):
-        last = jax.lax.dynamic_slice_in_dim(ids, length - back, 1, axis=1)
-        agree &= jnp.roll(ids == last, back, axis=1) & (at - back >= pad[:, None])
-        agreed += agree
-    rank = jnp.where((at < length) & (agreed >= LEAST), agreed * ids.shape[1] + at, -1)
-    place = jnp.argmax(rank, axis=1).astype(jnp.int32)[:, None]
-    following = place + 1 + jnp.arange(count, dtype=jnp.int32) % (length - place)
-    return jnp.take_along_axis(ids, following, axis=1), jnp.max(rank, axis=1) >= 0
 
 
 def decode(
@@ -140,12 +149,13 @@ def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, ends: Ends)
     """(tokens int32 [K+1 B], how many of them count, carry): drafts verified, or one plain step where some row that
     goes on has none, or where the cache has no room for them."""
     carry = written(carry, token[:, None], carry.cache.length)
-    proposal, has_drafts = proposed(carry.ids, carry.cache.length, carry.cache.pad, drafts.count)
+    found = drafts.proposer.look(carry, drafts.count)
     room = carry.cache.length + drafts.count < carry.ids.shape[1] - 1
-    worth = room & (ends.most > 1) & jnp.all(has_drafts | ends.done)
+    worth = room & (ends.most > 1) & jnp.all(found.there | ends.done)
 
     def verify(state):
-        return verified(params, token, proposal, state[2], sampler, drafts, ends)
+        proposal, carry = drafts.proposer.propose(params, found, state[2], drafts.count)
+        return verified(params, token, proposal, carry, sampler, drafts, ends)
 
     def step(state):
         block, _, carry = state
@@ -178,7 +188,7 @@ def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, e
     taken = jnp.where(jnp.arange(rows.shape[1]) < new, rows, token[:, None])  # in the place of others one that counts
     seen = sampling.mark(carry.draw.seen, taken, length, carry.cache.pad)
     draw = Draw(carry.draw.keys, carry.draw.index + new, seen)
-    carry = Drafted(replace(cache, length=length + new), draw, carry.ids)
+    carry = replace(carry, cache=replace(cache, length=length + new), draw=draw)
     return chosen.T, new.astype(jnp.int32), written(carry, chosen, length + 1)
 
 

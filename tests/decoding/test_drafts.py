@@ -10,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from llama_jax import config, generate, sampling, transforms
-from llama_jax.decoding import drafts
+from llama_jax.decoding import drafts, lookup
 from llama_jax.decoding.steps import Bounds, Carry, Steps
 from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement, parse
@@ -67,7 +67,7 @@ def programs(placement: Placement):
     made = by_hand()
     if placement.drafts:
         least = None if placement.until else placement.tokens_per_call
-        made = drafts.Drafts(made, sampling.next_token, placement.drafts, least)
+        made = drafts.Drafts(made, sampling.next_token, lookup.Lookup(), placement.drafts, least)
     decode = transforms.decoder(placement, made, None)
     return transforms.Programs(
         prefill=jax.jit(made.prefill, static_argnames="slots"),
@@ -121,7 +121,7 @@ def test_no_token_differs_whatever_is_proposed(machines, name, table, noise, pro
 
 def test_what_is_proposed():
     def drafts_of(text, newest, pad=0, count=5):
-        proposed, there = drafts.proposed(jnp.array([text]), jnp.int32(newest), jnp.array([pad]), count)
+        proposed, there = lookup.proposed(jnp.array([text]), jnp.int32(newest), jnp.array([pad]), count)
         return proposed[0].tolist() if there[0] else None
 
     assert drafts_of([4, 7, 5, 6, 7, 5, 9], 5) == [6, 7, 5, 6, 7]  # the docstring's

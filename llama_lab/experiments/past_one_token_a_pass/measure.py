@@ -15,7 +15,7 @@ import numpy as np
 from llama_jax import checkpoint, generate
 from llama_jax import prompts as science
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.decoding import drafts
+from llama_jax.decoding import lookup
 from llama_jax.placement import parse
 from llama_lab.bench import available, passages
 from llama_lab.bench import run as suite
@@ -112,6 +112,6 @@ def replayed(ids: Sequence[int], tokens: np.ndarray, made: Sequence[int], count:
     """Which of the passes, that made these tokens [n] after the first, had drafts. room: slots after the prompt."""
     text, found = jnp.asarray([[*ids, *tokens.tolist()]], jnp.int32), []
     for done in np.cumsum([0, *made[:-1]]).tolist() if made else []:
-        _, there = drafts.proposed(text, jnp.int32(len(ids) + done), jnp.zeros(1, jnp.int32), count)
+        _, there = lookup.proposed(text, jnp.int32(len(ids) + done), jnp.zeros(1, jnp.int32), count)
         found.append(bool(there[0]) and done + 1 < len(tokens) - 1 and done + count < room)
     return found
