@@ -50,8 +50,8 @@ class Proposer(Protocol):
 
     prefill(params, ids [B T], pad, slots) → kept: the first piece of a prompt. extend(params, ids, carry) → kept: one
     more, which `carry.ids` already has at its cache's length. look(carry, count) → `Found`, for at most so many drafts
-    after the newest token, which is `carry.ids` at its cache's length. propose(params, found, carry, count) → (drafts
-    int32 [B count], carry), once it is known how many.
+    after the newest token, which is `carry.ids` at its cache's length. propose(params, found, carry, sampler, count) →
+    (drafts int32 [B count], carry), once it is known how many; sampler: what the tokens are drawn with.
     """
 
     def prefill(self, params, ids, pad, slots: int) -> Any: ...
@@ -60,7 +60,7 @@ class Proposer(Protocol):
 
     def look(self, carry: Drafted, count: int) -> Found: ...
 
-    def propose(self, params, found: Found, carry: Drafted, count: int) -> tuple[jax.Array, Drafted]: ...
+    def propose(self, params, found: Found, carry: Drafted, sampler, count: int) -> tuple[jax.Array, Drafted]: ...
 
 
 class Ends(NamedTuple):
@@ -154,7 +154,7 @@ def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, ends: Ends)
     worth = room & (ends.most > 1) & jnp.all(found.there | ends.done)
 
     def verify(state):
-        proposal, carry = drafts.proposer.propose(params, found, state[2], drafts.count)
+        proposal, carry = drafts.proposer.propose(params, found, state[2], sampler, drafts.count)
         return verified(params, token, proposal, carry, sampler, drafts, ends)
 
     def step(state):

@@ -31,7 +31,7 @@ class Lookup:
     def look(self, carry: Drafted, count: int) -> Found:
         return Found(*proposed(carry.ids, carry.cache.length, carry.cache.pad, count))
 
-    def propose(self, params, found: Found, carry: Drafted, count: int) -> tuple[jax.Array, Drafted]:
+    def propose(self, params, found: Found, carry: Drafted, sampler, count: int) -> tuple[jax.Array, Drafted]:
         return found.drafts[:, :count], carry
 
 

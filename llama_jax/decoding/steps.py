@@ -40,8 +40,10 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Steps:
-    """The functions that `transforms.Programs` describes, before jit, and one that only drafts need.
+    """The functions that `transforms.Programs` describes, before jit, and those that only drafts need.
 
+    run(model, ids int32 [B T], carry, sampler) → (token [B], carry): T tokens in, the next one out. read(model, ids,
+        cache) → cache: T tokens into the cache after its `length`, which grows by T, and nothing out.
     verify(model, ids int32 [B T], cache) → (best int32 [B T], cache): T tokens into the cache after its `length`, which
         grows by T; for each of them the greedy next one, the first of the largest logits.
     """
@@ -51,6 +53,8 @@ class Steps:
     step: Callable
     logits: Callable
     verify: Callable
+    run: Callable
+    read: Callable
 
 
 def is_stop(token, stop):
@@ -119,4 +123,8 @@ def steps(
         values, cache = logits(params, ids, cache)
         return sampling.greedy(values), cache
 
-    return Steps(prefill_step, extend_step, step, logits, verify)
+    def read(params, ids, cache: KVCache):
+        """T tokens in."""
+        return transform(params, ids, cache)[1]
+
+    return Steps(prefill_step, extend_step, step, logits, verify, run_tokens, read)

@@ -67,4 +67,7 @@ def steps(config: ModelConfig, placement: Placement, transform: Callable, sample
         results, cache = pieces(params, ids, cache, "all")
         return jnp.concatenate([best.reshape(len(ids), -1) for _, best in results], axis=1), cache
 
-    return replace(plain.steps(config, placement, tokens, chosen, every, new_cache), verify=verify)
+    def read(params, ids, cache: KVCache):
+        return pieces(params, ids, cache, "none")[1]
+
+    return replace(plain.steps(config, placement, tokens, chosen, every, new_cache), verify=verify, read=read)

@@ -59,7 +59,10 @@ def by_hand() -> Steps:
         draw = Draw(jax.vmap(jax.random.key)(seeds), jnp.int32(0), None)
         return run(table, ids, Carry(cache, draw), sampler)
 
-    return Steps(prefill, run, lambda table, token, *rest: run(table, token[:, None], *rest), logits, verify)
+    def step(table, token, *rest):
+        return run(table, token[:, None], *rest)
+
+    return Steps(prefill, run, step, logits, verify, run, lambda table, ids, cache: logits(table, ids, cache)[1])
 
 
 def programs(placement: Placement):
