@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +16,7 @@ from llama_jax.checkpoint import Checkpoint, find, own_blocks, read
 from llama_jax.checkpoint.source import Source
 from llama_jax.config import ModelConfig
 from llama_jax.decoding.request import PIECE, Request, request
+from llama_jax.decoding.smaller import Both
 from llama_jax.model import Model
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import settings, threads
@@ -30,13 +32,20 @@ def fetch(tokens: jax.Array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Engine:
-    """A model under a placement. fetch: brings tokens to the host; a measurement puts a clock around it."""
+    """A model under a placement. params: what its programs take, `Both` where another model drafts, whose configuration
+    is `draft`. fetch: brings tokens to the host; a measurement puts a clock around it."""
 
     config: ModelConfig
-    params: Model
+    params: Model | Both
     placement: Placement
     programs: Programs
     fetch: Callable[[jax.Array], np.ndarray] = fetch
+    draft: ModelConfig | None = None
+
+    @property
+    def model(self) -> Model:
+        """The weights of the model that answers."""
+        return self.params.target if isinstance(self.params, Both) else self.params
 
 
 def load(model: str | Source, placement: Placement | str, dtype: str | None = None) -> Checkpoint:
@@ -67,18 +76,31 @@ def computed_on(source: Source, placement: Placement) -> str:
     return {"f32": "float32", "bf16": "bfloat16"}.get(placement.weights, placement.weights)
 
 
-def build(checkpoint: Checkpoint, placement: Placement | str = "loop") -> Engine:
-    """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet.
+def build(checkpoint: Checkpoint, placement: Placement | str = "loop", draft: Checkpoint | None = None) -> Engine:
+    """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet. draft: the model that the
+    placement names for drafts, where it is loaded already; else it is loaded here.
 
-    Raises UserError for an unknown placement, and where this machine or these weights do not serve it.
+    Raises UserError for an unknown placement, where this machine or these weights do not serve it, and for a draft
+    model that is not there or has another vocabulary.
     """
     placement = parse(placement)
     require_kernels(placement)
-    return bind(checkpoint.config, weights(checkpoint, placement), placement)
+    if placement.draft is None:
+        if draft is not None:
+            raise UserError(f"Placement {placement.name!r} names no draft model; append +draft:{draft.name}.")
+        return bind(checkpoint.config, weights(checkpoint, placement), placement)
+    draft = draft or drafting(checkpoint, placement)
+    check_vocabulary(checkpoint, draft)
+    with about_the_draft(placement):
+        second = draft.config, weights(draft, placement)
+    return bind(checkpoint.config, weights(checkpoint, placement), placement, second)
 
 
-def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
+def bind(
+    config: ModelConfig, params: Model, placement: Placement, draft: tuple[ModelConfig, Model] | None = None
+) -> Engine:
     """As `build`, from a bare configuration and parameters, which are quantised here where the placement asks for it.
+    draft: those of the model that drafts, where the placement names one.
 
     Raises UserError where the weights cannot be brought into that form, and where an option of JAX keeps the model from
     computing right (`settings.COMPUTING`).
@@ -86,7 +108,49 @@ def bind(config: ModelConfig, params: Model, placement: Placement) -> Engine:
     threads.COMPUTING.begin()
     settings.check()
     require_kernels(placement)
-    return Engine(config, prepare(params, placement), placement, assemble(config, placement))
+    if (draft is None) != (placement.draft is None):
+        raise UserError(
+            f"Placement {placement.name!r} {'names a' if draft is None else 'has no'} draft model; use build."
+        )
+    params = prepare(params, placement)
+    if draft is None:
+        return Engine(config, params, placement, assemble(config, placement))
+    with about_the_draft(placement):
+        params = Both(params, prepare(draft[1], placement))
+        programs = assemble(config, placement, draft=draft[0])
+    return Engine(config, params, placement, programs, draft=draft[0])
+
+
+def drafting(checkpoint: Checkpoint, placement: Placement) -> Checkpoint:
+    """The model that a placement names for drafts, in the form that the placement computes on. Raises UserError."""
+    plain = placement.weights == "loaded" and placement.kernels == "none" and checkpoint.dtype not in FORMS
+    with about_the_draft(placement):
+        return load(placement.draft, placement, checkpoint.dtype if plain else None)
+
+
+@contextlib.contextmanager
+def about_the_draft(placement: Placement) -> Iterator[None]:
+    """What is wrong here is wrong with the draft model, whose errors say so."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"The draft model of {placement.name!r}: {error}") from None
+
+
+def check_vocabulary(checkpoint: Checkpoint, draft: Checkpoint) -> None:
+    """Raises UserError for a draft model of other tokens than the model's; one without a tokenizer has as many."""
+    size, own = draft.config.vocab_size, checkpoint.config.vocab_size
+    if size != own:
+        raise UserError(
+            f"The draft model {draft.name} has a vocabulary of {size} tokens, {checkpoint.name} of {own}; name one of"
+            " the same family."
+        )
+    words = [each.tokenizer.backend.get_vocab() for each in (checkpoint, draft) if each.tokenizer]
+    if len(words) == 2 and words[0] != words[1]:
+        raise UserError(
+            f"The draft model {draft.name} has as many tokens as {checkpoint.name}, but not the same; name one of the"
+            " same family."
+        )
 
 
 def require_kernels(placement: Placement) -> None:
@@ -127,18 +191,33 @@ def checked_request(engine: Engine, *batch, every: bool = False, **options) -> R
     Raises UserError as that does, and in a forked process.
     """
     threads.COMPUTING.check()
-    return request(engine.config, *batch, **options, need=partial(bytes_needed, engine, every))
+    made = request(engine.config, *batch, **options, need=partial(bytes_needed, engine, every))
+    if engine.draft and not every:
+        longest = int(made.ids.shape[1] - made.pad.min()) + made.new_tokens
+        if longest > (most := engine.draft.max_position_embeddings):
+            raise UserError(
+                f"{longest} tokens exceed the context of the draft model {engine.placement.draft}, {most}; ask for"
+                " fewer, or use a placement without it."
+            )
+    return made
 
 
 def bytes_needed(engine: Engine, every: bool, rows: int, length: int, slots: int) -> float:
-    """Bytes that a request takes at least: the cache, twice where a call does not overwrite it, and the attention
+    """Bytes that a request takes at least: the caches, twice where a call does not overwrite them, and the attention
     scores and logits of its largest call, float32."""
-    config, placement = engine.config, engine.placement
+    both = [engine.config] if engine.draft is None else [engine.config, engine.draft]
+    needs = [of_one(config, engine, every, rows, length, slots) for config in both]
+    return sum(kept for kept, _ in needs) + max(used for _, used in needs)
+
+
+def of_one(config: ModelConfig, engine: Engine, every: bool, rows: int, length: int, slots: int) -> tuple[float, float]:
+    """(bytes of a model's cache, of the scores and logits of its largest call); as `bytes_needed`."""
+    placement = engine.placement
     uncached = placement.cache == "none"  # every call then runs all positions
     width = length if every else slots if uncached else max(min(length, PIECE), 1 + placement.drafts)
     kept_as = kvc.FUSED if placement.kernels == "fused" else placement.kv
-    dtype = kvc.DTYPES.get(kept_as, engine.params.embeddings.weight.dtype)
+    dtype = kvc.DTYPES.get(kept_as, engine.model.embeddings.weight.dtype)
     position = 0 if uncached else config.kv_bytes_per_position(kvc.itemsize(dtype, config.head_dim))
     rows_of_logits = length if every else 1 + placement.drafts
     scores, logits = config.num_attention_heads * width * slots, config.vocab_size * rows_of_logits
-    return rows * ((1 if placement.donate else 2) * slots * position + 4 * (scores + logits))
+    return rows * (1 if placement.donate else 2) * slots * position, rows * 4 * (scores + logits)

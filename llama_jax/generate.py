@@ -125,5 +125,5 @@ def logits(engine: Engine, ids: Sequence[int]) -> jax.Array:
     """Logits of every position of one sequence, float32 [T V], for evaluation. Raises UserError as `stream`."""
     size = len(listed(ids, "A prompt", "token ids"))
     batch = checked_request(engine, [ids], 1, length=size, slots=size, every=True)
-    cache = new_cache(engine.params, jnp.asarray(batch.pad), batch.slots, engine.config, engine.placement)
+    cache = new_cache(engine.model, jnp.asarray(batch.pad), batch.slots, engine.config, engine.placement)
     return engine.programs.logits(engine.params, jnp.asarray(batch.ids), cache)[0][0]

@@ -31,7 +31,7 @@ from jax.experimental import serialize_executable
 from llama_jax import generate, serialised
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import Engine
-from llama_jax.model import Model, kinds
+from llama_jax.model import kinds
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import compilations, entries, paths, settings
 from llama_jax.plumbing.errors import UserError
@@ -172,20 +172,26 @@ def build(checkpoint: Checkpoint, placement: Placement | str, store: Store) -> E
     placement = replace(placement, compile="aot")
     engine = generate.build(checkpoint, placement)
     if placement.kernels != "none":
-        serialised.register_kernels(checkpoint.config, placement)
-    made_from = json.dumps(identity(checkpoint, engine.params, placement), sort_keys=True)
+        for config in filter(None, (engine.config, engine.draft)):
+            serialised.register_kernels(config, placement)
+    made_from = json.dumps(identity(engine), sort_keys=True)
 
     def kept(name: str, function: Callable, placement: Placement, **options) -> Kept:
         return Kept(compiled(name, function, placement, **options), store, made_from)
 
-    return replace(engine, programs=assemble(checkpoint.config, placement, kept))
+    return replace(engine, programs=assemble(engine.config, placement, kept, engine.draft))
 
 
-def identity(checkpoint: Checkpoint, params: Model, placement: Placement) -> dict:
+def identity(engine: Engine) -> dict:
     """What a program is made from besides its own arguments."""
-    here = serialised.identity(checkpoint.config, placement, kinds(params))
-    return here | {
-        "python": sys.version,
-        "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "options": settings.values(),
-    }
+    here = serialised.identity(engine.config, engine.placement, kinds(engine.model))
+    drafts = {"draft": engine.draft.shape(), "its weights": kinds(engine.params.draft)} if engine.draft else {}
+    return (
+        here
+        | drafts
+        | {
+            "python": sys.version,
+            "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "options": settings.values(),
+        }
+    )

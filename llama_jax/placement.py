@@ -42,6 +42,7 @@ SWITCHES = {
 IN_FLIGHT = 2  # calls that a host running ahead has dispatched and not yet read
 MOST_IN_FLIGHT, MOST_PER_CALL, MOST_DRAFTS = 9_999, 999_999, 15
 DRAFTS = 7  # that +lookup proposes a pass
+MODEL_DRAFTS = 4  # that +draft proposes a pass
 LONGEST = 200  # characters of a name
 
 
@@ -61,7 +62,8 @@ class Placement:
     blocks, "q8_0", "q4_0", "q4_1" and "int8" are quantised here; with kernels, "loaded" means the file's own blocks
     where it has them, else q8_0. host="sync" reads each call's tokens before it starts the next; "async" runs
     `in_flight` calls ahead in one thread; "queue" starts calls, fetches and reads in three; "callback" has each token
-    sent from within the compiled decode while it goes on.
+    sent from within the compiled decode while it goes on. drafts: tokens proposed a pass, from the text so far or by
+    the model `draft`, named as for `checkpoint.load`; nothing is loaded here.
     Raises UserError for an unknown name or a set that contradicts itself.
     """
 
@@ -80,6 +82,7 @@ class Placement:
     host: str = "sync"
     in_flight: int = IN_FLIGHT
     drafts: int = 0
+    draft: str | None = None
 
     def __post_init__(self):
         check_name(self.name)
@@ -103,6 +106,8 @@ class Placement:
         ):
             given = whole(getattr(self, count), f"Placement {self.name!r}: {count}", least, most)
             object.__setattr__(self, count, given)
+        if self.draft is not None and not (isinstance(self.draft, str) and 0 < len(self.draft) <= LONGEST):
+            raise UserError(f"Placement {self.name!r}: draft is {shown(self.draft)}; it must be the name of a model.")
         for contradiction in _contradictions(self):
             raise UserError(f"Placement {self.name!r}: {contradiction}")
 
@@ -186,6 +191,8 @@ def _against_kernels(p: Placement):
 def _against_drafts(p: Placement):
     """As `_contradictions`: what drafts cannot run with."""
     drafts = p.drafts > 0
+    if p.draft is not None and not drafts:
+        yield f"draft={shown(p.draft)} proposes no drafts; say how many a pass, drafts={MODEL_DRAFTS} for instance."
     if drafts and not {"step", "decode"} & set(p.jit):
         yield "drafts are proposed and verified in one program; put 'step' or 'decode' in jit."
     if drafts and p.cache != "fixed":
@@ -236,8 +243,9 @@ MODIFIERS: dict[str, dict] = {
     "kvbf16": dict(kv="bf16"),
     "kvf16": dict(kv="f16"),
     "kvint8": dict(kv="int8"),
-    "lookup": dict(drafts=DRAFTS),
+    "lookup": dict(drafts=DRAFTS, draft=None),
 }
+DRAFT = re.compile(r"\+draft([1-9][0-9]{0,3})?:(.*)", re.DOTALL)  # stands last: a model's name may hold a plus
 
 
 def parse(name: str | Placement) -> Placement:
@@ -245,27 +253,39 @@ def parse(name: str | Placement) -> Placement:
     with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`. One that is a placement already is
     given back.
 
-    `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes four drafts a pass.
+    `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes four drafts a pass. `+draft:NAME`, or
+    `+draft4:NAME`, stands last: all that follows the colon names a model, as for `checkpoint.load`. It is not looked
+    for here.
     """
     if isinstance(name, Placement):
         return name
     check_name(name)
     if name in LADDER:
         return LADDER[name]
-    base, *modifiers = name.split("+")
+    drafted = DRAFT.search(name)
+    base, *modifiers = name[: drafted.start() if drafted else None].split("+")
     placement = stem(base, name)
+    named = [(modifier, change_of(modifier, name)) for modifier in modifiers]
+    if drafted:
+        named.append(("draft", dict(drafts=int(drafted[1] or MODEL_DRAFTS), draft=drafted[2])))
     changes: dict = {}
-    for modifier in modifiers:
-        counted = re.fullmatch(r"(async|queue|lookup)([1-9][0-9]{0,3})", modifier)
-        if not counted and modifier not in MODIFIERS:
-            raise UserError(f"No such placement: {name!r}; +{modifier} is unknown.{near(modifier, MODIFIERS)}")
-        change = MODIFIERS[counted[1] if counted else modifier]
-        if counted:
-            change = change | {"drafts" if counted[1] == "lookup" else "in_flight": int(counted[2])}
+    for modifier, change in named:
         if any(changes.get(k, v) != v for k, v in change.items()):
             raise UserError(f"Placement {name!r}: +{modifier} contradicts a modifier before it; leave one out.")
         changes |= change
     return replace(placement, name=name, **changes)
+
+
+def change_of(modifier: str, name: str) -> dict:
+    """The fields that a modifier of this placement's name changes."""
+    counted = re.fullmatch(r"(async|queue|lookup)([1-9][0-9]{0,3})", modifier)
+    if counted:
+        return MODIFIERS[counted[1]] | {"drafts" if counted[1] == "lookup" else "in_flight": int(counted[2])}
+    if re.fullmatch("draft[0-9]*", modifier):
+        raise UserError(f"Placement {name!r}: +{modifier} needs a model; write +draft:NAME, at the end.")
+    if modifier not in MODIFIERS:
+        raise UserError(f"No such placement: {name!r}; +{modifier} is unknown.{near(modifier, MODIFIERS)}")
+    return MODIFIERS[modifier]
 
 
 def stem(base: str, name: str) -> Placement:

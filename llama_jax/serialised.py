@@ -65,6 +65,7 @@ def save(engine: Engine, path: str | Path) -> Path:
     compiled ahead of time as whole programs, has compiled nothing yet, or has programs that this device cannot
     serialise.
     """
+    refuse_drafts(engine.placement)
     fresh, entries, blobs = transforms.assemble(engine.config, engine.placement), [], []
     for name in NAMES:
         for (tree, *leaves), executable in programs(engine, name).items():
@@ -112,7 +113,7 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
         raise UserError(
             f"{path} holds programs, and loading it runs whatever is in it; pass trust=True if you made it yourself."
         )
-    placement = parse(placement)
+    refuse_drafts(placement := parse(placement))
     about, entries, blobs = read(Path(path))
     engine = generate.build(checkpoint, replace(placement, compile="aot"))
     if placement.kernels != "none":
@@ -136,6 +137,14 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
                 " again."
             ) from error
     return engine
+
+
+def refuse_drafts(placement: Placement) -> None:
+    """Raises UserError for a placement that names a draft model: a file's programs are of one model."""
+    if placement.draft is not None:
+        raise UserError(
+            f"Placement {placement.name!r} has a draft model, whose programs no file holds; leave +draft out."
+        )
 
 
 def register_kernels(config: ModelConfig, placement: Placement) -> None:

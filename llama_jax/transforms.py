@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from llama_jax import embeddings, head, kvc, layer, model, norm, rope, sampling
 from llama_jax.config import ModelConfig
-from llama_jax.decoding import drafts, lookup, steps
+from llama_jax.decoding import drafts, lookup, smaller, steps
 from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
 from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement
@@ -62,8 +62,11 @@ class Programs:
     receiver: Receiver | None = None  # host="callback": where decode sends each token while it runs
 
 
-def assemble(config: ModelConfig, placement: Placement, wrap: Callable | None = None) -> Programs:
-    """Build the tree bottom-up, wrapping exactly the names in `placement.jit`.
+def assemble(
+    config: ModelConfig, placement: Placement, wrap: Callable | None = None, draft: ModelConfig | None = None
+) -> Programs:
+    """Build the tree bottom-up, wrapping exactly the names in `placement.jit`. draft: of the model that drafts, where
+    the placement names one; the programs then take `smaller.Both` as their model.
 
     Prefill and extend are steps over T tokens: they are jitted where `step`, or the `decode` around it, is. wrap: what
     wraps them, `compiled`, or for those who want to see the calls something around it.
@@ -81,8 +84,10 @@ def assemble(config: ModelConfig, placement: Placement, wrap: Callable | None = 
     plain = steps_module(placement).steps(config, placement, transform, sample, logits)
     steps_made = plain
     if placement.drafts:
-        least = None if placement.until else placement.tokens_per_call
-        steps_made = drafts.Drafts(plain, sample, lookup.Lookup(), placement.drafts, least)
+        least, proposer = None if placement.until else placement.tokens_per_call, lookup.Lookup()
+        if draft is not None:
+            plain, proposer = smaller.of_target(plain), smaller.Smaller(*unplaced(draft, placement))
+        steps_made = drafts.Drafts(plain, sample, proposer, placement.drafts, least)
     receiver = Receiver() if placement.host == "callback" else None
     send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else None
     decode = decoder(placement, steps_made, send)
@@ -99,9 +104,15 @@ def assemble(config: ModelConfig, placement: Placement, wrap: Callable | None = 
 
 def verifier(config: ModelConfig, placement: Placement) -> Callable:
     """`steps.Steps.verify` of a placement as one jitted program of its own, which overwrites the cache it is given."""
-    transform, logits = tree(config, placement, lambda name, function: function)
-    steps_made = steps_module(placement).steps(config, placement, transform, sampling.next_token, logits)
+    steps_made, _ = unplaced(config, placement)
     return jax.jit(steps_made.verify, donate_argnames="cache")
+
+
+def unplaced(config: ModelConfig, placement: Placement) -> tuple[Steps, Callable]:
+    """(steps of a model as this placement computes them, jit nowhere; params, pad, slots → an empty cache)."""
+    transform, logits = tree(config, placement, lambda name, function: function)
+    made = steps_module(placement).steps(config, placement, transform, sampling.next_token, logits)
+    return made, partial(new_cache, config=config, placement=placement)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from llama_jax.placement import DRAFTS, IN_FLIGHT, LADDER, TREE, Placement, ancestors, parse
+from llama_jax.placement import DRAFTS, IN_FLIGHT, LADDER, MODEL_DRAFTS, TREE, Placement, ancestors, parse
 from llama_jax.plumbing.errors import UserError
 
 
@@ -47,6 +47,10 @@ from llama_jax.plumbing.errors import UserError
         (dict(drafts=4, jit="step", cache="none"), "leave cache='none' out"),
         (dict(drafts=4, jit="step", host="async"), "nobody knows how many"),
         (dict(drafts=4, jit="decode", host="queue"), "nobody knows how many"),
+        (dict(draft="x", jit="step"), "proposes no drafts; say how many"),
+        (dict(draft="", drafts=4, jit="step"), "draft is ''; it must be the name of a model"),
+        (dict(draft="x", drafts=4, jit=("transform", "sample")), "put 'step' or 'decode' in jit"),
+        (dict(draft="x", drafts=4, jit="step", cache="growing"), "leave cache='growing' out"),
         (dict(drafts=16, jit="step"), "drafts is 16; .* at most 15"),
         (dict(drafts=-1, jit="step"), "drafts is -1; .* 0 or more"),
         (dict(jit="transform", drafts=2), "drafts are proposed and verified in one program"),
@@ -102,7 +106,11 @@ def test_outermost_is_what_no_other_listed_name_contains():
         ("loop+callback", dict(host="callback")),
         ("loop+fused+lookup", dict(drafts=DRAFTS)),
         ("chunk8+lookup3", dict(drafts=3, in_flight=IN_FLIGHT)),
-        ("loop", dict(drafts=0)),
+        ("loop", dict(drafts=0, draft=None)),
+        ("loop+fused+draft:little", dict(kernels="fused", drafts=MODEL_DRAFTS, draft="little")),
+        ("step+draft3:/a+b/c:d+fused.gguf", dict(kernels="none", drafts=3, draft="/a+b/c:d+fused.gguf")),
+        ("chunk8+draft:random:llama-3.2-1b:7", dict(drafts=MODEL_DRAFTS, draft="random:llama-3.2-1b:7")),
+        ("loop+draft2:x+draft:y", dict(drafts=2, draft="x+draft:y")),
     ],
 )
 def test_a_name_carries_all_switches(name, fields):
@@ -129,6 +137,8 @@ def test_names_of_the_ladder_are_its_own_placements():
                 "chunk8+callback+async4",
                 "step+growing+nocache",
                 "step+async4+async8",
+                "loop+lookup+draft:x",
+                "loop+lookup4+draft4:x",
             )
         ),
         ("jit:attention.head", "'attend'"),
@@ -137,6 +147,11 @@ def test_names_of_the_ladder_are_its_own_placements():
         ("attend", "'jit:attend'"),
         ("jit:attend+scan", "layers='scan'"),
         ("loop+lookup16", "drafts is 16"),
+        ("loop+draft16:x", "drafts is 16"),
+        ("loop+draft", "needs a model; write \\+draft:NAME"),
+        ("loop+draft4+fused", "needs a model; write \\+draft:NAME"),
+        ("loop+draft:", "must be the name of a model"),
+        ("eager+draft:x", "put 'step' or 'decode' in jit"),
         ("loop+lookup+nocache", "leave cache='none' out"),
         ("stpe", "step"),
         ("step+scann", "scan"),

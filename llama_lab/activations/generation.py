@@ -131,7 +131,7 @@ def answer(
     if not isinstance(tap, ActivationSpec):
         raise UserError(f"tap is {shown(tap)}; it must be a llama_lab.activations.ActivationSpec.")
     sites = check_sites(tap, engine.config)
-    if not isinstance(engine.params.layers, tuple) or is_quantised(engine.params.embeddings.weight):
+    if not isinstance(engine.model.layers, tuple) or is_quantised(engine.model.embeddings.weight):
         raise UserError(
             f"Activations cannot be taken under {engine.placement.name}; build the engine with float32 or bfloat16"
             " weights and without scan, such as step."
@@ -139,7 +139,7 @@ def answer(
     batch = generate.checked_request(engine, prompts, new_tokens, stop=stop, **options)
     room = max(batch.slots, bucket(batch.ids.shape[1] + batch.new_tokens))  # the last token is fed as well
     shape = Shape(engine.config, sites, tap.dtype, sampler, batch.new_tokens, room, engine.placement.kv)
-    tokens, values = jax.device_get(COMPILED(engine.params, batch.ids, batch.pad, batch.seeds, shape=shape))
+    tokens, values = jax.device_get(COMPILED(engine.model, batch.ids, batch.pad, batch.seeds, shape=shape))
     cut = [generate.cut(row, stop) for row in tokens.T]
     rows = [(row, answer, len(answer.token_ids)) for row, answer in enumerate(cut)]
     return [replace(answer, activations={s: v[:n, row] for s, v in values.items()}) for row, answer, n in rows]

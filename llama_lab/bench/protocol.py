@@ -39,9 +39,9 @@ _held: list[BinaryIO] = []  # this process's measurement lock, while it holds it
 def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = None) -> Subject:
     """A placement of a checkpoint as a subject."""
     engine = generate.build(checkpoint, placement)
-    dtype = engine.params.embeddings.weight.dtype
+    dtype = engine.model.embeddings.weight.dtype
     kind = kvc.DTYPES.get(kvc.FUSED if placement.kernels == "fused" else placement.kv, dtype)
-    read, held = weight_bytes(engine.params, checkpoint.config)
+    read, held = weight_bytes(engine.model, checkpoint.config)
     identity = dict(
         model=checkpoint.name,
         weights_hash=checkpoint.weights_hash,

@@ -39,7 +39,7 @@ def check(placement: Placement) -> Placement:
             "makes a whole answer in one call, which nobody joins or leaves; use step or chunk8",
         ),
         (placement.cache == "growing", "compiles anew for each length; use cache='fixed'"),
-        (placement.drafts > 0, "makes as many tokens a call as its drafts are right; leave +lookup out"),
+        (placement.drafts > 0, "makes as many tokens a call as its drafts are right; leave +lookup or +draft out"),
         (placement.host != "sync", "has a host loop of its own, and so has a server; leave its +modifier out"),
     ):
         if wrong:

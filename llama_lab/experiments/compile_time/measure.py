@@ -182,7 +182,9 @@ def judged(rows: Sequence[Compilation]) -> list[Compilation]:
 def program_of(placement: Placement) -> str:
     """Name of the one program that decodes. Raises UserError for a placement that has none."""
     if placement.drafts:
-        raise UserError(f"Placement {placement.name!r} makes a number of tokens that depends on them; omit +lookup.")
+        raise UserError(
+            f"Placement {placement.name!r} makes a number of tokens that depends on its drafts; leave them out."
+        )
     if placement.jits_decode or "step" in placement.outermost:
         return "decode" if placement.jits_decode else "step"
     raise UserError(f"Placement {placement.name!r} decodes with several programs; name one that jits step or decode.")
