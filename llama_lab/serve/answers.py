@@ -26,10 +26,13 @@ class Token:
 @dataclass(frozen=True)
 class Piece:
     """What some tokens add to the text. tokens: those that begin in it, where their log probabilities were asked for,
-    without a token that ends the answer. end: how the answer ended, in the last piece."""
+    without a token that ends the answer. made: tokens of the answer so far; cached: those of the prompt that the slot
+    still had. end: how the answer ended, in the last piece."""
 
     text: str
-    tokens: tuple[Token, ...] = ()
+    tokens: tuple[Token, ...]
+    made: int
+    cached: int
     end: End | None = None
 
 
@@ -94,29 +97,33 @@ class Answer:
         waiting: deque[Token] = deque()
         try:
             while True:
-                news, text = await self.news.get(), ""
+                news, part, met = await self.news.get(), "", False
                 for token, score in zip_longest(news.tokens, news.scores):
                     if score and token not in self.job.stop:
-                        waiting.append(Token(token, score, len(text_so_far + text)))
-                    text += read([token])
-                ids += news.tokens
-                text_so_far += text
-                if news.reason in ("stop", "length"):  # what there is of a character that is incomplete
-                    text += self.tokenizer.decode(ids)[len(text_so_far) :]
-                part, met = self.stops.feed(text)
-                ended = met or bool(news.reason)
-                if ended:
-                    self.job.cancel()
-                    part += "" if met else self.stops.rest()
+                        waiting.append(Token(token, score, len(text_so_far)))
+                    ids.append(token)
+                    text = read([token])
+                    text_so_far += text
+                    certain, met = self.stops.feed(text)
+                    part += certain
+                    if met:  # what a call made beyond it is not counted
+                        break
+                reason = "stop" if met else news.reason
+                if reason and not met:
+                    rest = self.tokenizer.decode(ids)[len(text_so_far) :] if reason != "error" else ""
+                    certain, met = self.stops.feed(rest)  # what there is of a character that is incomplete
+                    part += certain if met else certain + self.stops.rest()
                 sent += len(part)
-                tokens = before(waiting, None if ended and not met else sent)
-                if ended:
+                tokens = before(waiting, None if reason and not met else sent)
+                if reason:
+                    self.job.cancel("stop")
                     job, began, first = self.job, news.began_ns, news.first_ns
                     times = began - job.asked_ns, first - began, news.last_ns - first
-                    yield Piece(part, tokens, End("stop" if met else news.reason, tuple(ids), len(job.ids), *times))
+                    end = End("stop" if met else reason, tuple(ids), len(job.ids), *times)
+                    yield Piece(part, tokens, len(ids), news.cached, end)
                     return
                 if part:
-                    yield Piece(part, tokens)
+                    yield Piece(part, tokens, len(ids), news.cached)
         finally:
             self.job.cancel()
 

@@ -111,15 +111,15 @@ ROUTES = (
     Served("POST", "/api/chat", ollama.converse, "Go on with a conversation", ollama.Chat, LINES),
     Served("POST", "/api/generate", ollama.generate, "Answer or continue a prompt", ollama.Generate, LINES),
     *(
-        Served("POST", f"/api/{name}", ollama.absent, ELSEWHERE)
-        for name in ("embed", "embeddings", "pull", "push", "create", "copy")
+        Served("POST", path, ollama.embeds, "Not here: the model is none for it")
+        for path in ("/api/embed", "/api/embeddings", "/v1/embeddings")
     ),
+    *(Served("POST", f"/api/{name}", ollama.absent, ELSEWHERE) for name in ("pull", "push", "create", "copy")),
     Served("DELETE", "/api/delete", ollama.absent, ELSEWHERE),
     Served("GET", "/v1/models", openai.models, "The model"),
     Served("GET", "/v1/models/{model:path}", openai.model, "The model of this name"),
-    Served("POST", "/v1/chat/completions", openai.converse, "Go on with a conversation", openai.Chat, EVENTS),
-    Served("POST", "/v1/completions", openai.complete, "Continue a prompt as it stands", openai.Completion, EVENTS),
-    Served("POST", "/v1/embeddings", openai.absent, ELSEWHERE),
+    Served("POST", "/v1/chat/completions", openai.answered, "Go on with a conversation", openai.Chat, EVENTS),
+    Served("POST", "/v1/completions", openai.answered, "Continue a prompt as it stands", openai.Completion, EVENTS),
     Served("GET", "/metrics", metrics, "Counters for Prometheus", gives=("text/plain",)),
     Served("GET", "/openapi.json", described, "This description"),
 )
@@ -130,8 +130,12 @@ def endpoint(service: Service, served: Served) -> Callable:
 
     async def handle(request: Request) -> Response:
         try:
-            bodies = [await wire.read(request, served.body)] if served.body else []
-            return await served.handler(service, request, *bodies)
+            if served.body is None:
+                return await served.handler(service, request)
+            body = await wire.content(request)
+            request.state.size = len(body)
+            asked = await service.apart(len(body), wire.read, body, served.body)
+            return await served.handler(service, request, asked)
         except RefusalError as refusal:
             return refused(request.url.path, refusal)
         except UserError as error:
@@ -144,7 +148,8 @@ async def without_route(request: Request, error: HTTPException) -> Response:
     """What Ollama says of a path or method that is not there is a line of text; OpenAI's clients read an error."""
     status, path = error.status_code, request.url.path
     if path.startswith("/v1/"):
-        return refused(path, RefusalError(status, str(error.detail), error.headers))
+        about = f"{error.detail}: {request.method} {path} is not here; GET /openapi.json lists what is"
+        return refused(path, RefusalError(status, about, error.headers))
     line = "page not found" if status == 404 else str(error.detail).lower()
     return Response(f"{status} {line}", status, {**(error.headers or {}), "Content-Type": "text/plain"})
 
@@ -163,9 +168,11 @@ def application(service: Service, key: str | None = None) -> Starlette:
         service.close()
 
     routes = [Route(served.path, endpoint(service, served), methods=[served.method]) for served in ROUTES]
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=[Middleware(Gate, key=key)],
         exception_handlers={HTTPException: without_route, Exception: failed},
         lifespan=lifespan,
     )
+    app.state.arrivals = wire.Arrivals()
+    return app

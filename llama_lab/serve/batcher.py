@@ -31,7 +31,7 @@ class FullError(Exception):
 class News:
     """What a request is sent. tokens: new ones. reason: "stop" or "length" with the last of them, "error" where it
     failed. The times are the clock's at the first call of its prompt, its first token and its last, in ns. scores: of
-    each token, where they were asked for."""
+    each token, where they were asked for. cached: tokens of the prompt that the slot still had."""
 
     tokens: list[int]
     reason: str = ""
@@ -39,11 +39,13 @@ class News:
     first_ns: int = 0
     last_ns: int = 0
     scores: Sequence[Score] = ()
+    cached: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Job:
-    """A request: token ids in, at most `new_tokens` out through `deliver`, which is called in the batcher's thread."""
+    """A request: token ids in, at most `new_tokens` out through `deliver`, which is called in the batcher's thread.
+    ended: why nobody wants more of it, "" while somebody does. withdraw: takes it out of the queue that it is in."""
 
     ids: Sequence[int]
     new_tokens: int
@@ -52,11 +54,15 @@ class Job:
     stop: frozenset[int]
     deliver: Callable[[News], None]
     asked_ns: int = field(default_factory=time.perf_counter_ns)
-    cancelled: bool = False
+    ended: str = ""
+    withdraw: Callable[[Job], None] | None = None
 
-    def cancel(self) -> None:
-        """Nobody wants more of it. From any thread."""
-        self.cancelled = True
+    def cancel(self, reason: str = "cancelled") -> None:
+        """Nobody wants more of it: "cancelled", or "stop" where what it said is whole. From any thread."""
+        if not self.ended:
+            self.ended = reason
+            if self.withdraw:
+                self.withdraw(self)
 
 
 @dataclass
@@ -70,6 +76,7 @@ class Slot:
     waiting: deque[np.ndarray] = field(default_factory=deque)  # pieces of the prompt
     pad: int = 0
     made: int = 0
+    cached: int = 0
     began_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
@@ -79,7 +86,7 @@ class Slot:
         return self.job is not None and not self.waiting
 
     def news(self, tokens: list[int], reason: str = "", scores: Sequence[Score] = ()) -> News:
-        return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns, scores[: len(tokens)])
+        return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns, scores[: len(tokens)], self.cached)
 
 
 def kept(held: Sequence[int], ids: Sequence[int], sizes: Sequence[int] = SIZES) -> int:
@@ -114,13 +121,21 @@ class Batcher(threading.Thread):
     def submit(self, job: Job) -> None:
         """Raises FullError where too many wait already."""
         with self.changed:
-            self.jobs = deque(waiting for waiting in self.jobs if not waiting.cancelled)
             free = sum(slot.job is None for slot in self.slots)
             if self.closed or len(self.jobs) >= self.queue + free:
                 raise FullError
+            job.withdraw = self.withdraw
             self.jobs.append(job)
             self.metrics.waiting.set(len(self.jobs))
             self.changed.notify()
+
+    def withdraw(self, job: Job) -> None:
+        """Take a job out of the queue, where it still waits."""
+        with self.changed:
+            if job in self.jobs:
+                self.jobs.remove(job)
+                self.metrics.requests.labels(job.ended).inc()
+                self.metrics.waiting.set(len(self.jobs))
 
     def close(self) -> None:
         """End the thread: what still runs is cancelled."""
@@ -137,6 +152,7 @@ class Batcher(threading.Thread):
             if slot.job:
                 self.leave(slot, "error")
         for job in self.jobs:
+            self.metrics.requests.labels("error").inc()
             job.deliver(News([], "error"))
 
     def admitted(self) -> bool:
@@ -148,9 +164,7 @@ class Batcher(threading.Thread):
             if self.closed:
                 return False
             while self.jobs and any(slot.job is None for slot in self.slots):
-                job = self.jobs.popleft()
-                if not job.cancelled:
-                    self.enter(job)
+                self.enter(self.jobs.popleft())
             self.count()
             return True
 
@@ -170,14 +184,15 @@ class Batcher(threading.Thread):
         else:
             pieces, slot.pad = self.stepper.pieces(job.ids)
             slot.held, slot.waiting, slot.state = [], deque(pieces), None
+        slot.cached = known
         self.metrics.prompt_tokens.inc(len(job.ids))
         self.metrics.reused_tokens.inc(known)
 
     def round(self) -> None:
         """One step of each slot that answers, started before any is awaited, and one piece of one prompt."""
         for slot in self.slots:
-            if slot.job and slot.job.cancelled:
-                self.leave(slot, "cancelled")
+            if slot.job and slot.job.ended:
+                self.leave(slot, slot.job.ended)
         started, answering = [], [slot for slot in self.slots if slot.answers]
         groups = [answering] if self.stepper.together else [[slot] for slot in answering]
         for group in filter(None, groups):
@@ -250,7 +265,7 @@ class Batcher(threading.Thread):
         slot.waiting.clear()
         if not slot.first_ns:  # ended within its prompt
             slot.state, slot.held = None, []
-        elif reason == "cancelled":
-            slot.held.pop()  # the newest token is heard and not yet cached
+        elif not tokens and reason != "error":
+            slot.held.pop()  # left between two steps: the newest token is heard and not yet cached
         self.metrics.requests.labels(reason).inc()
         job.deliver(slot.news(list(tokens), reason, scores))

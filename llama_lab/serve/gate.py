@@ -86,6 +86,8 @@ class Gate:
         await answer(scope, receive, readable(send, origin) if own else send)
 
     def refusal(self, request: Request) -> RefusalError | None:
+        if {"content-length", "transfer-encoding"} <= {*request.headers}:  # whose end a proxy may see elsewhere
+            return RefusalError(400, "send Content-Length or Transfer-Encoding, not both", {"Connection": "close"})
         if self.key is not None:
             given = request.headers.get("authorization", "")
             if hmac.compare_digest(given.encode(), f"Bearer {self.key}".encode()):

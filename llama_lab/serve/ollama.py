@@ -1,8 +1,7 @@
 """Ollama's API (https://github.com/ollama/ollama/blob/main/docs/api.md): what it is asked, its lines and its shapes.
 
-Names and defaults of requests are Ollama's but one: no repetition penalty unless one is asked for. Options that say how
-Ollama computes (num_thread, num_gpu, num_batch …) are passed over; those that would change the text and that we do not
-have are refused.
+Names and defaults of requests are Ollama's but one: no repetition penalty unless one is asked for. A prompt that has
+less room than `num_ctx` asks for is answered where it fits.
 """
 
 from __future__ import annotations
@@ -10,90 +9,61 @@ from __future__ import annotations
 import datetime
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
 from llama_jax import chat
-from llama_jax.decoding.request import SEEDS
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
-from llama_jax.sampling import SCORED, Sampler
-from llama_lab.serve import logprobs, wire
+from llama_jax.sampling import SCORED
+from llama_lab.serve import fields, logprobs, wire
 from llama_lab.serve.answers import Answer, unless_gone
+from llama_lab.serve.fields import Ids, Role, Settings, Whole, said
 from llama_lab.serve.service import Service
-from llama_lab.serve.wire import Document, Role, Stops
+from llama_lab.serve.wire import Document
 
 VERSION = "0.24.0"  # the release whose API this is
 NEVER = datetime.datetime(2318, 1, 1, tzinfo=datetime.UTC)
 NUMBER = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
+KEEP_ALIVE = 'it must be seconds, as a number without quotes (-1: for ever), or a time such as "5m"'
+THINK = 'it must be true, false, "high", "medium", "low" or "max"'
 DURATION = rf"^([-+]?({NUMBER}(ns|us|µs|μs|ms|s|m|h))+|[-+]?0)$"  # https://pkg.go.dev/time#ParseDuration
-# options that we do not have: the value that asks for nothing
-MISSING = {"typical_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "mirostat": 0}
 
 
-def whole(value: Any) -> Any:
-    """A number such as 4.0 is whole too, as clients write it whose language has but one kind of number."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+class Options(Settings):
+    """What is read of `options`; num_predict below 1 is as much as there is room for."""
 
-
-Whole = Annotated[int, BeforeValidator(whole)]
-
-
-class Options(boundary.Declared):
-    """What is read of `options`. A seed below 0 is none; num_predict below 1 is as much as there is room for."""
-
+    model_config = fields.described(known=True)
     temperature: float = 0.8
     top_k: Whole = 40
     top_p: float = 0.9
-    min_p: float = 0.0
-    repeat_penalty: float = 1.0
-    seed: Whole = -1
     num_predict: Whole = -1
-    num_ctx: Whole = 0
-    stop: Stops = Field([])
-    typical_p: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    mirostat: Whole = 0
-
-    def check(self, context: int) -> None:
-        """Raises UserError for what is asked for and not here."""
-        for name, neutral in MISSING.items():
-            if (value := getattr(self, name)) != neutral:
-                raise UserError(f"options.{name} is {value:g}, which this server does not have; leave it out.")
-        if self.num_ctx > context:
-            raise UserError(f"options.num_ctx is {self.num_ctx}; this server's contexts have {context} tokens.")
-        if self.seed >= SEEDS:
-            raise UserError(f"options.seed is {self.seed}; it must be below {SEEDS}.")
-
-    @property
-    def sampler(self) -> Sampler:
-        return Sampler(self.temperature, max(self.top_k, 0), self.top_p or 1.0, self.min_p, self.repeat_penalty)
 
 
 class Asked(boundary.Declared):
-    """What requests for an answer have in common."""
+    """What requests for an answer have in common. Other fields than those declared are `fields.check`'s."""
 
+    model_config = fields.described(True, Options.model_fields)
     model: str = ""
     stream: bool = True
     options: Options = Options()
-    format: Any = None
-    think: bool | Literal["high", "medium", "low", "max"] = False
-    keep_alive: int | float | Annotated[str, Field(pattern=DURATION)] | None = None
+    think: Annotated[bool | Literal["high", "medium", "low", "max"], said(THINK)] = False
+    keep_alive: Annotated[int | float | Annotated[str, Field(pattern=DURATION)], said(KEEP_ALIVE)] | None = None
     logprobs: bool = False
-    top_logprobs: int = Field(0, ge=0, le=SCORED)
+    top_logprobs: Whole = Field(0, ge=0, le=SCORED)
 
     def check(self, service: Service) -> None:
         """Raises RefusalError, UserError."""
         service.check_model(self.model)
-        if self.format:
-            raise UserError("format is not supported: this server does not constrain what is said; leave it out.")
         if self.think:
             raise UserError(f'"{self.model}" does not support thinking')
-        self.options.check(service.context)
+        if misplaced := next((name for name in self.model_extra if name in Options.model_fields), None):
+            raise UserError(f"{misplaced} is a field of options; write it there.")
+        fields.check(self.model_extra, self.model, known=True)
+        fields.check(self.options.model_extra, self.model, "options.", known=True)
 
     @property
     def loads(self) -> str:
@@ -104,25 +74,43 @@ class Asked(boundary.Declared):
 
 
 class Message(boundary.Declared):
+    model_config = ConfigDict(extra="allow")
     role: Role
     content: str = ""
-    images: list = Field([])
-    tool_calls: list = Field([])
 
 
 class Chat(Asked):
-    messages: list[Message] = Field([], max_length=10_000)
-    tools: list = Field([])
+    messages: Annotated[list[Message], Field(max_length=10_000, fail_fast=True)] = Field([])
+
+    def ids(self, service: Service) -> list[int]:
+        """The conversation's token ids. Where the last message is the assistant's, the answer goes on with it. Raises
+        UserError."""
+        for i, message in enumerate(self.messages):
+            given = {name: value for name, value in message.model_extra.items() if name in fields.OF_MESSAGES}
+            fields.check(given, self.model, f"messages.{i}.")
+        messages = [dict(role=message.role, content=message.content) for message in self.messages]
+        return service.conversation(messages, continue_final_message=messages[-1]["role"] == "assistant")
 
 
 class Generate(Asked):
     prompt: str = ""
     system: str = ""
     raw: bool = False
-    suffix: str = ""
-    template: str = ""
-    images: list = Field([])
-    context: list[int] = Field([], max_length=1 << 20)
+    context: Ids = Field([])
+
+    def check(self, service: Service) -> None:
+        super().check(service)
+        if self.raw and (self.system or self.context):
+            raise UserError("raw mode does not support template, system, or context")
+
+    def ids(self, service: Service) -> list[int]:
+        """Token ids of the prompt, after those of the context. Raises UserError."""
+        if self.raw or service.tokenizer.chat_template is None:
+            # raw: the prompt is a template that the client has filled, special tokens and all
+            ids = service.tokenizer.encode(self.prompt, special=True, allow_special_tokens=self.raw)
+        else:
+            ids = service.conversation(chat.ask(self.prompt, self.system or None))
+        return [*self.context, *ids]
 
 
 class Named(boundary.Declared):
@@ -163,67 +151,41 @@ async def show(service: Service, request: Request, asked: Named) -> Response:
     )
 
 
+async def embeds(service: Service, request: Request) -> Response:
+    raise wire.RefusalError(400, f"{service.about.name} does not support embeddings")
+
+
 async def absent(service: Service, request: Request) -> Response:
     raise wire.RefusalError(501, f"llama-jax serve holds one model and answers with it; {request.url.path} is not here")
 
 
 async def converse(service: Service, request: Request, asked: Chat) -> Response:
-    """/api/chat. Where the last message is the assistant's, the answer goes on with it."""
-    began = time.perf_counter_ns()
+    """/api/chat"""
     asked.check(service)
-    if asked.tools:
-        raise UserError(f"{asked.model} does not support tools")
-    if any(message.images or message.tool_calls for message in asked.messages):
-        raise UserError("This model reads text; send messages without images and tool calls.")
     if not asked.messages:
         return Document(line(asked, message("")) | dict(done=True, done_reason=asked.loads))
-    messages = [dict(role=m.role, content=m.content) for m in asked.messages]
-    ids = service.conversation(messages, continue_final_message=messages[-1]["role"] == "assistant")
-    return await answered(service, request, asked, ids, began, message)
+    return await answered(service, request, asked, message)
 
 
 async def generate(service: Service, request: Request, asked: Generate) -> Response:
     """/api/generate"""
-    began = time.perf_counter_ns()
     asked.check(service)
-    if asked.raw and (asked.template or asked.system or asked.context):
-        raise UserError("raw mode does not support template, system, or context")
-    for name in ("suffix", "template", "images"):
-        if getattr(asked, name):
-            raise UserError(f"{name} is not supported by this server; leave it out.")
     if not asked.prompt:
         return Document(line(asked, dict(response="")) | dict(done=True, done_reason=asked.loads))
-    if asked.raw or service.tokenizer.chat_template is None:
-        # raw: the prompt is a template that the client has filled, special tokens and all
-        ids = service.tokenizer.encode(asked.prompt, special=True, allow_special_tokens=asked.raw)
-    else:
-        ids = service.conversation(chat.ask(asked.prompt, asked.system or None))
-    ids = [*asked.context, *ids]
-    context = None if asked.raw else ids
-    return await answered(service, request, asked, ids, began, lambda text: dict(response=text), context)
+    return await answered(service, request, asked, lambda text: dict(response=text), not asked.raw)
 
 
 async def answered(
-    service: Service,
-    request: Request,
-    asked: Asked,
-    ids: list[int],
-    began: int,
-    part: Callable[[str], dict],
-    context: list[int] | None = None,
+    service: Service, request: Request, asked: Asked, part: Callable[[str], dict], goes_on: bool = False
 ) -> Response:
-    """An answer as a stream or in one piece. part(text): its fields in this API. context: what a later request gives
-    back, where it can."""
-    options = asked.options
-    most, seed = options.num_predict, options.seed
+    """An answer as a stream or in one piece. part(text): its fields in this API. goes_on: with the token ids that a
+    later request can give back."""
+    began, options = time.perf_counter_ns(), asked.options
+    ids = await service.apart(request.state.size, asked.ids, service)
     answer = service.answer(
-        ids,
-        most if most > 0 else None,
-        options.sampler,
-        seed if seed >= 0 else None,
-        wire.texts(options.stop),
-        asked.logprobs,
+        ids, options.num_predict, options.sampler(service.context), options.seed, options.stops, asked.logprobs
     )
+    context = ids if goes_on else None
     documents = written(answer, asked, began, part, context)
     if asked.stream:
         return wire.lines(documents, answer.job.cancel)

@@ -1,69 +1,79 @@
 """OpenAI's API (https://platform.openai.com/docs/api-reference): models, chat completions and completions. A completion
-continues its prompt as it stands, without a chat template."""
+continues its prompt as it stands, without a chat template. Fields that vLLM and llama.cpp have beside OpenAI's are read
+where the sampler has them, too."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import SCORED, Sampler
-from llama_lab.serve import logprobs, wire
-from llama_lab.serve.answers import Answer, End, Token, unless_gone
+from llama_lab.serve import fields, logprobs, wire
+from llama_lab.serve.answers import Answer, Piece, Token, unless_gone
+from llama_lab.serve.fields import Ids, Role, Settings, Whole, said
 from llama_lab.serve.ollama import full_name
 from llama_lab.serve.service import Service
-from llama_lab.serve.wire import Role, Stops
 
+PROMPTS = 64  # of one request
 numbers = itertools.count(1)  # of answers, for their ids
+
+
+def some(value: int) -> int:
+    if value == 0 or value < -1:
+        raise ValueError("it must be 1 or more, or -1 for as many as there is room for")
+    return value
+
+
+Most = Annotated[Whole, AfterValidator(some)]  # tokens of an answer
 
 
 class StreamOptions(boundary.Declared):
     include_usage: bool = False
+    continuous_usage_stats: bool = False
 
 
-class Neutral(tuple):
-    """Beside a field that is not supported: the values that ask for nothing."""
+class Asked(Settings):
+    """What requests for an answer have in common. Other fields than those declared are `fields.check`'s.
 
+    opening, closing: what the first event and the last have in place of text.
+    """
 
-class Asked(boundary.Declared):
-    """What requests for an answer have in common."""
-
+    model_config = fields.described(known=False)
+    object: ClassVar[str]
+    opening: ClassVar[tuple[dict, ...]] = ()
+    closing: ClassVar[dict] = dict(text="")
     model: str = ""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int | None = Field(None, ge=0, lt=1 << 32)
-    stop: Stops = Field([])
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    n: Annotated[Any, Neutral([1])] = None
-    best_of: Annotated[Any, Neutral([1])] = None
-    echo: Annotated[Any, Neutral([False])] = None
-    suffix: Annotated[Any, Neutral([""])] = None
-    presence_penalty: Annotated[Any, Neutral([0, 0.0])] = None
-    frequency_penalty: Annotated[Any, Neutral([0, 0.0])] = None
-    logit_bias: Annotated[Any, Neutral([{}])] = None
-    tools: Annotated[Any, Neutral([[]])] = None
-    functions: Annotated[Any, Neutral([[]])] = None
-    response_format: Annotated[Any, Neutral([{"type": "text"}])] = None
-    modalities: Annotated[Any, Neutral([["text"]])] = None
+    repetition_penalty: float = 1.0
+    stop_token_ids: Ids = Field([])
+    ignore_eos: bool = False
+    max_tokens: Most | None = None
+    max_completion_tokens: Most | None = None
 
     def check(self, service: Service) -> None:
         """Raises RefusalError, UserError."""
         service.check_model(self.model)
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            neutral = next((beside for beside in field.metadata if isinstance(beside, Neutral)), None)
-            if neutral and value is not None and not any(type(value) is type(x) and value == x for x in neutral):
-                raise UserError(f"{name} is not supported by this server; leave it out.")
+        given = self.model_extra
+        fields.check(given | dict(tools=[]) if given.get("tool_choice") == "none" else given, self.model)
+
+    def sampler(self, context: int) -> Sampler:
+        """As `Settings.sampler`: vLLM's penalty is llama.cpp's by another name."""
+        if 1 not in (self.repetition_penalty, self.repeat_penalty) and self.repetition_penalty != self.repeat_penalty:
+            raise UserError("repetition_penalty and repeat_penalty are two names of one penalty; send one of them.")
+        penalty = self.repeat_penalty if self.repetition_penalty == 1 else self.repetition_penalty
+        return Settings.sampler(self.model_copy(update=dict(repeat_penalty=penalty)), context)
+
+    def choice(self, index: int, part: dict, logs: dict | None = None, reason: str | None = None) -> dict:
+        return dict(index=index) | part | (dict(logprobs=logs) if self.scored else {}) | dict(finish_reason=reason)
 
 
 class Part(boundary.Declared):
@@ -71,14 +81,25 @@ class Part(boundary.Declared):
     text: str
 
 
+PARTS = 'it must be a text, or parts such as {"type": "text", "text": …}: this model reads no images and sounds'
+
+
 class Message(boundary.Declared):
     """prefix, partial: on the last message, that the answer goes on with it, as DeepSeek's, Mistral's and Qwen's
     clients say."""
 
+    model_config = ConfigDict(extra="allow")
     role: Role
-    content: str | list[Part]
+    content: Annotated[str | Annotated[list[Part], Field(fail_fast=True)], said(PARTS)] = ""
     prefix: bool = False
     partial: bool = False
+
+    def check(self, model: str, i: int) -> None:
+        """Raises UserError for a message that says more than a text, or nothing though it is not the assistant's."""
+        given = {name: value for name, value in self.model_extra.items() if name in fields.OF_MESSAGES}
+        fields.check(given, model, f"messages.{i}.")
+        if self.role != "assistant" and "content" not in self.model_fields_set:
+            raise UserError(f"messages.{i} has no content.")
 
     @property
     def plain(self) -> dict[str, str]:
@@ -87,17 +108,19 @@ class Message(boundary.Declared):
 
 
 class Chat(Asked):
-    messages: list[Message] = Field(min_length=1, max_length=10_000)
+    object = "chat.completion"
+    opening, closing = (dict(delta=dict(role="assistant", content="")),), dict(delta={})
+    messages: Annotated[list[Message], Field(min_length=1, max_length=10_000, fail_fast=True)]
     logprobs: bool = False
-    top_logprobs: int = Field(0, ge=0, le=SCORED)
+    top_logprobs: Whole = Field(0, ge=0, le=SCORED)
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
-    chat_template: Annotated[Any, Neutral([""])] = None
-    chat_template_kwargs: Annotated[Any, Neutral([{}])] = None
-    documents: Annotated[Any, Neutral([[]])] = None
+    add_special_tokens: Literal[False] = False
 
     def check(self, service: Service) -> None:
         super().check(service)
+        for i, message in enumerate(self.messages):
+            message.check(self.model, i)
         if any(message.prefix or message.partial for message in self.messages[:-1]):
             raise UserError("prefix and partial are for the last message, which the answer goes on with.")
         if self.continues and self.add_generation_prompt:
@@ -114,24 +137,51 @@ class Chat(Asked):
         """Whether the answer goes on with the last message."""
         return self.continue_final_message or self.messages[-1].prefix or self.messages[-1].partial
 
+    def prompts(self, service: Service) -> list[list[int]]:
+        """The conversation's token ids. Raises RefusalError, UserError."""
+        self.check(service)
+        how = dict(answer=self.add_generation_prompt is not False, continue_final_message=self.continues)
+        return [service.conversation([message.plain for message in self.messages], **how)]
+
+    def part(self, text: str, streamed: bool) -> dict:
+        return dict(delta=dict(content=text)) if streamed else dict(message=dict(role="assistant", content=text))
+
+    def logs(self, service: Service, tokens: Sequence[Token], before: int) -> dict:
+        return logprobs.content(service.tokenizer, tokens, self.top_logprobs)
+
 
 class Completion(Asked):
-    prompt: str | list[int] | list[str]
-    logprobs: int | None = Field(None, ge=0, le=5)
+    object = "text_completion"
+    prompt: Annotated[
+        str
+        | Ids
+        | Annotated[list[str], Field(max_length=PROMPTS, fail_fast=True)]
+        | Annotated[list[Ids], Field(max_length=PROMPTS, fail_fast=True)],
+        said(f"it must be a text, token ids, or a list of {PROMPTS} of either at most"),
+    ]
+    logprobs: Whole | None = Field(None, ge=0, le=5)
+    add_special_tokens: bool = True
 
     @property
     def scored(self) -> bool:
         """Whether log probabilities are wanted, be it of the drawn tokens alone."""
         return self.logprobs is not None
 
-    def ids(self, tokenizer) -> list[int]:
-        """Raises UserError for several prompts."""
-        prompt = self.prompt
-        if isinstance(prompt, list) and all(isinstance(each, int) for each in prompt):
-            return prompt
-        if isinstance(prompt, list) and len(prompt) != 1:
-            raise UserError(f"prompt has {len(prompt)} texts; send one a request.")
-        return tokenizer.encode(prompt if isinstance(prompt, str) else prompt[0])
+    def prompts(self, service: Service) -> list[list[int]]:
+        """Token ids of each prompt. Raises RefusalError, UserError."""
+        self.check(service)
+        is_one = isinstance(self.prompt, str) or all(isinstance(each, int) for each in self.prompt)
+        return [
+            service.tokenizer.encode(each, self.add_special_tokens) if isinstance(each, str) else each
+            for each in ([self.prompt] if is_one else self.prompt)
+        ]
+
+    def part(self, text: str, streamed: bool) -> dict:
+        return dict(text=text)
+
+    def logs(self, service: Service, tokens: Sequence[Token], before: int) -> dict:
+        """before: characters of the prompt."""
+        return logprobs.columns(service.tokenizer, tokens, self.logprobs, before)
 
 
 async def models(service: Service, request: Request) -> Response:
@@ -139,6 +189,8 @@ async def models(service: Service, request: Request) -> Response:
 
 
 async def model(service: Service, request: Request) -> Response:
+    if not request.path_params["model"]:  # a slash too many
+        return await models(service, request)
     service.check_model(request.path_params["model"])
     return JSONResponse(entry(service))
 
@@ -148,81 +200,107 @@ def entry(service: Service) -> dict:
     return dict(id=full_name(service), object="model", created=created, owned_by="library")
 
 
-async def absent(service: Service, request: Request) -> Response:
-    raise wire.RefusalError(501, f"llama-jax serve answers chats and completions; {request.url.path} is not here")
-
-
-async def converse(service: Service, request: Request, asked: Chat) -> Response:
-    """/v1/chat/completions"""
-    asked.check(service)
-    how = dict(answer=asked.add_generation_prompt is not False, continue_final_message=asked.continues)
-    ids = service.conversation([message.plain for message in asked.messages], **how)
-    head = dict(id=f"chatcmpl-{next(numbers)}", object="chat.completion", created=int(time.time()), model=asked.model)
-
-    def choice(text: str, reason: str | None, streamed: bool, tokens: Sequence[Token]) -> dict:
-        fields = {"delta" if streamed else "message": dict(role="assistant", content=text)}
-        if asked.scored:
-            fields["logprobs"] = logprobs.content(service.tokenizer, tokens, asked.top_logprobs)
-        return dict(index=0, **fields, finish_reason=reason)
-
-    return await answered(service, request, asked, ids, head, choice)
-
-
-async def complete(service: Service, request: Request, asked: Completion) -> Response:
-    """/v1/completions"""
-    asked.check(service)
-    ids = asked.ids(service.tokenizer)
-    head = dict(id=f"cmpl-{next(numbers)}", object="text_completion", created=int(time.time()), model=asked.model)
-
-    def choice(text: str, reason: str | None, streamed: bool, tokens: Sequence[Token]) -> dict:
-        fields = dict(text=text, index=0)
-        if asked.scored:
-            before = len(service.tokenizer.decode(ids))
-            fields["logprobs"] = logprobs.columns(service.tokenizer, tokens, asked.logprobs, before)
-        return fields | dict(finish_reason=reason)
-
-    return await answered(service, request, asked, ids, head, choice)
-
-
-async def answered(
-    service: Service, request: Request, asked: Chat | Completion, ids: list[int], head: dict, choice: Callable
-) -> Response:
-    """An answer as events or in one piece. choice(text, reason, streamed, tokens): the choice in this API."""
-    wanted = asked.max_completion_tokens or asked.max_tokens
-    sampler = Sampler(asked.temperature, top_p=asked.top_p or 1.0)
-    answer = service.answer(ids, wanted, sampler, asked.seed, wire.texts(asked.stop), asked.scored)
+async def answered(service: Service, request: Request, asked: Chat | Completion) -> Response:
+    """/v1/chat/completions, /v1/completions: a choice for each prompt, as events or in one piece."""
+    prompts = await service.apart(request.state.size, asked.prompts, service)
+    how = dict(
+        new_tokens=asked.max_completion_tokens or asked.max_tokens or -1,
+        sampler=asked.sampler(service.context),
+        seed=asked.seed,
+        stops=asked.stops,
+        scored=asked.scored,
+        stop_ids=asked.stop_token_ids,
+        ignore_eos=asked.ignore_eos,
+    )
+    prefix = "chatcmpl" if isinstance(asked, Chat) else "cmpl"
+    head = dict(id=f"{prefix}-{next(numbers)}", object=asked.object, created=int(time.time()), model=asked.model)
     head["system_fingerprint"] = "llama-jax"
+    answers = Answers(service, asked, prompts, how)
     if asked.stream:
-        return wire.events(chunks(answer, asked, head, choice), answer.job.cancel)
-    return JSONResponse(await unless_gone(request.receive, whole(answer, head, choice)) or {})
+        return wire.events(answers.chunks(head), answers.leave)
+    return JSONResponse(await unless_gone(request.receive, answers.whole(head)) or {})
 
 
-async def whole(answer: Answer, head: dict, choice: Callable) -> dict:
-    """Raises RefusalError where the request failed."""
-    text, tokens = "", []
-    async for piece in answer.pieces():
-        text += piece.text
-        tokens += piece.tokens
-    if piece.end.reason == "error":
-        raise wire.RefusalError(500, wire.FAILED)
-    return head | dict(choices=[choice(text, piece.end.reason, False, tokens)], usage=usage(piece.end))
+class Answers:
+    """The answers to a request's prompts, which are asked when this is made. Raises RefusalError, UserError."""
+
+    def __init__(self, service: Service, asked: Chat | Completion, prompts: Sequence[list[int]], how: dict):
+        self.service, self.asked = service, asked
+        self.answers: list[Answer] = []
+        try:
+            for ids in prompts:
+                self.answers.append(service.answer(ids, **how))
+        except BaseException:
+            self.leave()
+            raise
+        decode = service.tokenizer.decode
+        self.before = [len(decode(ids)) if asked.scored else 0 for ids in prompts]  # characters
+
+    def leave(self) -> None:
+        for answer in self.answers:
+            answer.job.cancel()
+
+    def choice(self, i: int, text: str, tokens: Sequence[Token], streamed: bool, reason: str | None = None) -> dict:
+        logs = self.asked.logs(self.service, tokens, self.before[i]) if self.asked.scored else None
+        return self.asked.choice(i, self.asked.part(text, streamed), logs, reason)
+
+    async def whole(self, head: dict) -> dict:
+        """Raises RefusalError where a prompt failed."""
+        choices, counts = [], Usage()
+        try:
+            for i, answer in enumerate(self.answers):
+                text, tokens = "", []
+                async for piece in answer.pieces():
+                    text += piece.text
+                    tokens += piece.tokens
+                if piece.end.reason == "error":
+                    raise wire.RefusalError(500, wire.FAILED)
+                choices.append(self.choice(i, text, tokens, False, piece.end.reason))
+                counts += Usage.of(answer, piece)
+        finally:
+            self.leave()
+        return head | dict(choices=choices, usage=counts.said)
+
+    async def chunks(self, head: dict) -> AsyncIterator[dict]:
+        """Events, those of one prompt after those of another."""
+        asked, counts = self.asked, Usage()
+        head = head | (dict(object=f"{asked.object}.chunk") if asked.opening else {})
+        for i, answer in enumerate(self.answers):
+            opening = [asked.choice(i, part) for part in asked.opening]
+            async for piece in answer.pieces():
+                if piece.end and piece.end.reason == "error":
+                    yield wire.error("/v1/", wire.FAILED, 500)
+                    return
+                choices, opening = opening, []
+                if piece.text or piece.tokens:
+                    choices.append(self.choice(i, piece.text, piece.tokens, True))
+                if piece.end:
+                    choices.append(asked.choice(i, asked.closing, None, piece.end.reason))
+                now = counts + Usage.of(answer, piece)
+                for choice in choices:
+                    each = dict(usage=now.said) if asked.stream_options.continuous_usage_stats else {}
+                    yield head | dict(choices=[choice]) | each
+            counts = now
+        if asked.stream_options.include_usage:
+            yield head | dict(choices=[], usage=counts.said)
 
 
-async def chunks(answer: Answer, asked: Asked, head: dict, choice: Callable) -> AsyncIterator[dict]:
-    if head["object"] == "chat.completion":
-        head["object"] = "chat.completion.chunk"
-    async for piece in answer.pieces():
-        if piece.end and piece.end.reason == "error":
-            yield wire.error("/v1/", wire.FAILED, 500)
-            return
-        if piece.text or piece.tokens:
-            yield head | dict(choices=[choice(piece.text, None, True, piece.tokens)])
-        if piece.end:
-            yield head | dict(choices=[choice("", piece.end.reason, True, ())])
-            if asked.stream_options.include_usage:
-                yield head | dict(choices=[], usage=usage(piece.end))
+class Usage(NamedTuple):
+    """Tokens: of prompts, of answers, and those of prompts that a slot still had."""
 
+    read: int = 0
+    made: int = 0
+    cached: int = 0
 
-def usage(end: End) -> dict:
-    made = len(end.token_ids)
-    return dict(prompt_tokens=end.prompt_tokens, completion_tokens=made, total_tokens=end.prompt_tokens + made)
+    @classmethod
+    def of(cls, answer: Answer, piece: Piece) -> Usage:
+        """Of an answer up to the end of a piece."""
+        return cls(len(answer.job.ids), piece.made, piece.cached)
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(*(one + another for one, another in zip(self, other, strict=True)))
+
+    @property
+    def said(self) -> dict:
+        counts = dict(prompt_tokens=self.read, completion_tokens=self.made, total_tokens=self.read + self.made)
+        return counts | dict(prompt_tokens_details=dict(cached_tokens=self.cached))

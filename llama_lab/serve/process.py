@@ -1,5 +1,5 @@
 """A server's life: it binds its socket before anything is loaded, compiles, and answers until a signal ends it. It then
-finishes the requests that run, within GRACE_S."""
+finishes the requests that it has whole, within GRACE_S."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.serve.app import application
@@ -16,6 +17,7 @@ from llama_lab.serve.gate import is_loopback
 from llama_lab.serve.service import Service
 
 GRACE_S = 30  # for requests that run when the server is to end
+HEAD_S = 20  # for a request's head to come, from the connection or from its first byte on
 CONNECTIONS = 1000  # at a time; others get status 503
 LONGEST_KEY = 1000
 
@@ -44,8 +46,38 @@ def bind(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen at {host}, port {port}: {why}; choose another --port or --host.") from None
 
 
+class Connection(H11Protocol):
+    """Is closed where no whole head of a request comes within HEAD_S."""
+
+    waits: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self.watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.stop()
+
+    def watch(self) -> None:
+        """Wait no longer than that for the next head, while no request is answered."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.stop()
+        elif self.waits is None:
+            self.waits = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def stop(self) -> None:
+        if self.waits:
+            self.waits.cancel()
+            self.waits = None
+
+
 class Server(uvicorn.Server):
-    """Says when it listens."""
+    """Says when it listens, and at its end waits for no body that is still on its way."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]):
         super().__init__(config)
@@ -54,6 +86,10 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self.ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.config.app.state.arrivals.close()
+        await super().shutdown(sockets)
 
 
 def is_news(record: logging.LogRecord) -> bool:
@@ -71,6 +107,7 @@ def run(service: Service, bound: socket.socket, key: str | None, ready: Callable
         limit_concurrency=CONNECTIONS,
         timeout_graceful_shutdown=GRACE_S,
         ws="none",
+        http=Connection,
     )
     logging.getLogger("uvicorn.error").addFilter(is_news)
     Server(config, ready).run(sockets=[bound])

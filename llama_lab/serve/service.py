@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,16 +22,19 @@ from llama_jax.generate import build
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
-from llama_jax.tokenizer import Numbers, Tokenizer
+from llama_jax.tokenizer import Numbers
 from llama_lab.bench.guard import Guard
 from llama_lab.serve import rows, stepper
 from llama_lab.serve.answers import Answer
 from llama_lab.serve.batcher import Batcher, FullError, Job
 from llama_lab.serve.metrics import Metrics
+from llama_lab.serve.tokens import Bounded
 from llama_lab.serve.wire import RefusalError
 
+T = TypeVar("T")
 QUEUE = 64  # requests that may wait
 MOST_SLOTS = 64
+LONG = 1 << 16  # bytes of a body from which on its text takes longer than a step
 RETRY_S = 1  # after which a client that met a full queue may try again
 
 
@@ -78,11 +84,12 @@ class Service:
         engine = build(loaded, stepper.check(parse(placement)))
         self.context = context or min(2048, loaded.config.max_position_embeddings)
         self.stepper = rows.build(engine, self.context, slots, sizes)
-        self.tokenizer: Tokenizer | Numbers = loaded.tokenizer or Numbers()
+        self.tokenizer = Bounded.of(loaded.tokenizer, self.context) if loaded.tokenizer else Numbers()
         self.about, self.metrics, self.guard = About(loaded, engine.params), Metrics(), Guard()
         self.batcher = Batcher(self.stepper, slots, queue, self.metrics)
         self.watching = contextlib.ExitStack()  # the guard, from the first request to the last
         self.seeds = itertools.count()  # of requests that name none
+        self.long = ThreadPoolExecutor(1, "long")
 
     def start(self) -> tuple[int, float]:
         """Compile, then answer: (programs compiled, seconds)."""
@@ -100,6 +107,12 @@ class Service:
     def close(self) -> None:
         self.batcher.close()
         self.watching.close()
+        self.long.shutdown(wait=False)
+
+    async def apart(self, size: int, work: Callable[..., T], *arguments) -> T:
+        """What `work` returns, computed in a thread, so that the event loop goes on. Long bodies share one, so that
+        others find one that is free. size: bytes of the request's body."""
+        return await asyncio.get_running_loop().run_in_executor(self.long if size > LONG else None, work, *arguments)
 
     def check_model(self, name: str) -> None:
         """Raises RefusalError where another model is asked for; letters may be capital or not."""
@@ -118,13 +131,16 @@ class Service:
     def answer(
         self,
         ids: Sequence[int],
-        new_tokens: int | None,
+        new_tokens: int,
         sampler: Sampler,
-        seed: int | None,
+        seed: int,
         stops: Sequence[str],
         scored: bool = False,
+        stop_ids: Sequence[int] = (),
+        ignore_eos: bool = False,
     ) -> Answer:
-        """A request on its way; new_tokens: None for as many as there is room for. scored: with log probabilities.
+        """A request on its way. new_tokens: below 1 for as many as there is room for. seed: -1 for none. scored: with
+        log probabilities. stop_ids: tokens that end it, besides the model's own, unless those are to be ignored.
 
         Raises RefusalError, UserError.
         """
@@ -136,10 +152,10 @@ class Service:
         room = self.context - len(ids)
         request = dict(
             ids=list(ids),
-            new_tokens=min(new_tokens or room, room),
+            new_tokens=min(new_tokens, room) if new_tokens > 0 else room,
             sampler=replace(sampler.traced(), scored=np.bool_(scored)),
-            seed=next(self.seeds) % SEEDS if seed is None else seed,
-            stop=frozenset(self.tokenizer.stop),
+            seed=(next(self.seeds) if seed == -1 else seed) % SEEDS,
+            stop=frozenset([*stop_ids, *(() if ignore_eos else self.tokenizer.stop)]),
         )
         return Answer(self.tokenizer, self.submit, stops, **request)
 

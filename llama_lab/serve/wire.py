@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import AfterValidator, Field
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, StreamingResponse
 
@@ -15,17 +16,12 @@ from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 
 T = TypeVar("T")
-Role = Annotated[str, AfterValidator(str.lower)]
-Stops = str | Annotated[list[str], Field(max_length=16)]  # texts that end an answer
 LIMIT = 8 << 20  # bytes of a body: more text than any context here holds
 FAILED = "the request failed; the server's log says why"
+MOST = 8  # limits of a body that are read to say that it is too long, which a client hears once it has sent it all
 BODY_S = 30.0  # a body that is longer on its way than this is not waited for
+UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy passes each part of a stream on
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}  # OpenAI's, else api_error
-
-
-def texts(stops: Stops) -> list[str]:
-    """Stop texts as a list, also where a single one is given."""
-    return [stops] if isinstance(stops, str) else stops
 
 
 class Document(JSONResponse):
@@ -54,41 +50,85 @@ def refused(path: str, refusal: RefusalError) -> JSONResponse:
     return kind(error(path, refusal.line, refusal.status), refusal.status, headers=refusal.headers)
 
 
+class Arrivals:
+    """Bodies on their way to a server. Once it ends, none is waited for."""
+
+    def __init__(self):
+        self.waits: set[asyncio.Timeout] = set()
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        for wait in self.waits:
+            wait.reschedule(0)
+
+    @contextlib.asynccontextmanager
+    async def patience(self) -> AsyncIterator[None]:
+        """Raises RefusalError where what is within takes too long."""
+        try:
+            async with asyncio.timeout(0 if self.closed else BODY_S) as wait:
+                self.waits.add(wait)
+                try:
+                    yield
+                finally:
+                    self.waits.discard(wait)
+        except TimeoutError:
+            why = (503, "The server ends") if self.closed else (408, f"The body did not come within {BODY_S:g} s")
+            raise RefusalError(why[0], f"{why[1]}.", {"Connection": "close"}) from None
+
+
 async def content(request: Request) -> bytes:
-    """A request's body. Raises RefusalError for one that is too long, too long on its way, or broken off."""
-    body, declared = bytearray(), request.headers.get("content-length", "0")
+    """A request's body. Raises RefusalError for one that is too long, late, broken off or compressed."""
+    coding, declared = request.headers.get("content-encoding", "identity"), request.headers.get("content-length", "0")
+    if coding.lower() != "identity":
+        raise RefusalError(415, f"The body is encoded as {coding[:40]}; send it as it is.", {"Connection": "close"})
     too_long = RefusalError(413, f"The body is longer than {LIMIT:,} bytes; send less.", {"Connection": "close"})
-    if declared.isdecimal() and int(declared) > LIMIT:
-        raise too_long
+    if "expect" in request.headers and declared.isdecimal() and int(declared) > LIMIT:
+        raise too_long  # it waits to be told whether to send
+    body, length = bytearray(), 0
     try:
-        async with asyncio.timeout(BODY_S):
+        async with request.app.state.arrivals.patience():
             async for part in request.stream():
-                body += part
-                if len(body) > LIMIT:
-                    raise too_long
+                length += len(part)
+                body += part if length <= LIMIT else b""
+                if length > MOST * LIMIT:
+                    break
     except ClientDisconnect:
         raise RefusalError(400, "The client left before its body had come.") from None
-    except TimeoutError:
-        raise RefusalError(408, f"The body did not come within {BODY_S:g} s.", {"Connection": "close"}) from None
+    if length > LIMIT:
+        raise too_long
     return bytes(body)
 
 
-async def read(request: Request, kind: type[T]) -> T:
+def read(body: bytes, kind: type[T]) -> T:
     """The body as what `kind` declares; null is as good as nothing. Raises RefusalError, UserError."""
-    body = await content(request)
+    body = body.removeprefix(codecs.BOM_UTF8)
     if not body.strip():
         raise RefusalError(400, "missing request body")
-    document = boundary.parse(body, "The body", "Send one JSON object.")
+    document = boundary.parse(checked(body), "The body", "Send one JSON object.")
     if not isinstance(document, dict):
         raise UserError('The body is JSON, but no object; send one such as {"model": …}.')
     return boundary.read(kind, given(document), "The request")
+
+
+def checked(body: bytes) -> bytes:
+    """Raises UserError for what is no UTF-8."""
+    if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in body[:4]:
+        raise UserError("The body is UTF-16 or UTF-32; send UTF-8.")
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"The body is not UTF-8: byte 0x{body[error.start]:02x} at {error.start:,}.") from None
+    return body
 
 
 def given(value: Any) -> Any:
     """A document without the fields that are null."""
     if isinstance(value, dict):
         return {name: given(each) for name, each in value.items() if each is not None}
-    return [given(each) for each in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [given(each) if isinstance(each, dict | list) else each for each in value]
+    return value
 
 
 def compact(document: dict) -> str:
@@ -105,7 +145,7 @@ class Stream(StreamingResponse):
             if last:
                 yield last
 
-        super().__init__(parts(), media_type=kind)
+        super().__init__(parts(), headers=UNHELD, media_type=kind)
         self.leave = leave
 
     async def __call__(self, scope, receive, send) -> None:

@@ -6,6 +6,7 @@ import json
 
 from hypothesis import strategies as st
 
+from llama_lab.serve.fields import NEVER
 from tests.fuzz import hostile
 from tests.serve.small import NAME
 
@@ -28,7 +29,8 @@ def fitting(schema: dict, schemas: dict) -> st.SearchStrategy:
         return st.sampled_from(schema.get("enum", [schema.get("const")]))
     kind = schema.get("type")
     if kind == "object" and "properties" in schema:
-        fields = {name: fitting(each, schemas) for name, each in schema["properties"].items()}
+        allowed = {name: each for name, each in schema["properties"].items() if each != NEVER}
+        fields = {name: fitting(each, schemas) for name, each in allowed.items()}
         needed = {name: fields.pop(name) for name in schema.get("required", ())}
         return st.fixed_dictionaries(needed, optional=fields)
     if kind == "array":

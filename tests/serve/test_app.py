@@ -117,13 +117,40 @@ def test_a_body_that_is_too_long_is_not_read(client, monkeypatch, declared):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [(b"", "missing request body"), (b"{", "not JSON"), (b"[1]", "no object"), (b'{"model": "\xff"}', "not JSON"),
+    [(b"", "missing request body"), (b"\xef\xbb\xbf", "missing request body"),
+     *(('{"model": "tiny"}'.encode(name), "send UTF-8") for name in ("utf-16", "utf-16-le", "utf-32", "utf-32-be")),
+     ('{"model": "é"}'.encode("latin-1"), "not UTF-8: byte 0xe9 at 11"), (b"{", "not JSON"),
+     (b"[1]", "no object"), (b'{"model": "\xff"}', "not UTF-8: byte 0xff at 11"),
      (b"[" * 100_000, "not JSON"), (b'{"model": NaN}', "not JSON")],
 )  # fmt: skip
 def test_a_body_that_is_no_object_is_refused(client, content, words):
     answer = asyncio.run(client.send("POST", "/api/chat", content=content))
     assert answer.status_code == 400
     assert words in answer.json()["error"]
+
+
+def test_a_byte_order_mark_is_no_text(client):
+    content = b"\xef\xbb\xbf" + json.dumps(dict(model=NAME)).encode()
+    assert asyncio.run(client.send("POST", "/api/show", content=content)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [({"Content-Encoding": "gzip"}, 415), ({"Content-Encoding": "identity"}, 200),
+     ({"Content-Length": "17", "Transfer-Encoding": "chunked"}, 400)],
+)  # fmt: skip
+def test_a_body_whose_bytes_mean_something_else_is_refused(client, headers, status):
+    content = json.dumps(dict(model=NAME)).encode()
+    answer = asyncio.run(client.send("POST", "/api/show", content=content, headers=headers))
+    assert answer.status_code == status
+    assert status == 200 or answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("path", ["/api/generate", "/v1/completions"])
+def test_a_proxy_passes_each_part_of_a_stream_on(client, path):
+    short = dict(options=dict(num_predict=1)) if path == "/api/generate" else dict(max_tokens=1)
+    answer = send(client, "POST", path, dict(model=NAME, prompt="a", stream=True) | short)
+    assert (answer.headers["cache-control"], answer.headers["x-accel-buffering"]) == ("no-cache", "no")
 
 
 def test_a_path_or_method_that_is_not_there_has_the_shape_of_its_api(client):

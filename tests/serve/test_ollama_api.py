@@ -153,20 +153,23 @@ BAD = [  # paths, what is asked, status, words of the line
     (BOTH, dict(think="much"), 400, "think"),
     (BOTH, dict(options=dict(temperature="hot")), 400, "options.temperature is 'hot'"),
     (BOTH, dict(options=dict(temperature=-1)), 400, "temperature is -1"),
-    (BOTH, dict(options=dict(presence_penalty=0.5)), 400, "presence_penalty is 0.5"),
-    (BOTH, dict(options=dict(num_ctx=4096)), 400, "contexts have 256 tokens"),
+    (BOTH, dict(options=dict(presence_penalty=0.5)), 400, "options.presence_penalty is not supported"),
+    (BOTH, dict(options=dict(repeat_penalty=1.2, repeat_last_n=2)), 400, "repeat_last_n is 2"),
+    (BOTH, dict(temperature=0), 400, "temperature is a field of options"),
     (BOTH, dict(options=dict(num_predict=1.5)), 400, "options.num_predict is 1.5"),
     (BOTH, dict(options=dict(stop=["x"] * 17)), 400, "stop"),
-    (BOTH, dict(keep_alive="soon"), 400, "keep_alive"),
+    *((BOTH, dict(keep_alive=wrong), 400, "seconds, as a number without quotes") for wrong in ("soon", "-1", True)),
     (BOTH, dict(top_logprobs=21), 400, "top_logprobs is 21"),
     (CHATS, dict(tools=[{}]), 400, "does not support tools"),
-    (CHATS, dict(messages=[HI | dict(images=["x"])]), 400, "without images"),
+    (CHATS, dict(messages=[HI | dict(images=["x"])]), 400, "messages.0.images is not supported"),
     (CHATS, dict(messages=[HI | dict(role="judge")]), 400, "role"),
     (CHATS, dict(messages=[HI | dict(content="long " * 300)]), 400, "contexts have 256"),
     (ANSWERS, dict(suffix="b"), 400, "suffix is not supported"),
     (ANSWERS, dict(raw=True, system="b"), 400, "raw mode does not support"),
     (ANSWERS, dict(context=[49152]), 400, "outside the vocabulary"),
-    (("/api/embed", "/api/pull", "/v1/embeddings"), {}, 501, ""),
+    (CHATS, dict(messages=[HI | dict(tool_calls=[{}])]), 400, "does not support tools"),
+    (("/api/pull",), {}, 501, ""),
+    (("/api/embed", "/api/embeddings"), {}, 400, "does not support embeddings"),
 ]
 
 
@@ -178,6 +181,29 @@ def test_what_cannot_be_answered_is_one_line_with_a_status(client, paths, body, 
         assert list(answer.json()) == ["error"]
         assert (words or path) in answer.text
         assert "\\n" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (dict(top_p=0), dict(top_k=1)),  # one token is left
+        (dict(seed=2**53), dict(seed=0)),  # a seed is one modulo 2**32
+        (dict(seed=-5), dict(seed=2**32 - 5)),
+        (dict(num_ctx=8192, seed=3), dict(seed=3)),  # as much as there is
+        (dict(repeat_penalty=3.0, repeat_last_n=0, seed=3), dict(seed=3)),  # no token is counted
+        (dict(repeat_penalty=3.0, repeat_last_n=-1, seed=3), dict(repeat_penalty=3.0, seed=3)),  # all are
+        (dict(num_predict=-2, stop=["a"], seed=3), dict(num_predict=0, stop=["a"], seed=3)),
+    ],
+)
+def test_two_ways_to_say_the_same_get_the_same(client, one, other):
+    said = [
+        ask(
+            client, "/api/chat", messages=QUESTION, stream=False, options=dict(temperature=1.5, num_predict=8) | options
+        )
+        for options in (one, other)
+    ]
+    assert [answer.status_code for answer in said] == [200, 200]
+    assert said[0].json()["message"] == said[1].json()["message"]
 
 
 def test_a_name_and_a_role_may_be_in_capitals_and_a_whole_number_have_a_point(client):

@@ -9,6 +9,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from llama_jax import chat, generate
+from llama_jax.sampling import Sampler
 from tests.serve.conftest import NAME, count, events
 from tests.serve.test_ollama_api import QUESTION
 
@@ -24,7 +25,11 @@ def test_a_chat_completion_is_generates_answer(client, loaded, expected):
     (choice,) = answer["choices"]
     said = dict(role="assistant", content=expected(ids, 9))
     assert choice == dict(index=0, message=said, finish_reason="length")
-    assert answer["usage"] == dict(prompt_tokens=len(ids), completion_tokens=9, total_tokens=len(ids) + 9)
+    counts = dict(prompt_tokens=len(ids), completion_tokens=9, total_tokens=len(ids) + 9)
+    cached = answer["usage"].pop("prompt_tokens_details")["cached_tokens"]
+    assert (answer["usage"], 0 <= cached < len(ids)) == (counts, True)
+    again = ask(client, "/v1/chat/completions", messages=QUESTION, temperature=0, max_tokens=9).json()
+    assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == len(ids) - 16  # a piece is run again
     assert answer["object"] == "chat.completion"
 
 
@@ -36,8 +41,10 @@ def test_a_stream_is_events_that_end_with_done(client, loaded, expected, usage):
     found = events(answer)
     last = found.pop() if usage else None
     assert not usage or (last["choices"], last["usage"]["completion_tokens"]) == ([], 9)
-    texts = [part["choices"][0]["delta"]["content"] for part in found]
-    assert "".join(texts) == expected(chat.encode(loaded.tokenizer, QUESTION), 9)
+    first, *deltas, end = [part["choices"][0]["delta"] for part in found]
+    assert (first, end) == (dict(role="assistant", content=""), {})
+    assert all(list(delta) == ["content"] for delta in deltas)
+    assert "".join(delta["content"] for delta in deltas) == expected(chat.encode(loaded.tokenizer, QUESTION), 9)
     assert [part["choices"][0]["finish_reason"] for part in found] == [None] * (len(found) - 1) + ["length"]
     assert {part["object"] for part in found} == {"chat.completion.chunk"}
     assert len({part["id"] for part in found}) == 1
@@ -99,9 +106,9 @@ def test_a_chats_log_probabilities_fit_the_clients_types_whole_and_in_pieces(cli
     told = whole.choices[0].logprobs.content
     parts = events(ask(client, "/v1/chat/completions", **body, stream=True))
     chunks = [ChatCompletionChunk.model_validate(part, strict=True).choices[0] for part in parts]
-    assert [one.model_dump() for chunk in chunks for one in chunk.logprobs.content] == [
-        one.model_dump() for one in told
-    ]
+    assert chunks[0].logprobs is chunks[-1].logprobs is None  # where no text is, no log probability
+    streamed = [one.model_dump() for chunk in chunks[1:-1] for one in chunk.logprobs.content]
+    assert streamed == [one.model_dump() for one in told]
     without = ask(client, "/v1/chat/completions", **body | dict(top_logprobs=0)).json()
     assert [one["top_logprobs"] for one in without["choices"][0]["logprobs"]["content"]] == [[]] * 9
     assert count(service, "compilations_in_service") == before  # what `generate` compiles here comes later
@@ -123,7 +130,7 @@ def test_a_completions_log_probabilities_are_columns(client, most):
     told = whole.choices[0].logprobs
     parts = events(ask(client, "/v1/completions", **body, stream=True))
     columns = [part["choices"][0]["logprobs"] for part in parts]
-    assert columns.pop() == {name: [] for name in told.to_dict()}  # the reason stands alone
+    assert columns.pop() is None  # the reason stands alone
     for name, values in told.to_dict().items():
         assert [each for part in columns for each in part[name]] == values
     assert len(told.tokens) == 8
@@ -149,6 +156,7 @@ def test_a_stop_ends_the_log_probabilities_too(client):
 
 
 CHAT, TEXT = ("/v1/chat/completions", dict(messages=QUESTION)), ("/v1/completions", dict(prompt="Once"))
+CALL = dict(role="assistant", content=None, tool_calls=[dict(id="1", type="function", function=dict(name="f"))])
 IMAGE = [dict(role="user", content=[dict(type="image_url")])]
 BAD = [  # of what, what is asked, words of the line
     (CHAT, dict(model="gpt-5"), "gpt-5"),
@@ -156,19 +164,25 @@ BAD = [  # of what, what is asked, words of the line
     (CHAT, dict(logprobs=True, top_logprobs=21), "top_logprobs"),
     (CHAT, dict(logprobs=True, top_logprobs=-1), "top_logprobs"),
     (CHAT, dict(top_logprobs=2), "without logprobs"),
-    (CHAT, dict(n=2), "n is not supported"),
-    (CHAT, dict(tools=[dict(type="function")]), "tools is not supported"),
-    (CHAT, dict(response_format=dict(type="json_object")), "response_format is not supported"),
-    (CHAT, dict(messages=IMAGE), "messages"),
+    (CHAT, dict(tools=[dict(type="function")]), "tiny does not support tools"),
+    (CHAT, dict(tool_choice="required"), "tiny does not support tools"),
+    (CHAT, dict(messages=[*QUESTION, CALL, *QUESTION]), "tiny does not support tools"),
+    (CHAT, dict(messages=[dict(role="user")]), "messages.0 has no content"),
+    (CHAT, dict(messages=IMAGE), "messages.0.content is [{'type': 'image_url'}]; it must be a text, or parts"),
     (CHAT, dict(messages=[]), "messages"),
     (CHAT, dict(continue_final_message=True), "last message is of the user"),
     (CHAT, dict(messages=[BEGUN[1] | dict(prefix=True), *QUESTION]), "prefix"),
     (CHAT, dict(messages=BEGUN, continue_final_message=True, add_generation_prompt=True), "send one of them"),
-    (CHAT, dict(chat_template="x"), "chat_template is not supported"),
-    (CHAT, dict(chat_template_kwargs=dict(enable_thinking=False)), "chat_template_kwargs is not supported"),
-    (CHAT, dict(documents=[dict(text="x")]), "documents is not supported"),
-    (CHAT, dict(max_tokens=0), "max_tokens"),
-    (CHAT, dict(seed=-1), "seed"),
+    (CHAT, dict(temprature=1), "temprature is no field that this server knows"),
+    (CHAT, dict(add_special_tokens=True), "add_special_tokens"),
+    (CHAT, dict(repeat_penalty=1.1, repetition_penalty=1.2), "two names of one penalty"),
+    (CHAT, dict(repeat_penalty=1.1, repeat_last_n=64), "repeat_last_n is 64"),
+    (CHAT, dict(top_p=-0.1), "top_p is -0.1"),
+    (CHAT, dict(stop=["x"] * 17), "it must be a text, or a list of 16 texts at most"),
+    *((CHAT, {name: n}, name) for name in ("max_tokens", "max_completion_tokens") for n in (0, -2, 1.5)),
+    (TEXT, dict(prompt=[[]] * 100), "it must be a text, token ids, or a list of 64"),
+    (TEXT, dict(prompt=[1, "a"]), "it must be a text, token ids, or a list of 64"),
+    (TEXT, dict(prompt=["a", ""]), "prompt is empty"),
     *((TEXT, dict(logprobs=most), "logprobs") for most in (-1, 6, True, "2")),
 ]
 
@@ -186,9 +200,101 @@ def test_an_error_has_openais_shape(client, asked, body, words):
     assert "\n" not in error["message"]
 
 
-def test_what_asks_for_nothing_is_no_error(client):
-    nothing = dict(
-        n=1, logprobs=False, tools=[], presence_penalty=0, frequency_penalty=0.0, top_logprobs=None, user="x"
-    )
-    answer = ask(client, "/v1/chat/completions", messages=QUESTION, max_tokens=1, **nothing)
-    assert answer.status_code == 200
+def test_fields_that_ask_for_nothing_change_nothing(client):
+    nothing = dict(n=1.0, logprobs=False, tools=[], presence_penalty=0, frequency_penalty=0.0, top_logprobs=None,
+                   user="x", max_tokens=3.0, repeat_last_n=0, repeat_penalty=1.5)  # fmt: skip
+    plain, other = (said(client, max_tokens=3), said(client, **nothing))
+    assert plain == other
+
+
+def said(client, **settings):
+    """The text of a chat, greedy but for what the settings say."""
+    answer = ask(client, "/v1/chat/completions", messages=QUESTION, **dict(temperature=0) | settings)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"][0]["message"]["content"]
+
+
+def test_samplings_further_settings_are_read_by_the_names_that_servers_have(client, loaded, expected):
+    ids, greedy = chat.encode(loaded.tokenizer, QUESTION), said(client, max_tokens=8)
+    for one in (dict(top_p=0), dict(top_k=1), dict(min_p=1.0), dict(top_p=0.0, top_k=-1)):  # each leaves one token
+        assert said(client, max_tokens=8, temperature=1.5, **one) == greedy
+    for name in ("repetition_penalty", "repeat_penalty"):
+        asked = {name: 5, "temperature": 1.0, "seed": 2**32 + 7}
+        assert said(client, max_tokens=8, **asked) == expected(ids, 8, Sampler(1.0, repetition_penalty=5), 7)
+    free = said(client, max_tokens=8, temperature=1.0, top_p=0.9, min_p=0.01, seed=5)
+    assert free == expected(ids, 8, Sampler(1.0, top_p=0.9, min_p=0.01), 5)
+
+
+def test_numbers_that_mean_none_are_none(client, service):
+    long = ask(client, "/v1/completions", prompt="a", max_tokens=-1, temperature=0, ignore_eos=True).json()
+    assert long["usage"]["total_tokens"] == service.context
+    texts = {said(client, max_tokens=8, temperature=1.0, seed=-1) for _ in range(3)}
+    assert len(texts) > 1
+
+
+def test_what_ends_an_answer_can_be_said_in_tokens_and_left_out(client, loaded, service):
+    free = ask(client, "/v1/completions", prompt="Once", max_tokens=12, temperature=0, logprobs=0).json()
+    ids = generate.answer(generate.build(loaded, "step"), [loaded.tokenizer.encode("Once")], 12)[0].token_ids
+    body = dict(prompt="Once", max_tokens=12, temperature=0, stop_token_ids=[ids[4]])
+    cut = ask(client, "/v1/completions", **body).json()
+    at = ids.index(ids[4]) + 1
+    assert (cut["choices"][0]["finish_reason"], cut["usage"]["completion_tokens"]) == ("stop", at)
+    assert free["choices"][0]["text"].startswith(cut["choices"][0]["text"])
+    job = service.answer  # ignoring the model's own end leaves the others
+    with pytest.MonkeyPatch.context() as patched:
+        seen = []
+        patched.setattr(service, "answer", lambda *args, **how: seen.append(how) or job(*args, **how))
+        assert ask(client, "/v1/completions", **body, ignore_eos=True).json()["usage"] == cut["usage"] | dict(
+            prompt_tokens_details=dict(cached_tokens=0)
+        )
+    assert seen[0]["ignore_eos"] is True
+
+
+def test_several_prompts_get_a_choice_each(client, loaded, expected):
+    texts = ["Once upon a time", "One"]
+    ids = [loaded.tokenizer.encode(text) for text in texts]
+    for prompt in (texts, ids):
+        body = dict(prompt=prompt, temperature=0, max_tokens=7)
+        whole = ask(client, "/v1/completions", **body).json()
+        assert [(one["index"], one["text"]) for one in whole["choices"]] == [
+            (i, expected(each, 7)) for i, each in enumerate(ids)
+        ]
+        assert whole["usage"]["prompt_tokens"] == sum(map(len, ids))
+        assert whole["usage"]["completion_tokens"] == 14
+    *parts, last = events(ask(client, "/v1/completions", **body, stream=True, stream_options=dict(include_usage=True)))
+    streamed = {i: "".join(c["text"] for part in parts for c in part["choices"] if c["index"] == i) for i in range(2)}
+    assert list(streamed.values()) == [one["text"] for one in whole["choices"]]
+    assert last["usage"]["total_tokens"] == whole["usage"]["total_tokens"]
+    (alone,) = ask(client, "/v1/completions", prompt=ids[:1], temperature=0, max_tokens=7).json()["choices"]
+    assert alone["text"] == expected(ids[0], 7)
+
+
+def test_usage_can_be_told_with_each_event(client):
+    asked = dict(stream=True, stream_options=dict(continuous_usage_stats=True, include_usage=True))
+    parts = events(ask(client, "/v1/chat/completions", messages=QUESTION, temperature=0, max_tokens=6, **asked))
+    made = [part["usage"]["completion_tokens"] for part in parts]
+    assert made == sorted(made)
+    assert made[-1] == 6
+
+
+def test_a_helpers_message_can_be_put_back(client):
+    """What a client accumulated of a stream has one role, and no text, no calls, where there were none."""
+    said_before = dict(role="assistant", content=None, tool_calls=[], refusal=None, annotations=[], name="helper")
+    talk = [*QUESTION, said_before, *QUESTION]
+    assert ask(client, "/v1/chat/completions", messages=talk, max_tokens=1).status_code == 200
+
+
+def test_tools_that_may_not_be_called_are_passed_over(client):
+    tool = dict(type="function", function=dict(name="f"))
+    assert said(client, max_tokens=3, tools=[tool], tool_choice="none") == said(client, max_tokens=3)
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/embeddings"])
+def test_what_is_not_here_is_no_mistake_of_the_servers_and_says_so(client, path):
+    answer = ask(client, path, input="Hi")
+    assert answer.status_code == (404 if "responses" in path else 400)  # clients ask again after 5xx
+    assert list(answer.json()["error"]) == ["message", "type", "param", "code"]
+
+
+def test_a_slash_too_many_lists_the_models(client):
+    assert asyncio.run(client.send("GET", "/v1/models/")).json()["object"] == "list"
