@@ -26,7 +26,23 @@ def gaps(names: Sequence[str], model: str) -> list[dict]:
     why, _, remedy = ((wanting and kernels.missing()) or "").partition("; ")
     without = dict(reason=why.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:])
     gaps = peers.missing([name for name in names if name in peers.PEERS], model)
+    gaps += [gap for name in names if name not in peers.PEERS and (gap := draft_gap(name, model))]
     return [dict(name=name) | without for name in wanting if why] + gaps
+
+
+def draft_gap(name: str, model: str) -> dict | None:
+    """Why the model that a placement names for drafts cannot draft for this one; None where it can, or none is
+    named."""
+    if (draft := parse(name).draft) is None:
+        return None
+    try:
+        own, its = (checkpoint.load_config(each).vocab_size for each in (model, draft))
+    except UserError as error:
+        reason, _, remedy = str(error).partition("; ")
+        return dict(name=name, reason=reason.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:])
+    if own == its:
+        return None
+    return dict(name=name, reason=f"{draft} has {its} tokens, {model} {own}.", remedy="Name one of the same family.")
 
 
 def check_baseline(name: str) -> None:

@@ -46,6 +46,8 @@ class Placements:
             print(
                 f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
                 " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight, +lookup4 proposes 4 drafts a pass.\n"
+                "Last of all +draft:NAME, or +draft4:NAME: the model of that name, a smaller one of the same"
+                " vocabulary, proposes the drafts, such as loop+fused+draft:qwen2.5-coder-0.5b.\n"
                 f"Your own: {JIT_PREFIX} and what is jitted, with dots, such as {JIT_PREFIX}attend.head+donate;"
                 f" of {', '.join(TREE)}.\n"
                 "Weights: +bf16, +gguf (the file's own blocks), +q8_0, +q4_0, +q4_1, +int8 (quantised here). Kernels:"
@@ -54,7 +56,7 @@ class Placements:
             )
         known = [{"name": p.name, "jit": list(p.jit), "description": DESCRIPTIONS[p.name]} for p in LADDER.values()]
         switches = {name: list(values) for name, values in SWITCHES.items()}
-        return {"placements": known, "modifiers": sorted(MODIFIERS), "switches": switches}
+        return {"placements": known, "modifiers": sorted([*MODIFIERS, "draft:NAME"]), "switches": switches}
 
 
 @verb("`llama-jax doctor`")

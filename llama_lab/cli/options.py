@@ -124,12 +124,15 @@ USUAL = "step+fused on a file's own blocks where there are kernels, else step"
 
 
 def known_placements(incomplete: str) -> list[tuple[str, str]]:
-    """What the shell offers for --placement: the ladder, and after a + what may be appended."""
-    from llama_jax.placement import DESCRIPTIONS, LADDER, MODIFIERS
+    """What the shell offers for --placement: the ladder, after a + what may be appended, and of +draft: models."""
+    from llama_jax.placement import DESCRIPTIONS, DRAFT, LADDER, MODIFIERS
 
+    if drafted := DRAFT.search(incomplete):
+        begun = incomplete[: drafted.start(2)]
+        return [(begun + name, about) for name, about in known_models(drafted[2])]
     begun, plus, last = incomplete.rpartition("+")
     if plus:
-        return [(f"{begun}+{name}", "") for name in MODIFIERS if name.startswith(last)]
+        return [(f"{begun}+{name}", "") for name in (*MODIFIERS, "draft:") if name.startswith(last)]
     return [(name, DESCRIPTIONS[name]) for name in LADDER if name.startswith(incomplete)]
 
 

@@ -67,6 +67,7 @@ PEERS: dict[str, Peer] = {
     "llamacpp+q8_0": LLAMA_CPP("as llamacpp, the same model in Q8_0, by llama.cpp's own quantiser"),
     "llamacpp+q4_0": LLAMA_CPP("as llamacpp, the same model in Q4_0: its fastest products"),
     "llamacpp+lookup": Peer("llamacpp_lookup", "llama.cpp", "as llamacpp, with drafts by prompt lookup"),
+    "llamacpp+draft": Peer("llamacpp_draft", "llama.cpp", "as llamacpp, with drafts by a smaller model"),
     "ik-llamacpp": IK_LLAMA_CPP("ik_llama.cpp, bare `llama_decode` as llamacpp"),
     "ik-llamacpp+q8_0": IK_LLAMA_CPP("as ik-llamacpp, the same model in Q8_0"),
     "ik-llamacpp+q4_0": IK_LLAMA_CPP("as ik-llamacpp, the same model in Q4_0"),

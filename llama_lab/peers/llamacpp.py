@@ -6,6 +6,7 @@ llamacpp            bare `llama_decode`, called as llama-bench measures pp and t
 llamacpp+generate   the package's own generator, `Llama.generate` at temperature 0
 llamacpp+q8_0       as llamacpp, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
 llamacpp+lookup     as llamacpp, with tokens drafted from the text so far (`llamacpp_lookup.py`)
+llamacpp+draft      as llamacpp, with tokens drafted by a smaller model (`llamacpp_draft.py`)
 
 All compute on quantised blocks with activations rounded to 8 bits, so that their tokens are their own after a while.
 As many threads as this process may use cores, as ours; nothing is offloaded; the token that ends a text ends no

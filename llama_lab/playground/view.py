@@ -68,7 +68,7 @@ class Playground:
             widgets.HTML().add_class(f"playground-{name}") for name in ("status", "message", "hint")
         )
         self.table = widgets.HTML()
-        switches = " ".join(f"+{name}" for name in MODIFIERS)
+        switches = " ".join(f"+{name}" for name in (*MODIFIERS, "draft:NAME"))
         # a list to choose from shows only what fits the text that is there
         hint.value = html.escape(f"Placements: {', '.join(LADDER)}. Any of them takes {switches}.")
         rows = [

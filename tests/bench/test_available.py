@@ -67,3 +67,11 @@ def test_a_subject_that_reads_the_file_itself_is_given_no_weights(subject, dtype
     loaded = available.load_alone(lab, subject)
     assert (loaded.params and loaded.dtype) == dtype
     assert (lab.load_ns == 0) is (dtype is None)
+
+
+def test_a_draft_model_that_is_not_here_or_has_other_tokens_is_a_gap():
+    names = ["loop", f"loop+draft:{TINY}", "loop+draft:qwen9", "loop+draft:random:gpt2"]
+    found = {gap["name"]: gap["reason"] for gap in available.gaps(names, TINY)}
+    assert set(found) == set(names[2:])
+    assert "No such model: 'qwen9'" in found[names[2]]
+    assert found[names[3]] == f"random:gpt2 has 50257 tokens, {TINY} 97."

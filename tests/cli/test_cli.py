@@ -286,6 +286,7 @@ def test_a_reader_that_leaves_gets_no_traceback(verb):
     [
         ("generate --placement lo", {"loop"}),
         ("generate --placement step+do", {"step+donate"}),
+        ("generate --placement step+dr", {"step+draft:"}),
         ("ben", {"bench"}),
         ("bench --pla", {"--placements"}),
     ],

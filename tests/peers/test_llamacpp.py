@@ -13,7 +13,7 @@ from llama_jax import checkpoint, prompts
 from llama_lab import peers
 from llama_lab.bench import passages, protocol
 from llama_lab.bench.workload import Workload
-from llama_lab.peers import llamacpp
+from llama_lab.peers import llamacpp, llamacpp_draft
 from llama_lab.peers.llamacpp_lookup import LONGEST, SHORTEST, Drafts
 from tests import conftest
 from tests.cli.test_cli import last_json
@@ -267,6 +267,34 @@ def test_a_text_that_repeats_itself_takes_fewer_calls(plain, monkeypatch):
     assert sum(len(block) for block in blocks) == 24
     assert len(counted) == len(blocks)
     assert max(counted[1:]) > 1
+
+
+@here
+@pytest.mark.parametrize("sure", [0.0, 0.02, 0.75])
+def test_a_draft_models_tokens_are_llama_cpps_own(plain, monkeypatch, sure):
+    """Of a model that drafts for itself all are right; how sure it must be changes calls alone."""
+    monkeypatch.setitem(llamacpp_draft.DRAFTS, checkpoint.canonical(plain.name), plain.source)
+    monkeypatch.setattr(llamacpp_draft, "SURE", sure)
+    ids = ids_of(plain, 12)
+    whole = answer(plain, "llamacpp", Workload((ids,), new_tokens=40, length=64))
+    for new_tokens in (1, 2, 40):
+        work = Workload((ids,), new_tokens=new_tokens, length=64)
+        blocks = list(peers.subject(plain, "llamacpp+draft").run(ids, work))
+        assert np.array_equal(np.concatenate(blocks), whole[:new_tokens])
+    if sure == 0:
+        assert [len(block) for block in blocks] == [1, 17, 17, 5]
+
+
+@here
+def test_a_draft_model_that_is_unknown_or_of_other_tokens_is_a_gap(plain, packaged, monkeypatch):
+    name = checkpoint.canonical(plain.name)
+    (gap,) = peers.missing(["llamacpp+draft"], plain.name)
+    assert "No model is named that drafts" in gap["reason"]
+    monkeypatch.setitem(llamacpp_draft.DRAFTS, name, "random:gpt2")
+    assert "random:gpt2 is none" in peers.missing(["llamacpp+draft"], plain.name)[0]["reason"]
+    monkeypatch.setitem(llamacpp_draft.DRAFTS, name, packaged.source)
+    with pytest.raises(peers.UnavailableError, match="The draft model has 49152 tokens, the model"):
+        peers.subject(plain, "llamacpp+draft")
 
 
 @here
