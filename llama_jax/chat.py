@@ -37,6 +37,7 @@ class GivenMessage(boundary.Declared):
 
 
 Conversation = Annotated[list[GivenMessage], Field(min_length=1, max_length=10_000)]
+STARTED: list[subprocess.Popen] = []  # by `start_early`
 END = "\ufdd1\ufdef "  # after a message to be gone on with; a template that trims a message takes the space away
 
 
@@ -159,9 +160,7 @@ class Renderer:
         self.source, self.process, self.lock = source, None, threading.Lock()
 
     def start(self) -> subprocess.Popen:
-        # -P: the folder of the script is no place to import from
-        command = [sys.executable, "-P", template.__file__]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = STARTED.pop() if STARTED else launched()
         weakref.finalize(self, end, process)
         self.tell(process, self.source)
         return process
@@ -187,6 +186,17 @@ class Renderer:
             finally:
                 if self.process is None:
                     end(process)
+
+
+def launched() -> subprocess.Popen:
+    """A process that waits for a template."""
+    command = [sys.executable, "-P", template.__file__]  # -P: the folder of the script is no place to import from
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+
+def start_early() -> None:
+    """Start the process of the next template now: it is ready when a model that is loaded meanwhile is."""
+    STARTED.append(launched())
 
 
 def end(process: subprocess.Popen) -> None:

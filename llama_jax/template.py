@@ -17,11 +17,11 @@ SECONDS, BYTES, CHARACTERS = 10, 1 << 29, 1 << 22
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends an answer, not the conversation
-    signal.alarm(SECONDS)  # nobody handles it: it ends the process, in whatever loop it is
     resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-    source = json.loads(sys.stdin.readline())
+    environment()  # imports Jinja
+    source = json.loads(sys.stdin.readline() or "null")
     for line in sys.stdin:
-        signal.alarm(SECONDS)
+        signal.alarm(SECONDS)  # nobody handles it: it ends the process, in whatever loop it is
         print(json.dumps(answer(source, json.loads(line))), flush=True)
         signal.alarm(0)
 

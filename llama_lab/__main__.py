@@ -38,8 +38,8 @@ def main(arguments: list[str] | None = None) -> None:
     for number, stream in ((1, sys.stdout), (2, sys.stderr)):
         if stuck(stream):  # what is left must not be tried again at the interpreter's end
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
-    if ends and failed:  # threads may be computing
-        interruption.leave(code)
+    if ends and (failed or not interruption.STATE.grace):  # threads may be computing, or nothing is to be put in order
+        interruption.leave(code or 0)
     if ends:
         gc.freeze()  # the interpreter's end need not look for garbage among all that was imported
     sys.exit(code)

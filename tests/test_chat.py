@@ -99,6 +99,15 @@ def test_the_process_of_a_template_that_nobody_uses_any_more_ends():
     assert process.poll() is not None
 
 
+def test_a_process_that_was_started_early_renders_the_next_template(monkeypatch):
+    monkeypatch.setattr(chat, "STARTED", [])
+    chat.start_early()
+    (early,) = chat.STARTED
+    used = [chat.Renderer("{{ a }}"), chat.Renderer("{{ a + 1 }}")]
+    assert [each.render({"a": 3}) for each in used] == [{"text": "3"}, {"text": "4"}]
+    assert used[0].process is early is not used[1].process
+
+
 TEMPLATES = {
     "plain": "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}",

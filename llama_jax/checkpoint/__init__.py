@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -199,14 +198,14 @@ def read(source: Source, dtype: str = "float32", device: jax.Device | None = Non
     """As `load`, of a source that is open already."""
     check_dtype(dtype)
     settings.ready()
-    with ThreadPoolExecutor(1) as beside:
-        words = beside.submit(tokenizer_of, source)
-        try:
-            params = assemble(source, dtype, device)
-        except UserError:
-            words.result()  # what is wrong with the tokenizer is said first
-            raise
-        tokenizer = words.result()
+    words: list[Tokenizer | None] = []
+    try:
+        params = assemble(source, dtype, device, lambda: words.append(tokenizer_of(source)))
+    except UserError:
+        if not words:
+            tokenizer_of(source)  # what is wrong with it is said first
+        raise
+    (tokenizer,) = words
     return Checkpoint(
         source.config.home.name, source.config, params, tokenizer, source.hash, source.where, dtype, source
     )

@@ -169,7 +169,8 @@ def stored(tensor: Tensor, rows: Rows, kind: str) -> Iterator[tuple[np.ndarray, 
     """A tensor's blocks some rows at a time, and how many rows a head has whose rotary pairs are still interleaved: the
     file's own blocks where they are of this kind already, as llama.cpp's quantiser leaves them too."""
     if (raw := tensor.raw) and raw.kind == kind:
-        yield from ((raw.rows(*piece), raw.head) for piece in raw.pieces())
+        compiled = grouping.compiled(False) is not None  # which takes nothing beside what is mapped
+        yield from ((raw.rows(*piece), raw.head) for piece in raw.pieces(mapped=compiled))
     elif raw:
         yield from ((quantise.quantise(raw.values(*piece), kind), 0) for piece in raw.pieces())
     else:

@@ -21,7 +21,8 @@ from llama_jax.plumbing.errors import UserError
 FLOATS = {"F32": np.dtype("float32"), "F16": np.dtype("float16"), "BF16": jax.numpy.dtype("bfloat16")}
 LARGEST_EXPONENT = 252  # of an MXFP4 block, its first byte: 12 times 2^(e - 128) is the largest weight
 SUPPORTED = [GGMLQuantizationType[kind] for kind in (*FLOATS, *map(str.upper, HALVES), "MXFP4")]
-PIECE = 2 << 20  # weights that are mapped, or are there in float32, at a time
+PIECE = 2 << 20  # weights that are there in float32 at a time
+MAPPED = 8 << 20  # weights whose blocks are mapped at a time: a call that is long enough to run beside other threads
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,12 @@ class Raw:
         height, width = self.place.shape[0], GGML_QUANT_SIZES[GGMLQuantizationType(self.place.kind)][1]
         return height, self.place.size // height // width, width
 
-    def pieces(self) -> Iterator[tuple[int, int]]:
-        """(first row, one after the last) of parts that are worth a call of their own, all heads whole and, but for the
-        last, all groups of 16 rows."""
+    def pieces(self, mapped: bool = False) -> Iterator[tuple[int, int]]:
+        """(first row, one after the last) of parts of about PIECE weights, or MAPPED ones, all heads whole and, but for
+        the last, all groups of 16 rows."""
         height, *columns = self.place.shape
         unit = lcm(ROWS, self.head or 1)
-        step = unit * max(PIECE // prod(columns) // unit, 1)
+        step = unit * max((MAPPED if mapped else PIECE) // prod(columns) // unit, 1)
         return ((first, min(first + step, height)) for first in range(0, height, step))
 
     def rows(self, first: int = 0, last: int | None = None) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -19,11 +20,12 @@ from llama_jax.config import ModelConfig
 from llama_jax.embeddings import Embedding
 from llama_jax.ffn import FFN
 from llama_jax.head import Head
+from llama_jax.kernels import grouping
 from llama_jax.kernels.packed import aligned
 from llama_jax.layer import Layer
 from llama_jax.model import Model
 from llama_jax.norm import Norm
-from llama_jax.plumbing import memory, progress
+from llama_jax.plumbing import memory, progress, threads
 from llama_jax.plumbing.errors import UserError
 from llama_jax.quantise import FORMS, is_quantised
 
@@ -132,12 +134,15 @@ def out_in(name: str, config: ModelConfig) -> tuple[int, ...]:
     return next((size for end, size in sizes.items() if module == end or module.endswith("." + end)), (d,))
 
 
-def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Model:
+def assemble(
+    source: Source, dtype: str, device: jax.Device | None = None, meanwhile: Callable[[], object] | None = None
+) -> Model:
     """Read every weight into a Model of `dtype`, which may be one of `quantise.FORMS`, on `device` (by default JAX's
     own choice, the first). Several are read at a time, of a GGUF file some rows each; what is quantised here from
     whole tensors one after the other, so that a single one is there in float32.
 
-    Shapes are checked before anything is read. Who listens (`plumbing.progress`) hears how far it is.
+    Shapes are checked before anything is read. meanwhile: called while other threads read. Who listens
+    (`plumbing.progress`) hears how far it is.
     """
     leaves, tree = jax.tree.flatten(names(source.config))
     check(source)
@@ -153,8 +158,17 @@ def assemble(source: Source, dtype: str, device: jax.Device | None = None) -> Mo
 
     in_pieces = all(tensor.raw for tensor in source.tensors.values())
     with ThreadPoolExecutor(min(os.cpu_count() or 1, THREADS) if in_pieces or dtype not in FORMS else 1) as pool:
-        parts = pool.map(placed, leaves, side_by_side(source, leaves, dtype, device))
-        return jax.tree.unflatten(tree, progress.told(parts, bytes_of, total))
+        rooms = side_by_side(source, leaves, dtype, device)
+        sizes = [0 if room is None else room.nbytes for room in rooms]
+        if largest := max(sizes):
+            grouping.compiled(largest > grouping.WORTH)  # here: a thread that loads it would wait for this one
+        order = sorted(range(len(leaves)), key=lambda i: -sizes[i])  # no thread ends with a long one
+        parts = pool.map(placed, [leaves[i] for i in order], [rooms[i] for i in order])
+        if meanwhile:
+            with threads.in_short_turns():
+                meanwhile()
+        weights = dict(zip(order, progress.told(parts, bytes_of, total), strict=True))
+    return jax.tree.unflatten(tree, [weights[i] for i in range(len(leaves))])
 
 
 def side_by_side(source: Source, leaves: list[Rows], dtype: str, device: jax.Device | None) -> list[np.ndarray | None]:

@@ -15,6 +15,7 @@ import numpy as np
 
 from llama_jax.block_types import groups_of
 from llama_jax.layer import Layer
+from llama_jax.plumbing import memory
 from llama_jax.quantise import Blocks, Joined
 
 UNIT = 64  # bytes: a matrix begins at a multiple of this
@@ -127,9 +128,7 @@ class Memory:
 
 
 def aligned(size: int) -> np.ndarray:
-    """So many zero bytes at an address that lets `jax.device_put` on a CPU take them as they are, without a copy. For
-    many NumPy asks the system for huge pages, which a core reads faster, every token again; a virtual machine may take
-    longer to give them first."""
-    room = np.zeros(size + UNIT, np.uint8)
+    """So many zero bytes at an address that lets `jax.device_put` on a CPU take them as they are, without a copy."""
+    room = memory.taken(np.zeros(size + UNIT, np.uint8))
     start = -room.ctypes.data % UNIT
     return room[start : start + size]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,12 @@ from llama_jax.plumbing.errors import UserError
 
 if TYPE_CHECKING:
     import jax
+    import numpy as np
 
+HUGE = 2 << 20  # bytes of a huge page
+NO_HUGE_PAGES = 15  # MADV_NOHUGEPAGE of Linux's madvise
 SMALL = 64 << 20  # bytes that nobody needs to ask for
+_short: list[bool] = []  # one for each `for_a_short_answer` around us
 GROUP = Path("/sys/fs/cgroup")  # where a container's limit stands
 
 
@@ -30,6 +34,27 @@ def give_back() -> None:
     """Give the system what was freed here and lies between what is still used; where its C library can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def for_a_short_answer() -> Iterator[None]:
+    """Inside, `taken` prefers memory that is there soon to memory that is read fast."""
+    _short.append(True)
+    try:
+        yield
+    finally:
+        _short.pop()
+
+
+def taken(room: np.ndarray) -> np.ndarray:
+    """Memory that NumPy has just asked the system for. Large ones come in huge pages, which a core reads a tenth
+    faster, every token again. A virtual machine may take milliseconds to give each of them, which a short answer does
+    not earn back: it has ordinary ones."""
+    start = -(-room.ctypes.data // HUGE) * HUGE
+    if _short and (size := room.ctypes.data + len(room) - start) > 0:
+        with contextlib.suppress(OSError, AttributeError):  # not this system's
+            ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), NO_HUGE_PAGES)
+    return room
 
 
 def free(device: jax.Device | None = None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -15,6 +16,7 @@ from llama_lab.cli import options
 from llama_lab.cli.common import tell, tell_requantised
 from llama_lab.cli.options import Sampling, argument, flag, option, verb
 
+SHORT = 256  # tokens of an answer during which huge pages that come slowly are not paid back
 LONGEST = 16 << 20  # bytes of a prompt from standard input
 
 
@@ -45,15 +47,19 @@ class Generate:
         began = time.perf_counter()
         import numpy as np
 
-        from llama_jax import render
+        from llama_jax import chat, render
         from llama_jax.decoding.request import check_seeds
         from llama_jax.generate import cut, stream
+        from llama_jax.plumbing import memory
         from llama_jax.tokenizer import Numbers
 
         sampler = self.sampling.sampler
         check_seeds(self.seed, 1)
         imported, prompt, asked = time.perf_counter(), self.read_prompt(), time.perf_counter()
-        loaded, placed = opened(self.model, self.placement, self.dtype)
+        if isinstance(prompt, str) and not self.no_chat:
+            chat.start_early()
+        with memory.for_a_short_answer() if self.max_new_tokens <= SHORT else contextlib.nullcontext():
+            loaded, placed = opened(self.model, self.placement, self.dtype)
         read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
         tell_requantised(loaded.origin, [placed], self.dtype)
         (engine, told), tokenizer = built(loaded, placed, not self.no_keep), loaded.tokenizer

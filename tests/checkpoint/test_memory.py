@@ -45,7 +45,8 @@ def test_no_more_rows_are_in_memory_than_a_piece_has(mixed, monkeypatch, form):
         seen.append((self.place.shape, (last or self.shape[0]) - first))
         return plain(self, first, last)
 
-    monkeypatch.setattr(raw, "PIECE", 64 * 256)
+    for name in ("PIECE", "MAPPED"):
+        monkeypatch.setattr(raw, name, 64 * 256)
     monkeypatch.setattr(raw.Raw, "rows", rows)
     checkpoint.load_params(mixed, form)
     assert max(count for shape, count in seen if len(shape) == 2) == 64

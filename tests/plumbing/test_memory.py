@@ -1,9 +1,12 @@
 """Memory that is free: the least of what machine, container and process still have; asked for large needs alone."""
 
 import math
+import re
 import resource
+from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from llama_jax.plumbing import memory
@@ -73,3 +76,30 @@ def test_the_limit_of_the_process(monkeypatch):
 
 def test_here_some_memory_is_free():
     assert 0 < memory.free() < math.inf
+
+
+def flags_of(address):
+    """What the kernel was told of the memory at an address: `VmFlags` of Linux's /proc/self/smaps."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if re.match("[0-9a-f]+-[0-9a-f]+ ", line):
+            start, end = (int(part, 16) for part in line.split()[0].split("-"))
+            inside = start <= address < end
+        elif inside and line.startswith("VmFlags"):
+            return line.split()[1:]
+    return []
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux says it")
+def test_a_short_answer_has_ordinary_pages():
+    size = 16 * memory.HUGE
+
+    def flags():
+        room = memory.taken(np.zeros(size, np.uint8))
+        assert not room.any()
+        return flags_of(room.ctypes.data + size // 2)
+
+    with memory.for_a_short_answer():
+        assert "nh" in flags()
+        memory.taken(np.zeros(3, np.uint8))  # less than a page
+    assert "nh" not in flags()

@@ -18,6 +18,7 @@ FIRST, COUNT = 2, 3  # the first row's number in the matrix; rows
 BLOCKS, ROW, GROUP = 4, 5, 6  # blocks a row; bytes of a row of a block, and of a group, by which types are told apart
 HEAD = 7  # rows of an attention head whose rotary pairs lie interleaved and are taken apart; 0: rows stay in order
 PARAMETERS = 8
+TOGETHER = 16 << 10  # bytes of groups that stay in a core's nearest cache
 LOW, HIGH, TWO, ONE = 0x0F0F0F0F, 0xF0F0F0F0, 0x03030303, 0x01010101  # bits of each byte of a word
 
 
@@ -172,22 +173,26 @@ def alone(source, kind, group):
 
 
 def of_type(row):
-    """All rows of a type, group by group."""
+    """All rows of a type. A group's rows are written together, some blocks at a time: each writes into every line of
+    the cache that its group has."""
 
     @function
     def pack(state):
         source, target, first, count = p(state, SOURCE), p(state, TARGET), p(state, FIRST), p(state, COUNT)
         blocks, size, group, head = p(state, BLOCKS), p(state, ROW), p(state, GROUP), p(state, HEAD)
-        bad, pairs = 0, head // 2
-        for n in range(count):
-            taken = n
-            if head > 0:
-                within = n % head
-                taken = n - within + 2 * (within % pairs) + within // pairs
-            of_row, at = source + taken * blocks * size, first + n
-            to, r = target + (at // ROWS) * blocks * group, at % ROWS
-            for b in range(blocks):
-                bad |= row(of_row + size * b, to + group * b, r)
+        bad, pairs, many = 0, head // 2, max(TOGETHER // group, 1)
+        for number in range(first // ROWS, (first + count + ROWS - 1) // ROWS):
+            to = target + number * blocks * group
+            for block in range(0, blocks, many):
+                for at in range(max(ROWS * number, first), min(ROWS * (number + 1), first + count)):
+                    n, r = at - first, at % ROWS
+                    taken = n
+                    if head > 0:
+                        within = n % head
+                        taken = n - within + 2 * (within % pairs) + within // pairs
+                    of_row = source + taken * blocks * size
+                    for b in range(block, min(block + many, blocks)):
+                        bad |= row(of_row + size * b, to + group * b, r)
         return bad
 
     return pack
