@@ -60,8 +60,9 @@ def main() -> None:
     parser.add_argument("--slots", type=int, default=2)
     parser.add_argument("--grace", type=float, default=process.GRACE_S, help="seconds for what runs at the end")
     parser.add_argument("--patience", type=float, default=wire.BODY_S, help="seconds for a body to come")
+    parser.add_argument("--head", type=float, default=process.HEAD_S, help="seconds for a request's head to come")
     asked = parser.parse_args()
-    process.GRACE_S, wire.BODY_S = asked.grace, asked.patience
+    process.GRACE_S, wire.BODY_S, process.HEAD_S = asked.grace, asked.patience, asked.head
     service, bound = Service(made(), "step+donate", asked.slots, CONTEXT), process.bind("127.0.0.1", 0)
     service.start()
     process.run(service, bound, None, lambda: print(bound.getsockname()[1], flush=True))

@@ -2,13 +2,15 @@
 
 import asyncio
 import json
+import threading
 import time
 
 import pytest
 
+from llama_jax.tokenizer import Tokenizer
 from llama_lab.serve import wire
 from llama_lab.serve.app import application
-from tests.serve.conftest import ENDLESS, count
+from tests.serve.conftest import ENDLESS, NAME, Client, count
 
 
 def wait_until(so):
@@ -29,13 +31,14 @@ def scope(path):
 
 
 class Leaving:
-    """A client that reads so many parts and is gone then. half: it is gone within its body."""
+    """A client that reads so many parts and is gone then. half: it is gone within its body. leaves: when it goes."""
 
-    def __init__(self, app, path, body, parts, half=False):
+    def __init__(self, app, path, body, parts, half=False, leaves=None):
         self.app, self.path, self.body, self.parts, self.half = app, path, json.dumps(body).encode(), parts, half
+        self.leaves = leaves
 
     async def run(self):
-        sent, heard, left = False, 0, asyncio.Event()
+        sent, heard, left = False, 0, self.leaves or asyncio.Event()
 
         async def receive():
             nonlocal sent
@@ -70,6 +73,66 @@ def test_a_client_that_leaves_within_its_body_is_no_mistake_of_the_server(servic
     asyncio.run(Leaving(application(service), path, ENDLESS, 0, half=True).run())  # which would raise
     assert not caplog.records
     assert free(service)
+
+
+def test_who_leaves_the_queue_is_counted_and_waits_no_more(service):
+    """Before any slot is free, and without anybody else asking."""
+    app, body = application(service), ENDLESS | dict(options=dict(temperature=0, num_predict=-1))
+
+    async def crowd():
+        before = count(service, "requests_total", reason="cancelled")
+        busy = [asyncio.ensure_future(Leaving(app, "/api/generate", body, 10_000).run()) for _ in range(2)]
+        while count(service, "requests_running") < 2:
+            await asyncio.sleep(0.01)
+        leaves = asyncio.Event()
+        waiting = [asyncio.ensure_future(Leaving(app, "/api/generate", body, 1, leaves=leaves).run()) for _ in range(3)]
+        while count(service, "requests_waiting") < 3:
+            await asyncio.sleep(0.01)
+        leaves.set()
+        await asyncio.gather(*waiting)
+        told = count(service, "requests_waiting"), count(service, "requests_total", reason="cancelled") - before
+        for task in busy:
+            task.cancel()
+        await asyncio.gather(*busy, return_exceptions=True)
+        return told
+
+    with pytest.MonkeyPatch.context() as patched:  # the two are not done before the three have left
+        patched.setattr(service.batcher, "hear", slowly(service.batcher.hear))
+        assert asyncio.run(crowd()) == (0, 3)
+    wait_until(lambda: free(service))
+
+
+def slowly(call):
+    def slow(*arguments):
+        time.sleep(0.02)
+        return call(*arguments)
+
+    return slow
+
+
+def test_a_long_text_stops_nobody(service):
+    """It is cut beside the event loop, one after the other; others, short and long, are answered meanwhile."""
+    app, going, may_end = application(service), threading.Event(), threading.Event()
+    long = dict(model=NAME, prompt="a" * (1 << 17), raw=True, stream=False)
+
+    def cut(self, backend, text, special):
+        if len(text) > 1 << 16:
+            going.set()
+            assert may_end.wait(60)
+        return Tokenizer.ids(self, backend, text, special)
+
+    async def meanwhile():
+        client = Client(app)
+        slow = [asyncio.ensure_future(client.send("POST", "/api/generate", long)) for _ in range(8)]
+        await asyncio.to_thread(going.wait, 60)
+        short = ENDLESS | dict(stream=False, options=dict(num_predict=2))
+        answers = [await client.send("GET", "/metrics"), await client.send("POST", "/api/generate", short)]
+        may_end.set()
+        return [answer.status_code for answer in (*answers, *await asyncio.gather(*slow))]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(service.tokenizer), "ids", cut)
+        assert asyncio.run(meanwhile()) == [200, 200] + [400] * 8
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(service, monkeypatch):

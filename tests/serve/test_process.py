@@ -1,5 +1,6 @@
 """A real server in a process of its own, asked by real clients."""
 
+import contextlib
 import json
 import os
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 
 import pytest
@@ -100,11 +102,18 @@ def test_openais_client_gets_the_same(server, said):
     asked = dict(model=NAME, messages=QUESTION, temperature=0, max_tokens=24)
     assert client.chat.completions.create(**asked).choices[0].message.content == said
     parts = list(client.chat.completions.create(**asked, stream=True, stream_options=dict(include_usage=True)))
-    assert "".join(part.choices[0].delta.content for part in parts if part.choices) == said
+    assert "".join(part.choices[0].delta.content or "" for part in parts if part.choices) == said
     assert parts[-1].usage.completion_tokens == 24
     assert client.completions.create(model=NAME, prompt="Once", max_tokens=2).usage.completion_tokens == 2
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="other", messages=QUESTION)
+    with client.chat.completions.stream(**asked) as stream:
+        message = stream.get_final_completion().choices[0].message
+    assert (message.role, message.content) == ("assistant", said)
+    again = dict(asked, messages=[*QUESTION, message, dict(role="user", content="Again?")], max_tokens=2)
+    assert client.chat.completions.create(**again).choices[0].message.content
+    with pytest.raises(openai.BadRequestError, match="does not support embeddings"):
+        client.embeddings.create(model=NAME, input="Hi")
     told = client.chat.completions.create(**asked, logprobs=True, top_logprobs=2).choices[0].logprobs.content
     assert "".join(one.token for one in told) == said
     assert all(one.top_logprobs[0].logprob == one.logprob <= 0 for one in told)
@@ -193,16 +202,79 @@ def test_what_runs_is_finished_when_the_server_is_told_to_end():
     assert process.stderr.read() == ""
 
 
+ENDLESS = json.dumps(dict(model=small.NAME, prompt="a", raw=True, options=dict(num_predict=-1, temperature=0)))
+HALF = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"
+ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def sent(port, content):
+    """A connection that has sent this, which has arrived."""
+    made = socket.create_connection(("127.0.0.1", port), timeout=60)
+    made.sendall(content)
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version").close()
+    return made
+
+
 def test_what_does_not_end_is_not_waited_for_longer_than_the_grace():
-    with small.server("--grace", "1", "--patience", "600") as (process, port):
-        with socket.create_connection(("127.0.0.1", port)) as half:
-            half.sendall(b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/api/version").close()  # the half one has arrived, too
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
-        assert process.stderr.read().splitlines() == [
-            "ERROR:    Cancel 1 running task(s), timeout graceful shutdown exceeded"
-        ]
+    head = f"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(ENDLESS)}\r\n\r\n"
+    with small.server("--grace", "0") as (process, port), contextlib.ExitStack() as held:
+        running = [held.enter_context(sent(port, (head + ENDLESS).encode())) for _ in range(30)]  # for two slots
+        assert running[0].recv(20).startswith(b"HTTP/1.1 200")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in ENDED
+        (line,) = process.stderr.read().splitlines()
+        assert re.fullmatch(r"ERROR: +Cancel [1-9]\d* running task\(s\), timeout graceful shutdown exceeded", line)
+
+
+def test_a_body_that_is_half_there_is_not_waited_for_at_the_end():
+    with small.server("--grace", "600", "--patience", "600") as (process, port), sent(port, HALF) as half:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) in ENDED
+        told = half.recv(10_000).decode()
+        assert told.startswith("HTTP/1.1 503")
+        assert "connection: close" in told.lower()
+        assert process.stderr.read() == ""
+
+
+@pytest.fixture(scope="module")
+def impatient():
+    """The port of a server that waits half a second for a request's head, and as long as need be for its body."""
+    with small.server("--head", "0.5") as (_, port):
+        yield port
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET /api/version HT", b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n"])
+def test_a_head_that_does_not_come_is_not_waited_for(impatient, begun):
+    whole = b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with sent(impatient, begun) as first, sent(impatient, whole) as second:
+        assert second.recv(20).startswith(b"HTTP/1.1 200")
+        second.sendall(begun)  # which begins another request, or none
+        for connection in (first, second):
+            while connection.recv(10_000):  # until it is closed
+                pass
+
+
+def test_a_body_may_take_longer_than_a_head(impatient):
+    body = json.dumps(dict(model=small.NAME)).encode()
+    head = f"POST /api/show HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with sent(impatient, head) as slow:
+        time.sleep(1)
+        slow.sendall(body)
+        assert slow.recv(20).startswith(b"HTTP/1.1 200")
+
+
+def test_who_sends_all_of_a_body_that_is_too_long_hears_so(impatient):
+    asked = urllib.request.Request(f"http://127.0.0.1:{impatient}/api/chat", b" " * (9 << 20))
+    with pytest.raises(urllib.error.HTTPError, match="413"):
+        urllib.request.urlopen(asked)
+
+
+def test_a_length_and_chunks_at_once_are_refused(impatient):
+    both = b"Host: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with sent(impatient, b"POST /api/show HTTP/1.1\r\n" + both) as connection:
+        told = connection.recv(10_000)
+        assert told.startswith(b"HTTP/1.1 400")
+        assert b"not both" in told
 
 
 @pytest.mark.parametrize(
