@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import jax
@@ -15,6 +15,7 @@ from llama_jax import kernels, kvc
 from llama_jax.checkpoint import Checkpoint, find, own_blocks, read
 from llama_jax.checkpoint.source import Source
 from llama_jax.config import ModelConfig
+from llama_jax.costs import Costs
 from llama_jax.decoding.request import PIECE, Request, request
 from llama_jax.decoding.smaller import Both
 from llama_jax.model import Model
@@ -33,7 +34,7 @@ def fetch(tokens: jax.Array) -> np.ndarray:
 @dataclass(frozen=True)
 class Engine:
     """A model under a placement. params: what its programs take, `Both` where another model drafts, whose configuration
-    is `draft`. fetch: brings tokens to the host; a measurement puts a clock around it."""
+    is `draft`. fetch: brings tokens to the host; a measurement puts a clock around it. costs: of passes with drafts."""
 
     config: ModelConfig
     params: Model | Both
@@ -41,6 +42,7 @@ class Engine:
     programs: Programs
     fetch: Callable[[jax.Array], np.ndarray] = fetch
     draft: ModelConfig | None = None
+    costs: Costs = field(default_factory=Costs, compare=False, repr=False)
 
     @property
     def model(self) -> Model:

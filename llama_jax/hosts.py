@@ -98,6 +98,7 @@ def drafted_calls(engine: Engine, batch: Request, token, carry, sampler) -> Iter
     left = batch.new_tokens - 1
     while left:
         bounds = Bounds(stop=batch.stop, limit=np.int32(left))
+        bounds, carry = engine.costs.of(engine, batch, token, carry, sampler, bounds)
         tokens, made, token, carry = engine.programs.decode(engine.params, token, carry, sampler, bounds)
         block = engine.fetch(tokens)[: int(made)]
         left -= len(block)
@@ -122,5 +123,7 @@ def until_stop(engine: Engine, batch: Request, token, carry, sampler) -> np.ndar
     wanted = batch.new_tokens - 1
     out = np.zeros((bucket(wanted + engine.placement.drafts), batch.ids.shape[0]), np.int32)
     bounds = Bounds(stop=batch.stop, limit=np.int32(wanted), out=out)
+    if engine.placement.drafts:
+        bounds, carry = engine.costs.of(engine, batch, token, carry, sampler, bounds)
     tokens, made, *_ = engine.programs.decode(engine.params, token, carry, sampler, bounds)
     return engine.fetch(tokens)[: int(made)]

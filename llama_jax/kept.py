@@ -20,7 +20,6 @@ import json
 import os
 import pickle
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -31,9 +30,9 @@ from jax.experimental import serialize_executable
 from llama_jax import generate, serialised
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.generate import Engine
-from llama_jax.model import kinds
+from llama_jax.identity import of_engine
 from llama_jax.placement import Placement, parse
-from llama_jax.plumbing import compilations, entries, paths, settings
+from llama_jax.plumbing import compilations, entries, paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_jax.transforms import AheadOfTime, assemble, compiled
@@ -174,24 +173,9 @@ def build(checkpoint: Checkpoint, placement: Placement | str, store: Store) -> E
     if placement.kernels != "none":
         for config in filter(None, (engine.config, engine.draft)):
             serialised.register_kernels(config, placement)
-    made_from = json.dumps(identity(engine), sort_keys=True)
+    made_from = json.dumps(of_engine(engine), sort_keys=True)
 
     def kept(name: str, function: Callable, placement: Placement, **options) -> Kept:
         return Kept(compiled(name, function, placement, **options), store, made_from)
 
     return replace(engine, programs=assemble(engine.config, placement, kept, engine.draft))
-
-
-def identity(engine: Engine) -> dict:
-    """What a program is made from besides its own arguments."""
-    here = serialised.identity(engine.config, engine.placement, kinds(engine.model))
-    drafts = {"draft": engine.draft.shape(), "its weights": kinds(engine.params.draft)} if engine.draft else {}
-    return (
-        here
-        | drafts
-        | {
-            "python": sys.version,
-            "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            "options": settings.values(),
-        }
-    )

@@ -117,6 +117,13 @@ class Placement:
         return frozenset(name for name in self.jit if not set(ancestors(name)) & set(self.jit))
 
     @property
+    def depths(self) -> tuple[int, ...]:
+        """How many drafts a pass may have, rising from 0. Each is another body of the program: where the body is one
+        call of a kernel these are the passes of 1, 2, 4 and 8 rows, else none and all."""
+        few = (1, 3, 7) if self.kernels == "fused" else ()
+        return (0, *(depth for depth in few if depth < self.drafts), *([self.drafts] if self.drafts else []))
+
+    @property
     def jits_decode(self) -> bool:
         return "decode" in self.jit
 

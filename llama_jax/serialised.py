@@ -23,23 +23,22 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import platform
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
-import jaxlib
 from jax.experimental import serialize_executable
 from jax.experimental.compilation_cache import compilation_cache
 
 from llama_jax import generate, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
+from llama_jax.decoding.depth import Learned
 from llama_jax.decoding.drafts import Drafted
 from llama_jax.decoding.steps import Bounds, Carry
 from llama_jax.generate import Engine
+from llama_jax.identity import identity
 from llama_jax.kvc import KVCache
 from llama_jax.model import kinds
 from llama_jax.placement import Placement, parse
@@ -216,36 +215,6 @@ def programs(engine: Engine, name: str) -> dict:
     return program.executables
 
 
-def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
-    """What must be the same for a program to be the right one here, by names that a person knows."""
-    device = jax.devices()[0]
-    processor = cpu() if device.platform == "cpu" else ""
-    where = (device.platform, device.device_kind, device.client.platform_version, processor)
-    sources = sorted(Path(__file__).parent.rglob("*.py"))
-    source = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()[:12]
-    chosen = {k: v for k, v in asdict(placement).items() if k not in ("name", "compile")}
-    known = {
-        "jax": f"{jax.__version__}, jaxlib {jaxlib.__version__}",
-        "device": " ".join(filter(None, where)),
-        "model": config.shape(),
-        "placement": chosen,
-        "dtype of weights": weights,
-        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-        "version of this package": source,
-    }
-    return json.loads(json.dumps(known))
-
-
-def cpu() -> str:
-    """The kind of CPU that machine code was made for, as short as a hash of what it can do."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        able = next(line for line in lines if line.startswith(("flags", "Features")))
-    except (OSError, StopIteration):
-        able = platform.processor()
-    return f"{platform.machine()} {hashlib.sha256(able.encode()).hexdigest()[:12]}"
-
-
 def short(there, here) -> str:
     """Where two values differ, in few words."""
     if isinstance(there, dict) and isinstance(here, dict):
@@ -272,7 +241,8 @@ def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None)
         return (A, A, A, settings), dict(slots=slots)
     arguments, placement = (A, carried(engine, sampler), settings), engine.placement
     if name == "decode" and (placement.until or placement.drafts):
-        arguments += (Bounds(stop=A, limit=A, out=A if placement.until else None),)
+        out, costs = (A if there else None for there in (placement.until, placement.drafts))
+        arguments += (Bounds(stop=A, limit=A, out=out, costs=costs),)
     return arguments, {}
 
 
@@ -284,7 +254,7 @@ def carried(engine: Engine, sampler: dict | None) -> Carry:
     cache = KVCache(None, A, A, A) if placement.cache == "none" else KVCache(entries, None, A, A)
     remembers = sampler is None or sampler["repetition_penalty"] != 1.0
     draw = Draw(A, A, A if remembers else None)
-    return Drafted(cache, draw, A) if placement.drafts else Carry(cache, draw)
+    return Drafted(cache, draw, A, Learned(A, A, A, A)) if placement.drafts else Carry(cache, draw)
 
 
 def trees(engine: Engine, name: str, arguments: Arguments) -> tuple:

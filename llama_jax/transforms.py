@@ -87,7 +87,7 @@ def assemble(
         least, proposer = None if placement.until else placement.tokens_per_call, lookup.Lookup()
         if draft is not None:
             plain, proposer = smaller.of_target(plain), smaller.Smaller(*unplaced(draft, placement))
-        steps_made = drafts.Drafts(plain, sample, proposer, placement.drafts, least)
+        steps_made = drafts.Drafts(plain, sample, proposer, placement.depths, least)
     receiver = Receiver() if placement.host == "callback" else None
     send = partial(io_callback, receiver, jax.ShapeDtypeStruct((), bool), ordered=True) if receiver else None
     decode = decoder(placement, steps_made, send)

@@ -11,7 +11,7 @@ import jax
 import pytest
 
 import llama_jax as ll
-from llama_jax import kept
+from llama_jax import identity, kept
 from llama_jax.plumbing import entries, paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
@@ -151,13 +151,13 @@ def test_another_jax_package_option_or_processor_is_another_entry(
 ):
     answers(checkpoint)
     if change == "jax":
-        monkeypatch.setattr(kept.serialised.jax, "__version__", "0.0.0")
+        monkeypatch.setattr(identity.jax, "__version__", "0.0.0")
     elif change == "package":
-        monkeypatch.setattr(kept.serialised, "__file__", str(cache / "x.py"))
+        monkeypatch.setattr(identity, "__file__", str(cache / "x.py"))
     elif change == "flags":
         monkeypatch.setenv("XLA_FLAGS", os.environ.get("XLA_FLAGS", "") + " ")
     elif change == "processor":
-        monkeypatch.setattr(kept.serialised, "cpu", lambda: "another")
+        monkeypatch.setattr(identity, "cpu", lambda: "another")
     never_executed()
     with jax.default_matmul_precision("highest" if change == "option" else None):
         assert answers(checkpoint)[1].made == 2

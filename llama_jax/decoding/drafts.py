@@ -17,13 +17,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from llama_jax import sampling
-from llama_jax.axes import Array, Bool, Int
+from llama_jax.axes import Array, Bool, Float, Int
+from llama_jax.decoding import depth
+from llama_jax.decoding.depth import Learned
 from llama_jax.decoding.steps import Bounds, Carry, Steps, is_stop
 from llama_jax.sampling import Draw
 
@@ -32,9 +35,11 @@ from llama_jax.sampling import Draw
 @dataclass(frozen=True)
 class Drafted(Carry):
     """A carry that knows the text. ids: int32 [B S+1], what stands in the cache's slots, and in the next one the newest
-    token. kept: what the proposer hands from pass to pass, None where that is nothing."""
+    token. learned: what became of the drafts so far. kept: what the proposer hands from pass to pass, None where that
+    is nothing."""
 
     ids: jax.Array
+    learned: Learned
     kept: Any = None
 
 
@@ -42,17 +47,20 @@ class Found(NamedTuple):
     """What a proposer sees before it is known how many drafts the pass has."""
 
     drafts: Int[Array, "B K"] | None  # as many as a pass may have; None where they cost something
-    there: Bool[Array, " B"]  # whether a row has any
+    kind: Int[Array, " B"]  # of what each row has, counted from 0; below that where it has nothing
 
 
 class Proposer(Protocol):
     """Who proposes. Plain steps do not tell it: what it missed stands in the carry's `ids`.
 
+    priors: how likely a first draft of each kind is right, before any was tried; and last, one after a right one.
     prefill(params, ids [B T], pad, slots) → kept: the first piece of a prompt. extend(params, ids, carry) → kept: one
     more, which `carry.ids` already has at its cache's length. look(carry, count) → `Found`, for at most so many drafts
     after the newest token, which is `carry.ids` at its cache's length. propose(params, found, carry, sampler, count) →
     (drafts int32 [B count], carry), once it is known how many; sampler: what the tokens are drawn with.
     """
+
+    priors: tuple[float, ...]
 
     def prefill(self, params, ids, pad, slots: int) -> Any: ...
 
@@ -69,25 +77,32 @@ class Ends(NamedTuple):
     stop: Int[Array, " N"]  # tokens that end a row
     done: Bool[Array, " B"]  # rows that have ended: their tokens mean nothing any more
     most: Int[Array, ""]  # tokens that the pass may take
+    costs: Float[Array, " D"]  # of each depth
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a pass is made of. count: K, its drafts. sample: logits [B V], draw, sampler → (token [B], draw). least:
-    tokens after which a call of `decode` ends, None where stop tokens end it."""
+    """What a pass is made of. depths: how many drafts it may have, rising from 0. sample: logits [B V], draw, sampler →
+    (token [B], draw). least: tokens after which a call of `decode` ends, None where stop tokens end it."""
 
     steps: Steps
     sample: Callable
     proposer: Proposer
-    count: int
+    depths: tuple[int, ...]
     least: int | None = None
+
+    @property
+    def most(self) -> int:
+        """K: drafts of the longest pass."""
+        return self.depths[-1]
 
     def prefill(self, params, ids, pad, seeds, sampler, slots: int):
         """As `Steps.prefill`; the carry is `Drafted`."""
         token, carry = self.steps.prefill(params, ids, pad, seeds, sampler, slots)
         text = jnp.zeros((ids.shape[0], slots + 1), jnp.int32)
         kept = self.proposer.prefill(params, ids, pad, slots)
-        return token, Drafted(carry.cache, carry.draw, jax.lax.dynamic_update_slice(text, ids, (0, 0)), kept)
+        learned = depth.nothing(len(ids), self.proposer.priors, self.depths)
+        return token, Drafted(carry.cache, carry.draw, jax.lax.dynamic_update_slice(text, ids, (0, 0)), learned, kept)
 
     def extend(self, params, ids, carry: Drafted, sampler):
         """As `Steps.extend`."""
@@ -119,11 +134,13 @@ def decode(
     None, until every row has met a stop token. Never more than `limit`.
 
     Arguments and results as `transforms.Programs.decode`. bounds.out: int32 [n + K B] for n tokens; None where `least`
-    says n, and there the stop tokens count for nothing.
+    says n, and there the stop tokens count for nothing. bounds.costs: float32 [depths], what a pass of each takes, in
+    plain steps.
     """
     stop, limit, out, least = bounds.stop, bounds.limit, bounds.out, drafts.least
+    costs = depth.free(drafts.depths) if bounds.costs is None else bounds.costs
     if least is not None:
-        out, stop = jnp.zeros((least + drafts.count, token.shape[0]), jnp.int32), jnp.full_like(stop, -1)
+        out, stop = jnp.zeros((least + drafts.most, token.shape[0]), jnp.int32), jnp.full_like(stop, -1)
     enough = limit if least is None else jnp.minimum(limit, least)
 
     def unfinished(state):
@@ -132,7 +149,7 @@ def decode(
 
     def body(state):
         made, done, tokens, token, carry = state
-        block, new, carry = one_pass(params, token, carry, sampler, drafts, Ends(stop, done, limit - made))
+        block, new, carry = one_pass(params, token, carry, sampler, drafts, Ends(stop, done, limit - made, costs))
         tokens = jax.lax.dynamic_update_slice(tokens, block, (made, 0))
         token = jax.lax.dynamic_index_in_dim(block, new - 1, keepdims=False)
         done |= jnp.any(is_stop(block, stop) & (jnp.arange(len(block)) < new)[:, None], axis=0)
@@ -146,24 +163,30 @@ def decode(
 
 
 def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, ends: Ends):
-    """(tokens int32 [K+1 B], how many of them count, carry): drafts verified, or one plain step where some row that
-    goes on has none, or where the cache has no room for them."""
+    """(tokens int32 [K+1 B], how many of them count, carry): drafts verified, as many as are worth it and as the cache
+    has room for; or one plain step."""
     carry = written(carry, token[:, None], carry.cache.length)
-    found = drafts.proposer.look(carry, drafts.count)
-    room = carry.cache.length + drafts.count < carry.ids.shape[1] - 1
-    worth = room & (ends.most > 1) & jnp.all(found.there | ends.done)
-
-    def verify(state):
-        proposal, carry = drafts.proposer.propose(params, found, state[2], sampler, drafts.count)
-        return verified(params, token, proposal, carry, sampler, drafts, ends)
+    found, room = drafts.proposer.look(carry, drafts.most), carry.ids.shape[1] - 2 - carry.cache.length
+    index = depth.chosen(carry.learned, found.kind, ends, room, drafts.depths, drafts.proposer.priors)
 
     def step(state):
-        block, _, carry = state
+        block, _, right, carry = state
         made, carry = drafts.step(params, token, carry, sampler)
-        return block.at[0].set(made), jnp.int32(1), carry
+        right = right if found.drafts is None else (found.drafts[:, 0] == made).astype(jnp.int32)
+        return block.at[0].set(made), jnp.int32(1), right, carry
 
-    nothing = jnp.zeros((drafts.count + 1, len(token)), jnp.int32), jnp.int32(0), carry
-    return once(~worth, step, once(worth, verify, nothing))
+    def verify(state, count: int):
+        proposal, carry = drafts.proposer.propose(params, found, state[3], sampler, count)
+        chosen, new, right, carry = verified(params, token, proposal, carry, sampler, drafts, ends)
+        return state[0].at[: count + 1].set(chosen), new, right, carry
+
+    rows = len(token)
+    state = jnp.zeros((drafts.most + 1, rows), jnp.int32), jnp.int32(0), jnp.zeros(rows, jnp.int32), carry
+    for i, count in enumerate(drafts.depths):
+        state = once(index == i, partial(verify, count=count) if count else step, state)
+    block, new, right, carry = state
+    tried = jnp.maximum(jnp.array(drafts.depths)[index], 0 if found.drafts is None else 1)
+    return block, new, replace(carry, learned=depth.learn(carry.learned, found.kind, right, tried, index))
 
 
 def once(wanted, function: Callable, state):
@@ -177,19 +200,20 @@ def once(wanted, function: Callable, state):
 
 
 def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, ends: Ends):
-    """Drafts up to the first wrong one and the token after them, at most `most`, and none after all rows have ended."""
-    stop, done, most = ends
+    """(tokens int32 [T B], how many count, right drafts of each row int32 [B], carry): drafts up to the first wrong one
+    and the token after them, at most `most`, and none after all rows have ended."""
+    stop, done, most, _ = ends
     length, rows = carry.cache.length, jnp.concatenate([token[:, None], proposal], axis=1)
     chosen, cache = choices(params, rows, carry, sampler, drafts)
     right = jnp.cumprod(proposal == chosen[:, :-1], axis=1).sum(axis=1)
     ended = jnp.cumsum(is_stop(chosen, stop) | done[:, None], axis=1) > 0  # [B K+1]
-    new = 1 + jnp.min(jnp.where(done, drafts.count, right))
+    new = 1 + jnp.min(jnp.where(done, proposal.shape[1], right))
     new = jnp.minimum(jnp.minimum(new, most), 1 + jnp.sum(~jnp.all(ended, axis=0)))
     taken = jnp.where(jnp.arange(rows.shape[1]) < new, rows, token[:, None])  # in the place of others one that counts
     seen = sampling.mark(carry.draw.seen, taken, length, carry.cache.pad)
     draw = Draw(carry.draw.keys, carry.draw.index + new, seen)
     carry = replace(carry, cache=replace(cache, length=length + new), draw=draw)
-    return chosen.T, new.astype(jnp.int32), written(carry, chosen, length + 1)
+    return chosen.T, new.astype(jnp.int32), right.astype(jnp.int32), written(carry, chosen, length + 1)
 
 
 def choices(params, rows: Int[Array, "B T"], carry: Drafted, sampler, drafts: Drafts):

@@ -50,6 +50,7 @@ class Smaller:
 
     steps: Steps
     new_cache: Callable
+    priors = (0.6, 0.8)
 
     def prefill(self, params: Both, ids, pad, slots: int) -> Read:
         text = jnp.zeros((ids.shape[0], slots + 1), jnp.int32)
@@ -60,7 +61,7 @@ class Smaller:
         return Read(self.steps.read(params.draft, ids, carry.kept.cache), carry.ids)
 
     def look(self, carry: Drafted, count: int) -> Found:
-        return Found(None, jnp.ones(carry.ids.shape[0], bool))
+        return Found(None, jnp.zeros(carry.ids.shape[0], jnp.int32))
 
     def propose(self, params: Both, found: Found, carry: Drafted, sampler, count: int) -> tuple[jax.Array, Drafted]:
         rows, newest = carry.ids.shape[0], carry.cache.length

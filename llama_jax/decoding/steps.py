@@ -31,11 +31,12 @@ class Carry:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Bounds:
-    """Where a call of `decode` ends that decides that itself."""
+    """Where a call of `decode` ends that decides that itself, and what it knows of the cost of its passes."""
 
     stop: jax.Array  # int32 [N]: tokens that end a row; -1, which no token is, where there is none
     limit: jax.Array  # int32 scalar: tokens that the call makes at most
     out: jax.Array | None = None  # int32 [n B], n ≥ limit: until="stop" writes its tokens here
+    costs: jax.Array | None = None  # float32 [depths]: of a pass of each number of drafts, in plain steps; None: all 1
 
 
 @dataclass(frozen=True)

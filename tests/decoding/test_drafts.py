@@ -10,7 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from llama_jax import config, generate, sampling, transforms
-from llama_jax.decoding import drafts, lookup
+from llama_jax.costs import Costs
+from llama_jax.decoding import depth, drafts, lookup
 from llama_jax.decoding.steps import Bounds, Carry, Steps
 from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement, parse
@@ -70,7 +71,7 @@ def programs(placement: Placement):
     made = by_hand()
     if placement.drafts:
         least = None if placement.until else placement.tokens_per_call
-        made = drafts.Drafts(made, sampling.next_token, lookup.Lookup(), placement.drafts, least)
+        made = drafts.Drafts(made, sampling.next_token, lookup.Lookup(), placement.depths, least)
     decode = transforms.decoder(placement, made, None)
     return transforms.Programs(
         prefill=jax.jit(made.prefill, static_argnames="slots"),
@@ -85,7 +86,7 @@ def programs(placement: Placement):
 def machines():
     cfg = config.tiny(vocab_size=V)
     names = ("loop", f"loop+lookup{COUNT}", f"chunk6+lookup{COUNT}", f"step+lookup{COUNT}")
-    placements = {name: parse(name) for name in names}
+    placements = {name: replace(parse(name), kernels="fused") for name in names}  # for passes of all depths
     return {name: generate.Engine(cfg, None, p, programs(p)) for name, p in placements.items()}
 
 
@@ -104,14 +105,15 @@ PROMPTS = st.lists(st.lists(st.integers(0, V - 1), min_size=1, max_size=12), min
     st.integers(1, 29),
     st.sampled_from([(), (0,), (1, 2)]),
     st.sampled_from([generate.GREEDY, DRAW]),
+    st.lists(st.sampled_from([0.5, 1.0, 1.3, 9.0]), min_size=4, max_size=4),
 )
-def test_no_token_differs_whatever_is_proposed(machines, name, table, noise, prompts, n, stop, sampler):
+def test_no_token_differs_whatever_is_proposed(machines, name, table, noise, prompts, n, stop, sampler, costs):
     """All automata of three tokens of memory: cycles, near misses, noise; stop tokens anywhere, the cache to its end,
-    rows that take different numbers of drafts."""
+    rows that take different numbers of drafts; passes that are worth it always, never, or after a run."""
     table = dict(next=jnp.array(table).reshape((V,) * 3), noise=jnp.array(noise))
 
     def made(name):
-        engine = replace(machines[name], params=table)
+        engine = replace(machines[name], params=table, costs=Costs(costs))
         batch = generate.request(engine.config, prompts, n, stop=stop, slots=SLOTS, length=12)
         token, carry = generate.prefill(engine, batch, sampler)
         return np.concatenate([np.asarray(token)[None], *generate.decode(engine, batch, token, carry, sampler)])
@@ -124,8 +126,8 @@ def test_no_token_differs_whatever_is_proposed(machines, name, table, noise, pro
 
 def test_what_is_proposed():
     def drafts_of(text, newest, pad=0, count=5):
-        proposed, there = lookup.proposed(jnp.array([text]), jnp.int32(newest), jnp.array([pad]), count)
-        return proposed[0].tolist() if there[0] else None
+        proposed, kind = lookup.proposed(jnp.array([text]), jnp.int32(newest), jnp.array([pad]), count)
+        return proposed[0].tolist() if kind[0] >= 0 else None
 
     assert drafts_of([4, 7, 5, 6, 7, 5, 9], 5) == [6, 7, 5, 6, 7]  # the docstring's
     assert drafts_of([4, 7, 5, 6, 7, 5, 9], 5, count=2) == [6, 7]
@@ -203,7 +205,8 @@ def test_settings_as_arguments_draw_the_same(tiny):
 def test_an_accepted_draft_is_as_likely_as_the_model_says(machines):
     """The distribution over many seeds is that without drafts: each token of the automaton has one likely successor."""
     table = dict(next=jnp.zeros((V,) * 3, jnp.int32).at[:].set(1), noise=jnp.zeros(SLOTS, jnp.int32))
-    engine, counts = replace(machines[f"step+lookup{COUNT}"], params=table), np.zeros(V)
+    engine = replace(machines[f"step+lookup{COUNT}"], params=table, costs=Costs((1, 1, 1, 1)))
+    counts = np.zeros(V)
     for seed in range(60):  # one program, and calls of a few milliseconds
         batch = generate.request(engine.config, [[1] * 8] * ROWS, 20, seeds=seed * ROWS, slots=SLOTS, length=12)
         token, carry = generate.prefill(engine, batch, Sampler(1.0))
@@ -220,7 +223,33 @@ def test_the_cache_is_written_in_place(name):
     batch = generate.request(engine.config, [REPEATING], 60)
     token, carry = jax.eval_shape(lambda ids: generate.prefill(engine, replace(batch, ids=ids)), batch.ids)
     out = np.zeros((64 + engine.placement.drafts, 1), np.int32)
-    arguments = (engine.params, token, carry, generate.GREEDY, Bounds(batch.stop, np.int32(59), out))
+    bounds = Bounds(batch.stop, np.int32(59), out, depth.free(engine.placement.depths))
+    arguments = (engine.params, token, carry, generate.GREEDY, bounds)
     text = engine.programs.decode.lower(*arguments).compile().as_text()
     shapes = {"[" + ",".join(map(str, leaf.shape)) + "]" for leaf in jax.tree.leaves(carry.cache.entries)}
     assert not [line for line in text.splitlines() if " copy(" in line and any(s in line for s in shapes)]
+
+
+def test_what_a_pass_costs_decides_how_many_drafts_it_has(machines):
+    """Of a model that repeats itself: all drafts where rows are free, none where none is worth it, few where more cost
+    too much; and the same tokens."""
+    table = dict(next=jnp.ones((V,) * 3, jnp.int32), noise=jnp.zeros(SLOTS, jnp.int32))
+
+    def passes(costs):
+        engine = replace(machines[f"step+lookup{COUNT}"], params=table, costs=Costs(costs))
+        assert engine.placement.depths == (0, 1, 3, COUNT)
+        batch = generate.request(engine.config, [[1] * 8], 25, slots=SLOTS, length=12)
+        token, carry = generate.prefill(engine, batch)
+        left = 24
+        while left:
+            bounds, carry = engine.costs.of(
+                engine, batch, token, carry, generate.GREEDY, Bounds(batch.stop, np.int32(left))
+            )
+            tokens, new, token, carry = engine.programs.decode(table, token, carry, generate.GREEDY, bounds)
+            assert tokens[:new].ravel().tolist() == [1] * int(new)
+            left -= int(new)
+        return carry.learned.passes.tolist()
+
+    assert passes((1, 9, 9, 9)) == [24, 0, 0, 0]
+    assert passes((1, 1, 1, 1)) == [0, 0, 1, 4]  # the last one is as long as the answer
+    assert passes((1, 1, 9, 9)) == [0, 12, 0, 0]

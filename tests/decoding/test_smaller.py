@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from llama_jax import config, generate, sampling, transforms
 from llama_jax.checkpoint import Checkpoint
+from llama_jax.costs import Costs
 from llama_jax.decoding import drafts, smaller
 from llama_jax.decoding.steps import Bounds
 from llama_jax.kvc import KVCache
@@ -34,7 +35,7 @@ def empty(table, pad, slots):
 def machine():
     """The model by hand under `step`, drafted for by another one by hand."""
     proposer = smaller.Smaller(by_hand(), empty)
-    made = drafts.Drafts(smaller.of_target(by_hand()), sampling.next_token, proposer, COUNT, 1)
+    made = drafts.Drafts(smaller.of_target(by_hand()), sampling.next_token, proposer, (0, COUNT), 1)
     placement = parse(f"step+draft{COUNT}:other")
     programs = transforms.Programs(
         prefill=jax.jit(made.prefill, static_argnames="slots"),
@@ -132,6 +133,7 @@ def test_every_arithmetic_makes_its_own_tokens(arithmetic, sampler):
         ("step", (cfg, params)),
     ):
         engine = generate.bind(cfg, params, parse(f"{placement}{arithmetic}+draft3:its name"), draft)
+        engine = replace(engine, costs=Costs([1] * len(engine.placement.depths)))
         blocks = list(generate.stream(engine, prompts, 40, **options))
         assert [generate.cut(row, ()) for row in np.concatenate(blocks).T] == expected
     sizes = {len(block) for block in blocks[1:-1]}

@@ -6,16 +6,18 @@ All tasks are asked in the same interleaved blocks: prompt i belongs to task i m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-import jax.numpy as jnp
 import numpy as np
 
 from llama_jax import checkpoint, generate
 from llama_jax import prompts as science
 from llama_jax.checkpoint import Checkpoint
-from llama_jax.decoding import lookup
+from llama_jax.costs import Costs
+from llama_jax.decoding.request import Request
+from llama_jax.decoding.steps import Bounds
+from llama_jax.generate import Engine
 from llama_jax.placement import parse
 from llama_lab.bench import available, passages
 from llama_lab.bench import run as suite
@@ -95,23 +97,30 @@ def edit(page: str) -> str:
 
 
 def passes(loaded: Checkpoint, name: str, work: Workload) -> list[dict]:
-    """What a placement with drafts does, a row a prompt: {subject, prompt, made: tokens of each pass, drafted: which
-    passes had drafts, count: drafts of such a pass}."""
-    placement = replace(parse(name), jit=("step",), until=None, tokens_per_call=1)
-    engine, rows = generate.build(loaded, placement), []
+    """What a placement with drafts does, a row a prompt: {subject, prompt, made: tokens of each pass, depths: drafts of
+    each, costs: of a pass of each of its depths, in plain steps}."""
+    whole, rows = generate.build(loaded, name), []
+    single = generate.build(loaded, replace(whole.placement, jit=("step",), until=None, tokens_per_call=1))
     for i, prompt in enumerate(work.prompts):
-        ids = encoder(loaded)(prompt)
-        blocks = list(generate.stream(engine, [ids], work.new_tokens, length=work.length, slots=work.slots))
-        made = [len(block) for block in blocks[1:]]
-        drafted = replayed(ids, np.concatenate(blocks)[:, 0], made, placement.drafts, work.slots - work.length)
-        rows.append(dict(subject=name, prompt=i, made=made, drafted=drafted, count=placement.drafts))
+        options = dict(length=work.length, slots=work.slots)
+        batch = generate.checked_request(whole, [encoder(loaded)(prompt)], work.new_tokens, **options)
+        token, carry = generate.prefill(whole, batch)
+        for _ in generate.decode(whole, batch, token, carry):  # what the costs are asked for
+            pass
+        costs = next(iter(whole.costs.known.values()), np.ones(len(whole.placement.depths))).tolist()
+        made, depths = zip(*one_by_one(replace(single, costs=Costs(costs)), batch), strict=True)
+        rows.append(dict(subject=name, prompt=i, made=made, depths=depths, costs=costs))
     return rows
 
 
-def replayed(ids: Sequence[int], tokens: np.ndarray, made: Sequence[int], count: int, room: int) -> list[bool]:
-    """Which of the passes, that made these tokens [n] after the first, had drafts. room: slots after the prompt."""
-    text, found = jnp.asarray([[*ids, *tokens.tolist()]], jnp.int32), []
-    for done in np.cumsum([0, *made[:-1]]).tolist() if made else []:
-        _, there = lookup.proposed(text, jnp.int32(len(ids) + done), jnp.zeros(1, jnp.int32), count)
-        found.append(bool(there[0]) and done + 1 < len(tokens) - 1 and done + count < room)
-    return found
+def one_by_one(engine: Engine, batch: Request) -> Iterator[tuple[int, int]]:
+    """(tokens, drafts) of each pass after the first token of a request. engine: of a placement that makes one a
+    call."""
+    left, (token, carry) = batch.new_tokens - 1, generate.prefill(engine, batch)
+    while left:
+        before = np.array(carry.learned.passes)
+        bounds = Bounds(batch.stop, np.int32(left))
+        bounds, carry = engine.costs.of(engine, batch, token, carry, generate.GREEDY, bounds)
+        _, made, token, carry = engine.programs.decode(engine.params, token, carry, generate.GREEDY, bounds)
+        yield int(made), engine.placement.depths[int(np.argmax(carry.learned.passes - before))]
+        left -= int(made)

@@ -49,13 +49,18 @@ def taken(rows: Sequence[dict], tasks: Sequence[str], name: str, task: str) -> d
     made = [n for row in some for n in row["made"]]
     if not made:
         return None
-    proposed = sum(row["count"] * sum(row["drafted"]) for row in some)
+    depths = [depth for row in some for depth in drafts(row)]
     return dict(
         tokens_a_pass=float(np.mean(made)),
-        accepted=(sum(made) - len(made)) / proposed if proposed else 0.0,
-        drafted=float(np.mean([d for row in some for d in row["drafted"]])),
+        accepted=(sum(made) - len(made)) / sum(depths) if sum(depths) else 0.0,
+        drafted=float(np.mean([depth > 0 for depth in depths])),
         made=made,
     )
+
+
+def drafts(row: dict) -> list[int]:
+    """Of each pass; in older tables all that had any had as many."""
+    return row["depths"] if "depths" in row else [row["count"] * drafted for drafted in row["drafted"]]
 
 
 def claim(entries: Sequence[dict]) -> Claim:

@@ -15,7 +15,7 @@ NAMES = ["loop", "loop+lookup", "loop+fused", "loop+fused+lookup4", "llamacpp"]
 RATES = {"open": (40, 39, 250, 240, 100), "copy": (40, 120, 250, 750, 100), "edit": (40, 80, 250, 500, 100)}
 MADE = {"open": [1, 1, 1, 2], "copy": [5, 5, 4, 5], "edit": [5, 1, 3, 3]}
 PASSES = [
-    dict(subject=name, prompt=i, made=MADE[task], drafted=[n > 1 for n in MADE[task]], count=4)
+    dict(subject=name, prompt=i, made=MADE[task], depths=[4 * (n > 1) for n in MADE[task]])
     for name in ("loop+lookup", "loop+fused+lookup4")
     for i, task in enumerate(TASKS)
 ]
@@ -54,6 +54,8 @@ def test_each_task_has_its_own_rates_and_ratios():
 
 
 def test_what_passes_took_of_their_drafts():
+    older = dict(count=4, drafted=[True, False])
+    assert table.drafts(older) == table.drafts(dict(depths=[4, 0])) == [4, 0]
     entries = entries_of(race())
     passes = entries["copy", "loop+lookup"]["passes"]
     assert (passes["tokens_a_pass"], passes["accepted"], passes["drafted"]) == (19 / 4, 15 / 16, 1)

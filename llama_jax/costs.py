@@ -1,0 +1,155 @@
+"""What a pass of each number of drafts costs on this machine, in plain steps: measured once, with the very program that
+runs, and kept in the user's cache.
+
+    engine = ll.build(checkpoint, "loop+fused+lookup")                       # measures when it is first needed
+    engine = replace(engine, costs=Costs((1, 1.1, 1.7, 3.2)))                # or is told: the same passes every time
+
+On a machine where rows cost nothing every pass may have all drafts, on one where each costs as much as a step none is
+worth it; `decoding.depth` weighs that against how many are right. Costs never change what `fused` says, and under XLA
+nothing but near-ties (`decoding.drafts`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from llama_jax.identity import of_engine
+from llama_jax.plumbing import entries, paths
+from llama_jax.plumbing.errors import UserError
+from llama_jax.plumbing.values import listed, number
+from llama_jax.sampling import Sampler
+
+FOLDER, MOST, LARGEST = "costs", 256, 4096  # entries that are left; bytes of one
+CALLS = 4  # of each depth; the first warms up, the fastest of the others counts
+LEAST, GREATEST = 1e-3, 1e3  # that a cost may be
+
+
+@dataclass
+class Costs:
+    """given: of each of `placement.depths`, in plain steps; None where they are measured. known: those that were, by
+    the shape of what was asked."""
+
+    given: Sequence[float] | None = None
+    known: dict = field(default_factory=dict)
+
+    def __post_init__(self):
+        if self.given is not None:
+            values = listed(self.given, "costs", "numbers, one for each depth")
+            self.given = tuple(number(each, "A pass's cost", LEAST, GREATEST) for each in values)
+
+    def of(self, engine, batch, token, carry, sampler, bounds):
+        """(bounds with costs, carry) for a call of `engine.programs.decode` with these arguments, all else unchanged.
+        Where the costs are not known, that program runs some times first; what it writes nobody reads.
+
+        Raises UserError where those given are for other depths.
+        """
+        depths = engine.placement.depths
+        if self.given is not None:
+            if len(self.given) != len(depths):
+                raise UserError(
+                    f"{len(self.given)} costs are given; {engine.placement.name!r} has passes of"
+                    f" {', '.join(map(str, depths))} drafts, so it needs {len(depths)}."
+                )
+            return replace(bounds, costs=np.array(self.given, np.float32)), carry
+        settings_of = repr(sampler) if isinstance(sampler, Sampler) else "traced"
+        asked = len(batch.ids), batch.slots, settings_of
+        if asked not in self.known:
+            if batch.ids.shape[1] + depths[-1] >= batch.slots:  # too short an answer for a pass of each depth
+                return replace(bounds, costs=only(0, depths)), carry
+            path = entry(engine, asked)
+            if (costs := kept(path, len(depths))) is None:
+                costs, carry = measured(engine, token, carry, sampler, bounds)
+                keep(path, costs)
+            self.known[asked] = costs
+        return replace(bounds, costs=self.known[asked]), carry
+
+
+def only(index: int, depths: Sequence[int]) -> np.ndarray:
+    """Costs under which every pass has the depth of this index, whatever was learned."""
+    return np.where(np.arange(len(depths)) == index, LEAST, np.inf).astype(np.float32)
+
+
+def measured(engine, token, carry, sampler, bounds) -> tuple[np.ndarray, object]:
+    """(costs float32 [depths], carry): calls of one pass each, the depths in turn. What they write lies behind the
+    cache's length, where it is masked until others overwrite it, as after drafts that were wrong."""
+    depths, times = engine.placement.depths, []
+    bounds = replace(bounds, limit=np.int32(1), stop=np.full_like(bounds.stop, -1))
+    for _ in range(CALLS):
+        times.append([])
+        for index in range(len(depths)):
+            before = copied(carry)
+            jax.block_until_ready((carry, before))
+            with unread(engine) as named:
+                began = time.perf_counter()
+                called = engine.programs.decode(
+                    engine.params, token, carry, sampler, replace(bounds, costs=only(index, depths)), **named
+                )
+                jax.block_until_ready(called)
+                times[-1].append(time.perf_counter() - began)
+            carry = rewound(called[-1], before)
+    fastest = np.min(times[1:], axis=0)
+    # a pass of more rows never takes less: where it seems to, that was noise
+    return np.maximum.accumulate(fastest / fastest[0]).astype(np.float32), carry
+
+
+def copied(carry):
+    """What a call gives away and the next one needs again: all but keys and values, and what a proposer keeps, which
+    goes back by itself as it does after drafts that were wrong."""
+    small = replace(carry, cache=replace(carry.cache, entries=None), kept=None)
+    return jax.tree.map(jnp.copy, small)
+
+
+def rewound(after, before):
+    """The carry before a call, with the keys and values of the one after it."""
+    return replace(before, cache=replace(before.cache, entries=after.cache.entries), kept=after.kept)
+
+
+@contextlib.contextmanager
+def unread(engine):
+    """What a program that sends tokens is called with, so that nobody gets them."""
+    if engine.programs.receiver is None:
+        yield {}
+        return
+    with engine.programs.receiver.taking(lambda tokens: True) as request:
+        yield dict(request=request)
+
+
+def entry(engine, asked: tuple):
+    """Where costs are kept; None where the user's cache is of no use. Another program, machine or shape is another
+    file."""
+    known = of_engine(engine) | dict(asked=asked, calls=CALLS)
+    if engine.placement.kernels != "none":
+        from llama_jax.kernels import isa
+
+        known["isa"] = isa.target().isa
+    digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    try:
+        return paths.private(FOLDER) / f"{digest[:32]}.json"
+    except UserError:
+        return None
+
+
+def kept(path, many: int) -> np.ndarray | None:
+    """Costs of an entry; None where there is none, or one that is no list of so many costs."""
+    content = path and entries.read(path, LARGEST)
+    with contextlib.suppress(ValueError, UserError, TypeError):
+        costs = Costs(json.loads(content)).given if content else ()
+        return np.array(costs, np.float32) if len(costs) == many else None
+    return None
+
+
+def keep(path, costs: np.ndarray) -> None:
+    """Write an entry, where that is possible: without it the next process measures again."""
+    if path:
+        with contextlib.suppress(UserError):
+            entries.write(path, json.dumps([round(float(cost), 4) for cost in costs]).encode())
+            entries.tidy(path.parent, "*.json", MOST)
