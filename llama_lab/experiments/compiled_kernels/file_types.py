@@ -40,7 +40,7 @@ class Types(sizes.Sizes):
     """Engines on one model in each type, as `Sizes`, without prompts."""
 
     optional = True
-    beside = ("size_lengths",)
+    beside = ("size_lengths", "size_processes")
 
     typed_model: str
     size_engines: Annotated[tuple[str, ...], Named("type_engines")]
@@ -48,6 +48,7 @@ class Types(sizes.Sizes):
     size_contexts: Annotated[tuple[int, ...], Named("type_contexts")]
     size_lengths: tuple[int, ...] = ()
     size_tokens: Annotated[int, Named("type_tokens")]
+    size_processes: int = 1
     size_blocks: Annotated[int, Named("type_blocks")]
     seed: Seed
 

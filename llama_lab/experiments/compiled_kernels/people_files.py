@@ -1,8 +1,9 @@
 """Files that people have, as they are: every engine on the same mixed types, with all instructions of this processor
 and with fewer.
 
-A file is named MODEL/INSTRUCTIONS. Our kernels are compiled for those (`kernels.isa`); a peer has the instructions that
-it was built for, whatever stands there.
+A file is named MODEL/INSTRUCTIONS, or MODEL/TYPE/INSTRUCTIONS where llama.cpp's quantiser brings its weights into one
+type. Our kernels are compiled for the instructions (`kernels.isa`); a peer has those that it was built for, whatever
+stands there.
 """
 
 from __future__ import annotations
@@ -15,36 +16,36 @@ from typing import Annotated
 from llama_jax import checkpoint
 from llama_jax.kernels import isa
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import passages
 from llama_lab.bench.experiment import Named, Runner, Seed
 from llama_lab.bench.process import Interpreter
 from llama_lab.experiments.compiled_kernels import sizes
+from llama_lab.peers import requantised
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeopleFiles(sizes.Sizes):
-    """Engines on each file that is here, as `Sizes`, without prompts. A model that is not here, or instructions that
-    this processor does not have, are said to be missing."""
+    """Engines on each file that is here, as `Sizes`. A model that is not here, or instructions that this
+    processor does not have, are said to be missing."""
 
     optional = True
-    beside = ("size_lengths",)
 
     size_engines: Annotated[tuple[str, ...], Named("people_engines")]
     size_files: Annotated[tuple[str, ...], Named("people_names")]
     size_contexts: Annotated[tuple[int, ...], Named("people_contexts")]
-    size_lengths: tuple[int, ...] = ()
+    size_lengths: Annotated[tuple[int, ...], Named("people_lengths")]
     size_tokens: Annotated[int, Named("people_tokens")]
+    size_processes: Annotated[int, Named("people_processes")]
     size_blocks: Annotated[int, Named("people_blocks")]
     seed: Seed
 
     def check_file(self, name: str) -> None:
-        model, _ = sizes.named(name, tuple(isa.NEEDS))
+        model, _, _ = parts(name)
         if self.gap(name) is None:
-            passages.check_contexts(model, self.size_contexts, self.size_tokens)
+            self.check_lengths(model)
 
     def gap(self, name: str) -> dict | None:
         """Why nothing can be measured of a file here: {name, reason, remedy}."""
-        model, wanted = sizes.named(name, tuple(isa.NEEDS))
+        model, _, wanted = parts(name)
         try:
             if checkpoint.gguf_file(model) is None:
                 return dict(name=name, reason=f"{model} is no GGUF file.", remedy="Name one that is.")
@@ -61,19 +62,28 @@ class PeopleFiles(sizes.Sizes):
         return tuple(name for name in self.size_files if name not in {gap["name"] for gap in gaps})
 
     def file(self, name: str, tell: Callable) -> tuple[Path, Interpreter]:
-        model, wanted = sizes.named(name, tuple(isa.NEEDS))
-        return checkpoint.gguf_file(model), Interpreter(settings={isa.VARIABLE: wanted})
+        model, kind, wanted = parts(name)
+        path = sizes.file_of(model, kind, tell) if kind else checkpoint.gguf_file(model)
+        return path, Interpreter(settings={isa.VARIABLE: wanted})
+
+
+def parts(name: str) -> tuple[str, str, str]:
+    """(model, type or "" for the file as it is, instructions) of a name. Raises UserError for other instructions."""
+    model, wanted = sizes.named(name, tuple(isa.NEEDS))
+    before, _, kind = model.rpartition("/")
+    return (before, kind, wanted) if before and kind in requantised.TYPES else (model, "", wanted)
 
 
 def words(entries: Sequence[dict]) -> str:
     """`qwen2.5-coder-0.5b/avx2 after 64 tokens: loop+fused 1.4x [1.3, 1.5] llamacpp`, of our fastest placement on each
-    file and context. entries: of `sizes.table`."""
+    file and context, then the same of prompts. entries: of `sizes.table`."""
     fastest: dict[tuple, dict] = {}
     for e in sizes.ours(entries):
-        at = e["file"], e["tokens"]
+        at = e["what"], e["file"], e["tokens"]
         fastest[at] = max(e, fastest.get(at, e), key=lambda e: e["rate"].median)
+    asked = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}
     lines = [
-        f"{file} after {tokens:,} tokens: {e['name']} {e['ratio'].words} {e['best']}"
-        for (file, tokens), e in sorted(fastest.items())
+        f"{file} {asked[what].format(tokens)}: {e['name']} {e['ratio'].words} {e['best']}"
+        for (what, file, tokens), e in sorted(fastest.items())
     ]
     return "\n".join(lines) or "Not recorded yet: no file that people have was measured beside a peer."

@@ -2,8 +2,8 @@
 
 A file is a model in a type of blocks. Of `random:PRESET` it is written here (`checkpoint/writer.py`: real shapes,
 random weights), of a GGUF file it is that file, or what llama.cpp's quantiser makes of it; both lie in the user's
-cache. In one process a file, all engines answer in turn in every block: at some contexts, several tokens each, and
-prompts of several lengths, one token each. The bandwidth is probed in every block. Placements make the reference's
+cache. In each of a file's processes all engines answer in turn in every block: at some contexts, several tokens each,
+and prompts of several lengths, one token each. The bandwidth is probed in every block. Placements make the reference's
 tokens of the file's blocks, or their time does not count; of other programs, whose arithmetic is their own, tokens are
 counted.
 """
@@ -37,8 +37,8 @@ SHAPE = ("file", "what", "tokens")  # what engines are compared within
 
 @dataclass(frozen=True)
 class Sizes(Experiment):
-    """Every engine on every file, `size_blocks` times at every context and every prompt length; `run` of a row is the
-    file's name.
+    """Every engine on every file, `size_blocks` times at every context and every prompt length in each of
+    `size_processes` processes; `run` of a row is the file's name.
 
     size_files: `MODEL/TYPE` each, such as `random:llama-3.2-1b/q4_0`, `smollm2-135m-instruct/q4_1`. Engines that cannot
     run are said to be missing in the journal's notes.
@@ -49,11 +49,12 @@ class Sizes(Experiment):
     size_contexts: tuple[int, ...]
     size_lengths: tuple[int, ...]
     size_tokens: int
+    size_processes: int
     size_blocks: int
     seed: Seed
 
     def check(self) -> None:
-        check_counts(blocks=self.size_blocks)
+        check_counts(processes=self.size_processes, blocks=self.size_blocks)
         for name in self.size_engines:
             if name not in available.peer_names():
                 parse(name)
@@ -63,6 +64,10 @@ class Sizes(Experiment):
     def check_file(self, name: str) -> None:
         """Raises UserError for a file that cannot be had, or that is too small for what is asked."""
         model, _ = named(name, ROUNDED)
+        self.check_lengths(model)
+
+    def check_lengths(self, model: str) -> None:
+        """Raises UserError for a text longer than the model's context."""
         passages.check_contexts(model, self.size_contexts, self.size_tokens)
         passages.check_contexts(model, [length + 2 for length in self.size_lengths], 2)
 
@@ -80,9 +85,9 @@ class Sizes(Experiment):
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
         """What cannot run on a file is said to be missing by the file's name."""
-        files = self.present(runner)
-        for i, name in enumerate(files):
-            runner.progress(f"engines on {name}", i, len(files))
+        rounds = [(number, name) for number in range(self.size_processes) for name in self.present(runner)]
+        for i, (number, name) in enumerate(rounds):
+            runner.progress(f"engines on {name}", i, len(rounds))
             (path, interpreter), name = self.file(name, runner.progress), self.label(name)
             gaps = {gap["name"]: gap for gap in available.gaps(self.size_engines, str(path))}
             known = [gap["name"] for gap in runner.missing]
@@ -90,14 +95,15 @@ class Sizes(Experiment):
                 runner.journal.note(missing={k: text.replace(str(path), name) for k, text in gap.items()})
             here = [engine for engine in self.size_engines if engine not in gaps]
             rows = len(here) * (len(self.size_contexts) + len(self.size_lengths))  # of the last block
-            asked = dict(name=name, engines=here)
+            asked = dict(name=name, engines=here, first=number * self.size_blocks)
             how = dict(model=str(path), interpreter=interpreter)
-            runner.child(Point(name, self.size_blocks - 1, self.answering, rows, asked, **how))
+            last = asked["first"] + self.size_blocks - 1
+            runner.child(Point(name, last, self.answering, rows, asked, **how))
         return runner.rows, dict(missing=runner.missing)
 
-    def answering(self, lab: Lab, name: str, engines: Sequence[str]) -> None:
-        """All engines on one file, warm at every shape, then in turn. A row's model is the file's name: where it lies
-        is this machine's."""
+    def answering(self, lab: Lab, name: str, engines: Sequence[str], first: int) -> None:
+        """All engines on one file, warm at every shape, then in turn from block `first` on. A row's model is the file's
+        name: where it lies is this machine's."""
         loaded = checkpoint.load(lab.model, checkpoint.own_blocks(checkpoint.find(lab.model)))
         tasks = [passages.filling(loaded, n, self.size_tokens, self.seed) for n in self.size_contexts]
         tasks += [passages.filling(loaded, n + PROMPT, PROMPT, self.seed) for n in self.size_lengths]
@@ -107,7 +113,7 @@ class Sizes(Experiment):
                 protocol.warm_up(engine, work, lab.announce, enough=1)
         judges = judges_of(loaded, tasks)
         probe = roofline.Probe(Path(lab.model).stat().st_size)
-        for block in range(self.size_blocks):
+        for block in range(first, first + self.size_blocks):
             bandwidth = probe.bandwidth()
             for order, (engine, work) in enumerate(shuffled(subjects, tasks, self.seed, block)):
                 lab.announce()
@@ -210,7 +216,7 @@ def table(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     peer, None without one, void: answers that do not count}."""
     rows = [t for t in whole(trials) if t.valid or t.new_tokens]  # of one that failed nobody knows at what
     by = dict(file="run", what=lambda t: shape_of(t)[0], tokens=lambda t: shape_of(t)[1], name="subject")
-    frame = summary.tally(rows, by, dict(rate=rate_of), seed=seed, clusters=None)
+    frame = summary.tally(rows, by, dict(rate=rate_of), seed=seed)
     entries = [e for e in frame.to_dict("records") if e["n"]]
     for e in entries:
         shares = [t.mbu for t in e["rows"]] if e["what"] == DECODE else [float("nan")]

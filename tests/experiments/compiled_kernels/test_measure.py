@@ -31,7 +31,7 @@ PLANS = {
     ),
     sizes.Sizes: dict(
         size_engines=["loop+q8_0"], size_files=[f"{OF_BLOCKS}/q4_0"], size_contexts=[24], size_lengths=[10],
-        size_tokens=6, size_blocks=1, seed=0,
+        size_tokens=6, size_processes=1, size_blocks=1, seed=0,
     ),
     file_types.Types: dict(
         typed_model=checkpoint.DEFAULT, size_engines=["loop+q8_0"], size_files=["q2_k"], size_contexts=[24],
@@ -42,7 +42,7 @@ PLANS = {
     ),
     people_files.PeopleFiles: dict(
         size_engines=["loop+q8_0"], size_files=[f"{checkpoint.DEFAULT}/portable"], size_contexts=[24], size_tokens=6,
-        size_blocks=1, seed=0,
+        size_lengths=[10], size_processes=1, size_blocks=1, seed=0,
     ),
     commands.Commands: dict(
         command_files=[checkpoint.DEFAULT], command_placements=["step"], command_tokens=[1], command_cold=1,
@@ -89,6 +89,7 @@ def _folders_of_its_own(tmp_path, monkeypatch):
         (sizes.Sizes, dict(size_lengths=[9000]), "more than the model's"),
         (sizes.Sizes, dict(size_contexts=[6]), "leaves no room"),
         (sizes.Sizes, dict(size_blocks=0), "blocks is 0"),
+        (sizes.Sizes, dict(size_processes=0), "processes is 0"),
         (file_types.Types, dict(size_files=["q4_j"]), "No such type of block: 'q4_j'; known: f32, f16, "),
         (file_types.Types, dict(size_contexts=[9000]), "more than the model's 8192"),
         (file_types.Types, dict(typed_model=TINY), "is no GGUF file; types are compared on one"),
@@ -96,6 +97,7 @@ def _folders_of_its_own(tmp_path, monkeypatch):
         (file_types.Distances, dict(type_window=9000), "window is 9000"),
         (people_files.PeopleFiles, dict(size_files=[f"{checkpoint.DEFAULT}/avx3"]), "the type one of avx512vnni, "),
         (people_files.PeopleFiles, dict(size_contexts=[9000]), "more than the model's 8192"),
+        (people_files.PeopleFiles, dict(size_lengths=[9000]), "more than the model's 8192"),
         (commands.Commands, dict(command_placements=["lop"]), "No such placement"),
         (commands.Commands, dict(command_cold=0), "command_cold is 0"),
         (commands.Commands, dict(command_tokens=[0]), "command_tokens is 0"),
@@ -245,9 +247,12 @@ def test_types_are_really_measured_and_read(a_small_file, tmp_path):
 
 @pytest.mark.slow
 def test_files_are_measured_with_the_instructions_that_they_name(a_small_file):
-    made, meta, notes = measured(asked(people_files.PeopleFiles, size_files=[f"{a_small_file}/portable"]))
-    assert {t.run for t in made} == {f"{a_small_file}/portable"}
-    assert [note["settings"]["LLAMA_JAX_ISA"] for note in notes if "settings" in note] == ["portable"]
+    """Each in two processes, whose blocks are counted on."""
+    names = [f"{a_small_file}/portable", f"{a_small_file}/q8_0/portable"]
+    made, meta, notes = measured(asked(people_files.PeopleFiles, size_files=names, size_processes=2))
+    assert {(t.run, t.block) for t in made} == {(name, block) for name in names for block in (0, 1)}
+    assert len({t.process for t in made}) == 4
+    assert [note["settings"]["LLAMA_JAX_ISA"] for note in notes if "settings" in note] == ["portable"] * 4
     assert meta["missing"] == []
 
 
