@@ -119,8 +119,10 @@ class Placement:
     @property
     def depths(self) -> tuple[int, ...]:
         """How many drafts a pass may have, rising from 0. Each is another body of the program: where the body is one
-        call of a kernel these are the passes of 1, 2, 4 and 8 rows, else none and all."""
-        few = (1, 3, 7) if self.kernels == "fused" else ()
+        call of a kernel these are the passes of 1, 2, 4 and 8 rows, or where each draft is a step of a model all of
+        them; else none and all."""
+        each = (1, 3, 7) if self.draft is None else range(1, self.drafts)
+        few = each if self.kernels == "fused" else ()
         return (0, *(depth for depth in few if depth < self.drafts), *([self.drafts] if self.drafts else []))
 
     @property

@@ -119,6 +119,21 @@ def test_a_name_carries_all_switches(name, fields):
     assert made.name == name
 
 
+@pytest.mark.parametrize(
+    ("name", "depths"),
+    [
+        ("loop", (0,)),
+        ("loop+lookup", (0, DRAFTS)),
+        ("loop+fused+lookup5", (0, 1, 3, 5)),
+        ("loop+draft3:x", (0, 3)),
+        ("loop+fused+draft4:x", (0, 1, 2, 3, 4)),
+        ("loop+fused+draft1:x", (0, 1)),
+    ],
+)
+def test_how_many_drafts_a_pass_may_have(name, depths):
+    assert parse(name).depths == depths
+
+
 def test_names_of_the_ladder_are_its_own_placements():
     assert all(parse(name) is made for name, made in LADDER.items())
 

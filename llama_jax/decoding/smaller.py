@@ -50,7 +50,7 @@ class Smaller:
 
     steps: Steps
     new_cache: Callable
-    priors = (0.6, 0.8)
+    priors = (0.7, 0.8)
 
     def prefill(self, params: Both, ids, pad, slots: int) -> Read:
         text = jnp.zeros((ids.shape[0], slots + 1), jnp.int32)
