@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
@@ -30,19 +30,38 @@ def gaps(names: Sequence[str], model: str) -> list[dict]:
     return [dict(name=name) | without for name in wanting if why] + gaps
 
 
+def no_file(model: str) -> dict | None:
+    """Why there is no GGUF file of a model here: {name, reason, remedy}."""
+
+    def look() -> None:
+        if checkpoint.gguf_file(model) is None:
+            raise UserError(f"{model} is no GGUF file; name one that is.")
+
+    return refused(model, look)
+
+
+def refused(name: str, call: Callable[[], object]) -> dict | None:
+    """What a call that raises UserError says: {name, reason, remedy}; None where it does not."""
+    try:
+        call()
+    except UserError as error:
+        reason, _, remedy = str(error).partition("; ")
+        return dict(name=name, reason=reason.removesuffix(".") + ".", remedy=remedy[:1].upper() + remedy[1:])
+    return None
+
+
 def draft_gap(name: str, model: str) -> dict | None:
     """Why the model that a placement names for drafts cannot draft for this one; None where it can, or none is
     named."""
     if (draft := parse(name).draft) is None:
         return None
-    try:
+
+    def look() -> None:
         own, its = (checkpoint.load_config(each).vocab_size for each in (model, draft))
-    except UserError as error:
-        reason, _, remedy = str(error).partition("; ")
-        return dict(name=name, reason=reason.rstrip(".") + ".", remedy=remedy[:1].upper() + remedy[1:])
-    if own == its:
-        return None
-    return dict(name=name, reason=f"{draft} has {its} tokens, {model} {own}.", remedy="Name one of the same family.")
+        if own != its:
+            raise UserError(f"{draft} has {its} tokens, {model} {own}; name one of the same family.")
+
+    return refused(name, look)
 
 
 def check_baseline(name: str) -> None:

@@ -24,7 +24,6 @@ from pathlib import Path
 
 from llama_jax import checkpoint
 from llama_jax.placement import parse
-from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import available, frames, process, standings, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
@@ -83,7 +82,7 @@ class Commands(Experiment):
             check_counts(command_tokens=count)
 
     def measure(self, runner: Runner) -> tuple[list[Command], dict]:
-        gaps = [gap for name in self.command_files if (gap := absent(name))]
+        gaps = [gap for name in self.command_files if (gap := available.no_file(name))]
         here = [name for name in self.command_files if name not in {gap["name"] for gap in gaps}]
         if here and (gap := llama_completion.missing(here[0])):
             gaps.append(dict(zip(("name", "reason", "remedy"), (PEER, *gap), strict=True)))
@@ -130,17 +129,6 @@ def leave_kernels(cache: Path) -> None:
     for entry in cache.iterdir():
         if entry.name != KERNELS:
             shutil.rmtree(entry)
-
-
-def absent(model: str) -> dict | None:
-    """Why nothing can be asked of a model here: {name, reason, remedy}."""
-    try:
-        if checkpoint.gguf_file(model) is not None:
-            return None
-        return dict(name=model, reason="It is no GGUF file.", remedy="Name one.")
-    except UserError as error:
-        reason, _, remedy = str(error).partition("; ")
-        return dict(name=model, reason=reason + ".", remedy=remedy[:1].upper() + remedy[1:])
 
 
 def line(subject: str, path: Path, tokens: int) -> list[str]:

@@ -68,17 +68,15 @@ class Types(sizes.Sizes):
         return file_in(self.typed_model, name, tell), HERE
 
 
-@dataclass(frozen=True)
-class Distances(Experiment):
-    """An English text read under the kernels and under llama.cpp in each type: windows as `quality.Quality` makes them,
-    whose `run` begins with the type."""
+@dataclass(frozen=True, kw_only=True)
+class Reading(Experiment):
+    """An English text read under the kernels and under llama.cpp on several files: windows as `quality.Quality` makes
+    them, whose `run` begins with the file's name."""
 
     kind = Window
     optional = True
 
-    typed_model: str
     seed: Seed
-    type_names: tuple[str, ...]
     type_quality_tokens: int
     type_window: int
 
@@ -86,21 +84,33 @@ class Distances(Experiment):
         how = dict(quality_tokens=self.type_quality_tokens, window=self.type_window, arithmetics=(MINE, THEIRS))
         return Quality(model=model, seed=self.seed, **how)
 
+    def read(self, runner: Runner, model: str, name: str, path: Path) -> None:
+        """The text on one file. Rows say the model, not where the file lies, which is this machine's."""
+        readers = {quality.PLACEMENTS[MINE]: MINE, THEIRS: THEIRS}
+        gaps = available.gaps(tuple(readers), model)
+        runner.journal.note_missing(list(readers), gaps)
+        names = [name for who, name in readers.items() if who not in {gap["name"] for gap in gaps}]
+        rows = -(-self.type_quality_tokens // self.type_window) * len(names)
+        asked, what, at = dict(names=names), f"reading under {name}", str(path)
+        runner.child(Point(f"{name} quality", 0, self.reading(at).reading, rows, asked, what, model=at))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distances(Reading):
+    """One model in each type."""
+
+    typed_model: str
+    type_names: tuple[str, ...]
+
     def check(self) -> None:
         check_types(self.typed_model, self.type_names)
         self.reading(self.typed_model).check()
 
     def measure(self, runner: Runner) -> tuple[list[Window], dict]:
-        readers = {quality.PLACEMENTS[MINE]: MINE, THEIRS: THEIRS}
-        gaps = available.gaps(tuple(readers), self.typed_model) + unmade(self.typed_model)
-        runner.journal.note_missing([*readers, QUANTISER], gaps)
-        names = [name for who, name in readers.items() if who not in {gap["name"] for gap in gaps}]
-        rows = -(-self.type_quality_tokens // self.type_window) * len(names)
-        for kind in () if unmade(self.typed_model) else self.type_names:
-            path = str(file_in(self.typed_model, kind, runner.progress))
-            asked, what = dict(names=names), f"reading under {kind}"
-            runner.child(Point(f"{kind} quality", 0, self.reading(path).reading, rows, asked, what, model=path))
-        # where a file lies is this machine's
+        gaps = unmade(self.typed_model)
+        runner.journal.note_missing([QUANTISER], gaps)
+        for kind in () if gaps else self.type_names:
+            self.read(runner, self.typed_model, kind, file_in(self.typed_model, kind, runner.progress))
         made = [w.model_copy(update=dict(model=self.typed_model)) for w in runner.rows]
         return made, dict(missing=runner.missing)
 
@@ -170,6 +180,7 @@ def decoding(entries: Sequence[dict]) -> dict:
 
 
 def distances(read: dict[str, dict]) -> dict:
+    """{mine, theirs, within} of an entry, of entries of `quality.table` by their subject."""
     mine, theirs = read.get(MINE), read.get(THEIRS)
     known = mine and theirs and None not in (mine["kl_low"], theirs["kl_high"])
     return dict(mine=mine, theirs=theirs, within=mine["kl_low"] <= theirs["kl_high"] if known else None)
@@ -201,12 +212,15 @@ KNOWN = frames.Columns(  # where nothing was measured
     index="type",
     digits=4,
 )
+DISTANCES = {
+    **{"KL": "mine.kl", "KL low": "mine.kl_low", "KL high": "mine.kl_high"},
+    **{"llama.cpp's KL": "theirs.kl", "its low": "theirs.kl_low", "its high": "theirs.kl_high"},
+    "within its rounding": said("within"),
+}
 COLUMNS = frames.Columns(
     {
         **KNOWN.shown,
-        **{"KL": "mine.kl", "KL low": "mine.kl_low", "KL high": "mine.kl_high"},
-        **{"llama.cpp's KL": "theirs.kl", "its low": "theirs.kl_low", "its high": "theirs.kl_high"},
-        "within its rounding": said("within"),
+        **DISTANCES,
         "subject": "name",
         "tok/s": "rate.median",
         "best peer": "best",

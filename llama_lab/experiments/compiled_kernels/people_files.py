@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from llama_jax import checkpoint
 from llama_jax.kernels import isa
-from llama_jax.plumbing.errors import UserError
+from llama_lab.bench import available, frames, quality, summary
 from llama_lab.bench.experiment import Named, Runner, Seed
 from llama_lab.bench.process import Interpreter
-from llama_lab.experiments.compiled_kernels import sizes
+from llama_lab.bench.quality import Window
+from llama_lab.experiments.compiled_kernels import file_types, sizes
 from llama_lab.peers import requantised
 
 
@@ -46,14 +48,8 @@ class PeopleFiles(sizes.Sizes):
     def gap(self, name: str) -> dict | None:
         """Why nothing can be measured of a file here: {name, reason, remedy}."""
         model, _, wanted = parts(name)
-        try:
-            if checkpoint.gguf_file(model) is None:
-                return dict(name=name, reason=f"{model} is no GGUF file.", remedy="Name one that is.")
-            isa.target(wanted=wanted)
-        except UserError as error:
-            reason, _, remedy = str(error).partition("; ")
-            return dict(name=name, reason=reason + ".", remedy=remedy[:1].upper() + remedy[1:])
-        return None
+        gap = available.no_file(model) or available.refused(name, partial(isa.target, wanted=wanted))
+        return gap and gap | dict(name=name)
 
     def present(self, runner: Runner) -> tuple[str, ...]:
         """Files of which something can be measured; of the others the journal says why not."""
@@ -65,6 +61,39 @@ class PeopleFiles(sizes.Sizes):
         model, kind, wanted = parts(name)
         path = sizes.file_of(model, kind, tell) if kind else checkpoint.gguf_file(model)
         return path, Interpreter(settings={isa.VARIABLE: wanted})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distances(file_types.Reading):
+    """Each model's file as it is. Those that are not here are said to be missing."""
+
+    people_read: tuple[str, ...]
+
+    def check(self) -> None:
+        for model in self.people_read:
+            if available.no_file(model) is None:
+                self.reading(model).check()
+
+    def measure(self, runner: Runner) -> tuple[list[Window], dict]:
+        gaps = [gap for model in self.people_read if (gap := available.no_file(model))]
+        runner.journal.note_missing(self.people_read, gaps)
+        for model in self.people_read:
+            if model not in {gap["name"] for gap in gaps}:
+                self.read(runner, model, model, checkpoint.gguf_file(model))
+        made = [w.model_copy(update=dict(model=w.run.split()[0])) for w in runner.rows]
+        return made, dict(missing=runner.missing)
+
+
+def read_as(windows: Sequence[Window], seed: int = 0) -> list[dict]:
+    """One entry a model: {file, mine, theirs, within} as `file_types.table` has them."""
+    by_file = summary.grouped(windows, lambda w: w.run.split()[0])
+    return [
+        dict(file=file) | file_types.distances({e["subject"]: e for e in quality.table(rows, seed)})
+        for file, rows in by_file.items()
+    ]
+
+
+READ = frames.Columns({"file": "file"} | file_types.DISTANCES, index="file", digits=6)
 
 
 def parts(name: str) -> tuple[str, str, str]:

@@ -44,6 +44,9 @@ PLANS = {
         size_engines=["loop+q8_0"], size_files=[f"{checkpoint.DEFAULT}/portable"], size_contexts=[24], size_tokens=6,
         size_lengths=[10], size_processes=1, size_blocks=1, seed=0,
     ),
+    people_files.Distances: dict(
+        people_read=[checkpoint.DEFAULT], seed=0, type_quality_tokens=16, type_window=8
+    ),
     commands.Commands: dict(
         command_files=[checkpoint.DEFAULT], command_placements=["step"], command_tokens=[1], command_cold=1,
         command_blocks=1, seed=0,
@@ -98,6 +101,7 @@ def _folders_of_its_own(tmp_path, monkeypatch):
         (people_files.PeopleFiles, dict(size_files=[f"{checkpoint.DEFAULT}/avx3"]), "the type one of avx512vnni, "),
         (people_files.PeopleFiles, dict(size_contexts=[9000]), "more than the model's 8192"),
         (people_files.PeopleFiles, dict(size_lengths=[9000]), "more than the model's 8192"),
+        (people_files.Distances, dict(type_window=9000), "window is 9000"),
         (commands.Commands, dict(command_placements=["lop"]), "No such placement"),
         (commands.Commands, dict(command_cold=0), "command_cold is 0"),
         (commands.Commands, dict(command_tokens=[0]), "command_tokens is 0"),
@@ -126,6 +130,7 @@ def test_a_file_is_made_once_and_a_gguf_files_own_type_is_itself():
     ("kind", "field", "name", "words"),
     [
         (people_files.PeopleFiles, "size_files", "qwen2.5-coder-1.5b/portable", "llama-jax fetch qwen2.5-coder-1.5b"),
+        (people_files.Distances, "people_read", "qwen2.5-coder-1.5b", "llama-jax fetch qwen2.5-coder-1.5b"),
         (commands.Commands, "command_files", "qwen2.5-coder-1.5b", "llama-jax fetch qwen2.5-coder-1.5b"),
         (people_files.PeopleFiles, "size_files", f"{checkpoint.DEFAULT}/avx512vnni", "unset it or choose another"),
     ],

@@ -226,6 +226,15 @@ def test_every_type_that_is_read_has_a_line_with_what_was_measured_of_it():
     assert list(shown.loc["q4_k", ["own kernel", "within its rounding", "over it"]]) == ["yes", "yes", 1.5]
 
 
+def test_files_that_were_read_have_our_distance_beside_llama_cpps():
+    read = [window(f"{file} as", who, nats) for file, nats in (("a", 0.004), ("b", 0.03))
+            for who, nats in ((file_types.MINE, nats), (file_types.THEIRS, 0.01))]  # fmt: skip
+    entries = {e["file"]: e for e in people_files.read_as(read)}
+    assert {file: e["within"] for file, e in entries.items()} == {"a": True, "b": False}
+    assert show(entries.values(), people_files.READ).loc["b", "KL"] > 0.02
+    assert people_files.read_as([]) == []
+
+
 def test_our_fastest_on_each_file_is_said():
     made = on_file({"loop+fused": 300, "loop+gemv": 330, "llamacpp": 200}, "small/avx2")
     (line,) = people_files.words(sizes.table(made)).splitlines()
