@@ -114,7 +114,8 @@ ROUTES = (
         Served("POST", path, ollama.embeds, "Not here: the model is none for it")
         for path in ("/api/embed", "/api/embeddings", "/v1/embeddings")
     ),
-    *(Served("POST", f"/api/{name}", ollama.absent, ELSEWHERE) for name in ("pull", "push", "create", "copy")),
+    *(Served("POST", f"/api/{name}", ollama.absent, ELSEWHERE) for name in ("push", "create", "copy")),
+    Served("POST", "/api/pull", ollama.pull, "The model, which is here", ollama.Named, LINES),
     Served("DELETE", "/api/delete", ollama.absent, ELSEWHERE),
     Served("GET", "/v1/models", openai.models, "The model"),
     Served("GET", "/v1/models/{model:path}", openai.model, "The model of this name"),

@@ -116,6 +116,7 @@ class Generate(Asked):
 class Named(boundary.Declared):
     model: str = ""
     name: str = ""
+    stream: bool = True
 
 
 async def running(service: Service, request: Request) -> Response:
@@ -157,6 +158,18 @@ async def embeds(service: Service, request: Request) -> Response:
 
 async def absent(service: Service, request: Request) -> Response:
     raise wire.RefusalError(501, f"llama-jax serve holds one model and answers with it; {request.url.path} is not here")
+
+
+async def pull(service: Service, request: Request, asked: Named) -> Response:
+    """/api/pull: the model that is here has been pulled."""
+    if not service.is_named(asked.model or asked.name):
+        return await absent(service, request)
+    success = dict(status="success")
+
+    async def told() -> AsyncIterator[dict]:
+        yield success
+
+    return wire.lines(told(), lambda: None) if asked.stream else Document(success)
 
 
 async def converse(service: Service, request: Request, asked: Chat) -> Response:

@@ -118,9 +118,13 @@ class Service:
         """Raises RefusalError where another model is asked for; letters may be capital or not."""
         if not name:
             raise RefusalError(400, "model is required")
-        asked, ours = name.strip().lower(), self.about.name.strip().lower()
-        if asked.removesuffix(":latest") != ours.removesuffix(":latest"):
+        if not self.is_named(name):
             raise RefusalError(404, f"model '{name[:200]}' not found")
+
+    def is_named(self, name: str) -> bool:
+        """Whether a name is the model's, as it is here or as Ollama's registry would have it."""
+        asked = name.strip().lower().removeprefix("registry.ollama.ai/").removeprefix("library/")
+        return asked.removesuffix(":latest") == self.about.name.strip().lower().removesuffix(":latest")
 
     def conversation(self, messages: Sequence[dict[str, str]], **how: bool) -> list[int]:
         """Token ids of messages; special tokens that their texts spell are text. how: as for `chat.encode`. Raises

@@ -123,11 +123,11 @@ def checked(body: bytes) -> bytes:
 
 
 def given(value: Any) -> Any:
-    """A document without the fields that are null."""
+    """A document without the fields that are null. Lists within lists have no fields."""
     if isinstance(value, dict):
         return {name: given(each) for name, each in value.items() if each is not None}
     if isinstance(value, list):
-        return [given(each) if isinstance(each, dict | list) else each for each in value]
+        return [given(each) if isinstance(each, dict) else each for each in value]
     return value
 
 

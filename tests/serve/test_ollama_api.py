@@ -168,7 +168,8 @@ BAD = [  # paths, what is asked, status, words of the line
     (ANSWERS, dict(raw=True, system="b"), 400, "raw mode does not support"),
     (ANSWERS, dict(context=[49152]), 400, "outside the vocabulary"),
     (CHATS, dict(messages=[HI | dict(tool_calls=[{}])]), 400, "does not support tools"),
-    (("/api/pull",), {}, 501, ""),
+    (("/api/pull",), dict(model="gpt-5"), 501, ""),
+    (("/api/push",), {}, 501, ""),
     (("/api/embed", "/api/embeddings"), {}, 400, "does not support embeddings"),
 ]
 
@@ -204,6 +205,14 @@ def test_two_ways_to_say_the_same_get_the_same(client, one, other):
     ]
     assert [answer.status_code for answer in said] == [200, 200]
     assert said[0].json()["message"] == said[1].json()["message"]
+
+
+def test_the_model_has_been_pulled_and_has_the_names_of_ollamas_registry(client):
+    for name in (NAME, f"library/{NAME}", f"registry.ollama.ai/library/{NAME}:latest"):
+        assert lines(ask(client, "/api/pull", model=name))[-1] == dict(status="success")
+        assert ask(client, "/api/pull", model=name, stream=False).json() == dict(status="success")
+        assert ask(client, "/api/show", model=name).status_code == 200
+    assert ask(client, "/api/show", model=f"other/{NAME}").status_code == 404
 
 
 def test_a_name_and_a_role_may_be_in_capitals_and_a_whole_number_have_a_point(client):

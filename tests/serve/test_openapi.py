@@ -24,6 +24,7 @@ ASKED = {
 SAID = [dict(role="user", content="Hi")]
 FINE = {
     "/api/show": dict(model=NAME),
+    "/api/pull": dict(model=NAME, stream=False),
     "/api/chat": dict(model=NAME, messages=SAID, keep_alive="1m", options=dict(num_predict=1, stop=["x"])),
     "/api/generate": dict(model=NAME, prompt="a", think=False, keep_alive=-1, options=dict(num_predict=1, seed=2)),
     "/v1/chat/completions": dict(model=NAME, messages=SAID, max_tokens=1, stop="x"),
