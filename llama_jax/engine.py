@@ -127,7 +127,10 @@ def drafting(checkpoint: Checkpoint, placement: Placement) -> Checkpoint:
     """The model that a placement names for drafts, in the form that the placement computes on. Raises UserError."""
     plain = placement.weights == "loaded" and placement.kernels == "none" and checkpoint.dtype not in FORMS
     with about_the_draft(placement):
-        return load(placement.draft, placement, checkpoint.dtype if plain else None)
+        source = find(placement.draft)
+    check_size(checkpoint, placement.draft, source.config)  # before any weight is read
+    with about_the_draft(placement):
+        return load(source, placement, checkpoint.dtype if plain else None)
 
 
 @contextlib.contextmanager
@@ -139,14 +142,18 @@ def about_the_draft(placement: Placement) -> Iterator[None]:
         raise UserError(f"The draft model of {placement.name!r}: {error}") from None
 
 
+def check_size(checkpoint: Checkpoint, name: str, draft: ModelConfig) -> None:
+    """Raises UserError for a draft model of more or fewer tokens than the model's."""
+    if draft.vocab_size != checkpoint.config.vocab_size:
+        raise UserError(
+            f"The draft model {name} has a vocabulary of {draft.vocab_size} tokens, {checkpoint.name} of"
+            f" {checkpoint.config.vocab_size}; name one of the same family."
+        )
+
+
 def check_vocabulary(checkpoint: Checkpoint, draft: Checkpoint) -> None:
     """Raises UserError for a draft model of other tokens than the model's; one without a tokenizer has as many."""
-    size, own = draft.config.vocab_size, checkpoint.config.vocab_size
-    if size != own:
-        raise UserError(
-            f"The draft model {draft.name} has a vocabulary of {size} tokens, {checkpoint.name} of {own}; name one of"
-            " the same family."
-        )
+    check_size(checkpoint, draft.name, draft.config)
     words = [each.tokenizer.backend.get_vocab() for each in (checkpoint, draft) if each.tokenizer]
     if len(words) == 2 and words[0] != words[1]:
         raise UserError(

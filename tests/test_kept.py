@@ -34,6 +34,7 @@ NAMES = [
     "step+gemv",
     "loop+fused",
     "step+traced",
+    f"loop+fused+draft2:{TINY}",
 ]
 
 

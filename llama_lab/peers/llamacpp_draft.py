@@ -29,9 +29,14 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
     """As llama.cpp; and the model that drafts must be here too."""
     if gap := llamacpp.missing(name, model):
         return gap
-    if (draft := DRAFTS.get(checkpoint.canonical(model))) is None:
+    if (draft := drafter(model)) is None:
         return f"No model is named that drafts for {model}.", f"Compare on one of {', '.join(DRAFTS)}."
     return llamacpp.no_file(draft)
+
+
+def drafter(model: str) -> str | None:
+    """The model that drafts for one that is named, or whose file is called so; None where none is known."""
+    return DRAFTS.get(Path(checkpoint.canonical(model)).name.removesuffix(".gguf"))
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
@@ -39,7 +44,7 @@ def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
     file."""
     if gap := missing(name, loaded.name):
         raise peers.UnavailableError(*gap)
-    draft = checkpoint.gguf_file(DRAFTS[checkpoint.canonical(loaded.name)])
+    draft = checkpoint.gguf_file(drafter(loaded.name))
     return llamacpp.on_file(loaded, name, lambda path: Drafted(llamacpp.opened(path), smaller(draft)))
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import types
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -273,7 +274,7 @@ def test_a_text_that_repeats_itself_takes_fewer_calls(plain, monkeypatch):
 @pytest.mark.parametrize("sure", [0.0, 0.02, 0.75])
 def test_a_draft_models_tokens_are_llama_cpps_own(plain, monkeypatch, sure):
     """Of a model that drafts for itself all are right; how sure it must be changes calls alone."""
-    monkeypatch.setitem(llamacpp_draft.DRAFTS, checkpoint.canonical(plain.name), plain.source)
+    monkeypatch.setitem(llamacpp_draft.DRAFTS, Path(plain.name).stem, plain.source)
     monkeypatch.setattr(llamacpp_draft, "SURE", sure)
     ids = ids_of(plain, 12)
     whole = answer(plain, "llamacpp", Workload((ids,), new_tokens=40, length=64))
@@ -287,7 +288,7 @@ def test_a_draft_models_tokens_are_llama_cpps_own(plain, monkeypatch, sure):
 
 @here
 def test_a_draft_model_that_is_unknown_or_of_other_tokens_is_a_gap(plain, packaged, monkeypatch):
-    name = checkpoint.canonical(plain.name)
+    name = Path(plain.name).stem
     (gap,) = peers.missing(["llamacpp+draft"], plain.name)
     assert "No model is named that drafts" in gap["reason"]
     monkeypatch.setitem(llamacpp_draft.DRAFTS, name, "random:gpt2")
