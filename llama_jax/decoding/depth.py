@@ -23,7 +23,6 @@ from llama_jax.axes import Array, Bool, Float, Int
 
 WEIGHT, WEIGHT_OF_RUN = 2.0, 1.0  # trials that a prior counts for; a run shows soon how long it is
 DECAY, DECAY_OF_RUN = 0.85, 0.95  # what a trial leaves of those before it
-FADED = 0.97  # what a pass leaves of them that tries nothing and sees nothing
 FORGETTING = 0.97  # what a plain step does that cannot say whether drafts had been right: they are tried again some day
 
 
@@ -74,13 +73,6 @@ def chosen(
     tokens = jnp.cumsum(jnp.where(at + 1 < ends.most, right, 0.0))
     each = 1.0 + jnp.concatenate([jnp.zeros(1, jnp.float32), tokens])[np.array(depths)]
     return jnp.argmax(jnp.where(np.array(depths) <= room, each / ends.costs, -1.0))
-
-
-def faded(learned: Learned, tried) -> Learned:
-    """After a pass that tried so many drafts, of a proposer that plain steps cannot judge: where it was none, what was
-    learned fades, so that drafts are tried again in time."""
-    left = jnp.where(tried > 0, 1.0, FADED)
-    return replace(learned, trials=learned.trials * left, right=learned.right * left)
 
 
 def learn(learned: Learned, kind: Int[Array, " B"], right: Int[Array, " B"], tried, index) -> Learned:

@@ -186,8 +186,7 @@ def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, ends: Ends)
         state = once(index == i, partial(verify, count=count) if count else step, state)
     block, new, right, carry = state
     tried = jnp.maximum(jnp.array(drafts.depths)[index], 0 if found.drafts is None else 1)
-    learned = depth.learn(carry.learned, found.kind, right, tried, index)
-    return block, new, replace(carry, learned=depth.faded(learned, tried) if found.drafts is None else learned)
+    return block, new, replace(carry, learned=depth.learn(carry.learned, found.kind, right, tried, index))
 
 
 def once(wanted, function: Callable, state):

@@ -17,6 +17,14 @@ from llama_lab.bench.workload import Subject
 READS_FILE = ("llama.cpp", "ik_llama.cpp", "openvino", "ollama")  # backends
 
 
+def named(name: str, kinds: Sequence[str]) -> tuple[str, str]:
+    """The two parts of MODEL/KIND. Raises UserError for another kind."""
+    model, _, kind = name.rpartition("/")
+    if kind not in kinds:
+        raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(kinds)}.")
+    return model, kind
+
+
 def gaps(names: Sequence[str], model: str) -> list[dict]:
     """Those that cannot run this model here: {name, reason, remedy} each."""
     from llama_jax import kernels

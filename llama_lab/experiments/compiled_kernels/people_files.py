@@ -98,7 +98,7 @@ READ = frames.Columns({"file": "file"} | file_types.DISTANCES, index="file", dig
 
 def parts(name: str) -> tuple[str, str, str]:
     """(model, type or "" for the file as it is, instructions) of a name. Raises UserError for other instructions."""
-    model, wanted = sizes.named(name, tuple(isa.NEEDS))
+    model, wanted = available.named(name, tuple(isa.NEEDS))
     before, _, kind = model.rpartition("/")
     return (before, kind, wanted) if before and kind in requantised.TYPES else (model, "", wanted)
 

@@ -63,7 +63,7 @@ class Sizes(Experiment):
 
     def check_file(self, name: str) -> None:
         """Raises UserError for a file that cannot be had, or that is too small for what is asked."""
-        model, _ = named(name, ROUNDED)
+        model, _ = available.named(name, ROUNDED)
         self.check_lengths(model)
 
     def check_lengths(self, model: str) -> None:
@@ -120,14 +120,6 @@ class Sizes(Experiment):
                 where = dict(order=order, phase="warm", block=block)
                 made, tokens = lab.trial(engine, work, block % len(work.prompts), **where)
                 lab.keep(judged(made, tokens, work, judges[work]), model=name, bandwidth_gbps=bandwidth)
-
-
-def named(name: str, kinds: Sequence[str]) -> tuple[str, str]:
-    """The two parts of MODEL/KIND. Raises UserError for another kind."""
-    model, _, kind = name.rpartition("/")
-    if kind not in kinds:
-        raise UserError(f"{name!r}: write MODEL/TYPE, the type one of {', '.join(kinds)}.")
-    return model, kind
 
 
 def file_of(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
