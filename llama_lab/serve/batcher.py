@@ -114,6 +114,7 @@ class Batcher(threading.Thread):
         super().__init__(name="batcher", daemon=True)
         self.stepper, self.queue, self.metrics = stepper, queue, metrics
         self.slots = [Slot(number) for number in range(slots)]
+        self.most = slots + queue  # jobs at a time
         self.jobs: deque[Job] = deque()
         self.changed = threading.Condition()
         self.closed = False

@@ -171,10 +171,11 @@ class Completion(Asked):
         """Token ids of each prompt. Raises RefusalError, UserError."""
         self.check(service)
         is_one = isinstance(self.prompt, str) or all(isinstance(each, int) for each in self.prompt)
-        return [
-            service.tokenizer.encode(each, self.add_special_tokens) if isinstance(each, str) else each
-            for each in ([self.prompt] if is_one else self.prompt)
-        ]
+        prompts = [self.prompt] if is_one else self.prompt
+        if len(prompts) > service.batcher.most:
+            raise UserError(f"prompt has {len(prompts)} of them; this server takes {service.batcher.most} at a time.")
+        special = self.add_special_tokens
+        return [service.tokenizer.encode(each, special) if isinstance(each, str) else each for each in prompts]
 
     def part(self, text: str, streamed: bool) -> dict:
         return dict(text=text)

@@ -6,6 +6,7 @@ import asyncio
 import codecs
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
@@ -108,7 +109,10 @@ def read(body: bytes, kind: type[T]) -> T:
     document = boundary.parse(checked(body), "The body", "Send one JSON object.")
     if not isinstance(document, dict):
         raise UserError('The body is JSON, but no object; send one such as {"model": …}.')
-    return boundary.read(kind, given(document), "The request")
+    try:
+        return boundary.read(kind, given(document), "The request")
+    except UserError as error:
+        raise UserError(re.sub(r"a valid dictionary( or instance of \w+)?", "an object", str(error))) from None
 
 
 def checked(body: bytes) -> bytes:

@@ -170,6 +170,8 @@ BAD = [  # of what, what is asked, words of the line
     (CHAT, dict(messages=[dict(role="user")]), "messages.0 has no content"),
     (CHAT, dict(messages=IMAGE), "messages.0.content is [{'type': 'image_url'}]; it must be a text, or parts"),
     (CHAT, dict(messages=[]), "messages"),
+    (CHAT, dict(messages=["Hi"]), "messages.0 is 'Hi'; input should be an object."),
+    (CHAT, dict(stream_options=True), "stream_options is True; input should be an object."),
     (CHAT, dict(continue_final_message=True), "last message is of the user"),
     (CHAT, dict(messages=[BEGUN[1] | dict(prefix=True), *QUESTION]), "prefix"),
     (CHAT, dict(messages=BEGUN, continue_final_message=True, add_generation_prompt=True), "send one of them"),
@@ -183,6 +185,7 @@ BAD = [  # of what, what is asked, words of the line
     (TEXT, dict(prompt=[[]] * 100), "it must be a text, token ids, or a list of 64"),
     (TEXT, dict(prompt=[1, "a"]), "it must be a text, token ids, or a list of 64"),
     (TEXT, dict(prompt=["a", ""]), "prompt is empty"),
+    (TEXT, dict(prompt=["a"] * 6), "prompt has 6 of them; this server takes 5 at a time"),  # 2 slots, a queue of 3
     *((TEXT, dict(logprobs=most), "logprobs") for most in (-1, 6, True, "2")),
 ]
 
