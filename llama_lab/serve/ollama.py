@@ -162,8 +162,10 @@ async def absent(service: Service, request: Request) -> Response:
 
 async def pull(service: Service, request: Request, asked: Named) -> Response:
     """/api/pull: the model that is here has been pulled."""
-    if not service.is_named(asked.model or asked.name):
-        return await absent(service, request)
+    name = asked.model or asked.name
+    if not service.is_named(name):
+        line = f"llama-jax serve holds one model, {service.about.name}, and answers with it; '{name[:200]}' is not here"
+        raise wire.RefusalError(404 if name else 400, line)
     success = dict(status="success")
 
     async def told() -> AsyncIterator[dict]:

@@ -168,7 +168,7 @@ BAD = [  # paths, what is asked, status, words of the line
     (ANSWERS, dict(raw=True, system="b"), 400, "raw mode does not support"),
     (ANSWERS, dict(context=[49152]), 400, "outside the vocabulary"),
     (CHATS, dict(messages=[HI | dict(tool_calls=[{}])]), 400, "does not support tools"),
-    (("/api/pull",), dict(model="gpt-5"), 501, ""),
+    (("/api/pull",), dict(model="gpt-5"), 404, "holds one model"),
     (("/api/push",), {}, 501, ""),
     (("/api/embed", "/api/embeddings"), {}, 400, "does not support embeddings"),
 ]
