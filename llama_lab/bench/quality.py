@@ -145,12 +145,14 @@ class Texts(Experiment):
     def about(self, runner: Runner) -> dict:
         return dict(missing=runner.missing)
 
-    def reading(self, lab: Lab, names: Sequence[str]) -> None:
-        """Every window of every text under the reference and under each of these subjects."""
+    def reading(self, lab: Lab, names: Sequence[str], reference: str = "") -> None:
+        """Every window of every text under the reference and under each of these subjects. reference: the model whose
+        float32 it is, by default the subjects' own."""
         from llama_lab import peers
 
         loaded = lab.load()
-        truth, readers, order = reader(loaded, REFERENCE), {}, itertools.count()
+        exact = checkpoint.load(reference) if reference else loaded
+        truth, readers, order = reader(exact, REFERENCE), {}, itertools.count()
         for name in names:
             try:
                 readers[name] = reader(loaded, name)
@@ -162,11 +164,13 @@ class Texts(Experiment):
             read = ids[: self.quality_tokens]  # a text may be shorter
             for first in range(0, len(read), self.window):
                 piece = read[first : first + self.window]
-                reference, following = truth(piece), ids[first + 1 : first + 1 + len(piece)]
+                right, following = truth(piece), ids[first + 1 : first + 1 + len(piece)]
                 for name, logits_of in readers.items():
                     lab.announce()
                     logits = logits_of(piece)
-                    measured = compare(name, reference, logits) | self.kind.more(text, logits, following)
+                    measured = compare(name, right, logits, rounded=bool(reference)) | self.kind.more(
+                        text, logits, following
+                    )
                     where = dict(order=next(order), subject=name, backend=available.backend_of(name), first=first)
                     lab.keep(self.kind(**lab.identity, **common, **measured, **where))
 
@@ -216,8 +220,9 @@ def bound(name: str) -> float:
     return COARSE_MODEL if coarse else SAME_MODEL
 
 
-def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
-    """The fields of a window that say how far it is from the reference, and whether that can be the same model."""
+def compare(name: str, reference: np.ndarray, other: np.ndarray, rounded: bool = False) -> dict:
+    """The fields of a window that say how far it is from the reference, and whether that can be the same model.
+    rounded: its weights are the reference's in fewer bits."""
     if other.ndim == 1:
         kl, known, agree = np.array([]), other >= 0, reference.argmax(-1) == other
         share = agree[known].mean() if known.any() else 1.0
@@ -225,7 +230,7 @@ def compare(name: str, reference: np.ndarray, other: np.ndarray) -> dict:
         agree = np.where(known, agree, -1)
     else:
         kl, agree = against(reference, other).values()
-        most = bound(name)
+        most = COARSE_MODEL if rounded else bound(name)
         far = f"another model: mean KL {kl.mean():.2g} nats, at most {most:g} expected"
         strange = far if kl.mean() > most else ""
     return dict(kl_pnat=pnat(kl), agree=agree.astype(int).tolist(), valid=not strange, reason=strange)

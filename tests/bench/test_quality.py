@@ -106,6 +106,7 @@ def test_shuffled_logits_are_another_model():
         assert quality.compare(name, a, a)["valid"]
     assert quality.compare("llamacpp", a, noisy)["valid"]
     assert not quality.compare("torch", a, noisy)["valid"]  # rounding does not go so far
+    assert quality.compare("torch", a, noisy, rounded=True)["valid"]  # but that of weights does
 
 
 def test_what_rounds_coarsely_may_be_further_away_and_no_other_may():

@@ -84,14 +84,14 @@ class Reading(Experiment):
         how = dict(quality_tokens=self.type_quality_tokens, window=self.type_window, arithmetics=(MINE, THEIRS))
         return Quality(model=model, seed=self.seed, **how)
 
-    def read(self, runner: Runner, model: str, name: str, path: Path) -> None:
-        """The text on one file. Rows say the model, not where the file lies, which is this machine's."""
+    def read(self, runner: Runner, model: str, name: str, path: Path, reference: str = "") -> None:
+        """The text on one file, as `quality.Texts.reading`."""
         readers = {quality.PLACEMENTS[MINE]: MINE, THEIRS: THEIRS}
         gaps = available.gaps(tuple(readers), model)
         runner.journal.note_missing(list(readers), gaps)
         names = [name for who, name in readers.items() if who not in {gap["name"] for gap in gaps}]
         rows = -(-self.type_quality_tokens // self.type_window) * len(names)
-        asked, what, at = dict(names=names), f"reading under {name}", str(path)
+        asked, what, at = dict(names=names, reference=reference), f"reading under {name}", str(path)
         runner.child(Point(f"{name} quality", 0, self.reading(at).reading, rows, asked, what, model=at))
 
 
@@ -111,6 +111,7 @@ class Distances(Reading):
         runner.journal.note_missing([QUANTISER], gaps)
         for kind in () if gaps else self.type_names:
             self.read(runner, self.typed_model, kind, file_in(self.typed_model, kind, runner.progress))
+        # where a file lies is this machine's
         made = [w.model_copy(update=dict(model=self.typed_model)) for w in runner.rows]
         return made, dict(missing=runner.missing)
 

@@ -20,6 +20,7 @@ from llama_lab.bench import available, frames, quality, summary
 from llama_lab.bench.experiment import Named, Runner, Seed
 from llama_lab.bench.process import Interpreter
 from llama_lab.bench.quality import Window
+from llama_lab.bench.record import Trial
 from llama_lab.experiments.compiled_kernels import file_types, sizes
 from llama_lab.peers import requantised
 
@@ -65,42 +66,76 @@ class PeopleFiles(sizes.Sizes):
 
 @dataclass(frozen=True, kw_only=True)
 class Distances(file_types.Reading):
-    """Each model's file as it is. Those that are not here are said to be missing."""
+    """Each file beside float32 on the weights of the model's own: `MODEL` as it is, `MODEL/TYPE` rounded once more.
+    Those that are not here are said to be missing."""
 
     people_read: tuple[str, ...]
 
     def check(self) -> None:
-        for model in self.people_read:
+        for name in self.people_read:
+            model, _ = typed(name)
             if available.no_file(model) is None:
                 self.reading(model).check()
 
     def measure(self, runner: Runner) -> tuple[list[Window], dict]:
-        gaps = [gap for model in self.people_read if (gap := available.no_file(model))]
+        gaps = [gap | dict(name=name) for name in self.people_read if (gap := available.no_file(typed(name)[0]))]
         runner.journal.note_missing(self.people_read, gaps)
-        for model in self.people_read:
-            if model not in {gap["name"] for gap in gaps}:
-                self.read(runner, model, model, checkpoint.gguf_file(model))
+        for name in self.people_read:
+            if name not in {gap["name"] for gap in gaps}:
+                model, kind = typed(name)
+                path = sizes.file_of(model, kind, runner.progress) if kind else checkpoint.gguf_file(model)
+                self.read(runner, model, name, path, reference=model if kind else "")
+        # where a file lies is this machine's
         made = [w.model_copy(update=dict(model=w.run.split()[0])) for w in runner.rows]
         return made, dict(missing=runner.missing)
-
-
-def read_as(windows: Sequence[Window], seed: int = 0) -> list[dict]:
-    """One entry a model: {file, mine, theirs, within} as `file_types.table` has them."""
-    by_file = summary.grouped(windows, lambda w: w.run.split()[0])
-    return [
-        dict(file=file) | file_types.distances({e["subject"]: e for e in quality.table(rows, seed)})
-        for file, rows in by_file.items()
-    ]
-
-
-READ = frames.Columns({"file": "file"} | file_types.DISTANCES, index="file", digits=6)
 
 
 def parts(name: str) -> tuple[str, str, str]:
     """(model, type or "" for the file as it is, instructions) of a name. Raises UserError for other instructions."""
     model, wanted = available.named(name, tuple(isa.NEEDS))
-    before, _, kind = model.rpartition("/")
-    return (before, kind, wanted) if before and kind in requantised.TYPES else (model, "", wanted)
+    return (*typed(model), wanted)
+
+
+def typed(name: str) -> tuple[str, str]:
+    """(model, type or "" for the file as it is) of MODEL or MODEL/TYPE."""
+    model, _, kind = name.rpartition("/")
+    return (model, kind) if model and kind in requantised.TYPES else (name, "")
+
+
+# What the rows say ----------------------------------------------------------------------------------------------------
+
+
+def bits(trials: Sequence[Trial], windows: Sequence[Window], seed: int = 0) -> list[dict]:
+    """One entry a file that was timed or read: {file, rate, ratio, best: of our fastest placement after the shortest
+    text, with the most instructions it was timed with, as `sizes.table`; mine, theirs, within: as `file_types.table`}.
+    None for what was not measured."""
+    timed: dict[str, dict] = {}
+    for e in sorted(sizes.ours(sizes.table(trials, seed)), key=lambda e: (-e["tokens"], e["rate"].median)):
+        if e["what"] == sizes.DECODE:
+            timed[e["file"].rpartition("/")[0]] = e
+    read = summary.grouped(windows, lambda w: w.run.split()[0])
+    return [
+        {field: (file in timed and timed[file][field]) or None for field in ("name", "rate", "best", "ratio", "bytes")}
+        | dict(file=file)
+        | file_types.distances({e["subject"]: e for e in quality.table(read.get(file, []), seed)})
+        for file in dict.fromkeys([*timed, *read])
+    ]
+
+
+BITS = frames.Columns(
+    {
+        "file": "file",
+        "MB a token": frames.scaled("bytes", 1e6),
+        **file_types.DISTANCES,
+        "subject": "name",
+        "tokens/s": "rate.median",
+        "best peer": "best",
+        **frames.interval("over it", "ratio", "value", ends="ratio "),
+        "n": "rate.n",
+    },
+    index="file",
+    digits=file_types.COLUMNS.digits | {"MB a token": 1, "tokens/s": 1},
+)
 
 
 def words(entries: Sequence[dict]) -> str:

@@ -226,13 +226,17 @@ def test_every_type_that_is_read_has_a_line_with_what_was_measured_of_it():
     assert list(shown.loc["q4_k", ["own kernel", "within its rounding", "over it"]]) == ["yes", "yes", 1.5]
 
 
-def test_files_that_were_read_have_our_distance_beside_llama_cpps():
-    read = [window(f"{file} as", who, nats) for file, nats in (("a", 0.004), ("b", 0.03))
-            for who, nats in ((file_types.MINE, nats), (file_types.THEIRS, 0.01))]  # fmt: skip
-    entries = {e["file"]: e for e in people_files.read_as(read)}
-    assert {file: e["within"] for file, e in entries.items()} == {"a": True, "b": False}
-    assert show(entries.values(), people_files.READ).loc["b", "KL"] > 0.02
-    assert people_files.read_as([]) == []
+def test_a_file_has_its_rate_and_its_distance_beside_llama_cpps():
+    read = [window(file, who, nats) for file, mine in (("a", 0.004), ("b/q4_0", 0.03))
+            for who, nats in ((file_types.MINE, mine), (file_types.THEIRS, 0.01))]  # fmt: skip
+    timed = on_file({"loop+fused": 300, "loop+gemv": 330, "llamacpp": 200}, "a/avx2")
+    timed += on_file({"loop+fused": 500, "llamacpp": 200}, "a/avx512vnni")
+    entries = {e["file"]: e for e in people_files.bits(timed, read)}
+    assert {file: e["within"] for file, e in entries.items()} == {"a": True, "b/q4_0": False}
+    assert (entries["a"]["name"], entries["b/q4_0"]["name"]) == ("loop+fused", None)
+    assert entries["a"]["ratio"].value == pytest.approx(2.5, rel=0.01)
+    assert show(entries.values(), people_files.BITS).loc["b/q4_0", "KL"] > 0.02
+    assert people_files.bits([], []) == []
 
 
 def test_our_fastest_on_each_file_is_said():
