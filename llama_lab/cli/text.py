@@ -226,11 +226,12 @@ class Serve:
         from llama_jax.generate import load
         from llama_jax.placement import parse
         from llama_lab.serve import process, stepper
-        from llama_lab.serve.service import Service
+        from llama_lab.serve.service import Service, check_slots
 
         key = self.api_key if self.api_key is not None else os.environ.get("LLAMA_JAX_API_KEY") or None
         placed = stepper.check(parse(self.placement))
         process.check_key(self.host, key)
+        check_slots(self.slots)
         bound = process.bind(self.host, self.port)
         loaded = load(self.model, placed, self.dtype)
         tell_requantised(loaded.origin, [placed], self.dtype)

@@ -6,6 +6,8 @@ batcher   the thread that gives each slot its turn: requests join and leave betw
 answers   from a request to pieces of text, and back out when its client leaves
 service   one model, ready to answer, and what it counts
 logprobs  log probabilities in either API's shape
+tokens    texts to tokens, and which texts cannot fit
+fields    what requests may say: what both APIs read, what would change an answer and is refused, what changes none
 wire      bodies, errors and streams, in either API's shape
 ollama    Ollama's API: https://github.com/ollama/ollama/blob/main/docs/api.md
 openai    OpenAI's: https://platform.openai.com/docs/api-reference

@@ -66,6 +66,12 @@ class About:
         self.info |= {f"{self.family}.{name}": size for name, size in sizes.items()}
 
 
+def check_slots(slots: int) -> None:
+    """Raises UserError."""
+    if not 1 <= slots <= MOST_SLOTS:
+        raise UserError(f"--slots is {slots}; it must be 1 to {MOST_SLOTS}.")
+
+
 class Service:
     """A checkpoint under a placement, in slots. `start` compiles; until then nothing is answered. sizes: of pieces of
     prompt, as `stepper.Stepper` has them."""
@@ -79,8 +85,7 @@ class Service:
         queue: int = QUEUE,
         sizes: tuple[int, ...] = stepper.SIZES,
     ):
-        if not 1 <= slots <= MOST_SLOTS:
-            raise UserError(f"--slots is {slots}; it must be 1 to {MOST_SLOTS}.")
+        check_slots(slots)
         engine = build(loaded, stepper.check(parse(placement)))
         self.context = context or min(2048, loaded.config.max_position_embeddings)
         self.stepper = rows.build(engine, self.context, slots, sizes)
