@@ -16,7 +16,8 @@ from llama_jax import checkpoint, generate, prompts
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.kernels import isa
 from llama_jax.placement import parse
-from llama_lab.bench import available, frames, passages, protocol, roofline, summary
+from llama_lab import peers
+from llama_lab.bench import available, frames, gate, passages, protocol, roofline, summary
 from llama_lab.bench.experiment import Experiment, Named, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import Interpreter
@@ -46,13 +47,15 @@ SHAPE = ("file", "text")  # what subjects are compared within
 
 @dataclass(frozen=True, kw_only=True)
 class Texts(Experiment):
-    """Placements on each text of each file, in turn, `text_blocks` times in each of `text_processes` processes; `run`
-    of a row is the file's name. The first placement has no drafts. Models and instructions that are not here, and
-    placements whose draft model is not, are said to be missing."""
+    """Placements and peers on each text of each file, in turn, `text_blocks` times in each of `text_processes`
+    processes; `run` of a row is the file's name. The first placement has no drafts. Models and instructions that are
+    not here, and subjects whose draft model is not or does not fit, are said to be missing. A peer has the instructions
+    that it was built for."""
 
     optional = True
 
     placements: Annotated[tuple[str, ...], Named("text_placements")]
+    peers: Annotated[tuple[str, ...], Named("text_peers")]
     files: Annotated[tuple[str, ...], Named("text_files")]
     tokens: Annotated[int, Named("text_tokens")]
     blocks: Annotated[int, Named("text_blocks")]
@@ -63,6 +66,7 @@ class Texts(Experiment):
         check_counts(blocks=self.blocks, processes=self.processes, placements=len(self.placements))
         for name in self.placements:
             parse(name)
+        peers.check(self.peers)
         for name in self.files:
             model, _ = available.named(name, tuple(isa.NEEDS))
             if gap(name) is None:
@@ -74,24 +78,26 @@ class Texts(Experiment):
         for name in (name for name in self.files if name not in absent):
             model, wanted = available.named(name, tuple(isa.NEEDS))
             path, interpreter = checkpoint.gguf_file(model), Interpreter(settings={isa.VARIABLE: wanted})
-            without = available.gaps(self.placements, str(path))
+            names = (*self.placements, *self.peers)
+            without = available.gaps(names, str(path))
             for why in without:
                 runner.journal.note(missing={k: text.replace(str(path), name) for k, text in why.items()})
-            here = [placement for placement in self.placements if placement not in {why["name"] for why in without}]
+            here = [each for each in names if each not in {why["name"] for why in without}]
             for process in range(self.processes):
                 last = self.blocks * (process + 1) - 1
                 runner.progress(f"texts of {name}", process, self.processes)
-                asked = dict(name=name, placements=here, process=process)
+                asked = dict(name=name, names=here, process=process)
                 how = dict(model=str(path), interpreter=interpreter)
                 runner.child(Point(name, last, self.answering, len(here) * len(ASKED), asked, **how))
         passes = [row for note in runner.journal.notes for row in note.get("passes", ())]
         return runner.rows, dict(missing=runner.missing, passes=passes)
 
-    def answering(self, lab: Lab, name: str, placements: Sequence[str], process: int) -> None:
-        """All placements on one file. The process that is the first says what the passes did."""
+    def answering(self, lab: Lab, name: str, names: Sequence[str], process: int) -> None:
+        """All subjects on one file. The process that is the first says what the passes did. A peer's arithmetic is its
+        own, and so are its tokens."""
         loaded = checkpoint.load(lab.model, checkpoint.own_blocks(checkpoint.find(lab.model)))
         work = workload(loaded, self.tokens, self.seed)
-        subjects = available.built(lab, loaded, placements)
+        subjects = available.built(lab, loaded, names)
         for subject in subjects:
             protocol.warm_up(subject, work, lab.announce, enough=1)
         reference, probe = protocol.Reference(loaded, work), roofline.Probe()
@@ -103,9 +109,10 @@ class Texts(Experiment):
                 lab.announce(what=f"{name}: {ASKED[prompt][0]}, {subject.name}")
                 where = dict(order=place, phase="warm", block=block)
                 made, tokens = lab.trial(subject, work, prompt, **where)
-                lab.keep(reference.judge(made, tokens), model=name, bandwidth_gbps=bandwidth)
+                judged = made if gate.approximate(made.quantisation) else reference.judge(made, tokens)
+                lab.keep(judged, model=name, bandwidth_gbps=bandwidth)
         if not process:
-            drafted = [placement for placement in placements if parse(placement).drafts]
+            drafted = [each for each in names if each in self.placements and parse(each).drafts]
             passes = [row for placement in drafted for row in measure.passes(loaded, placement, work)]
             lab.notes["passes"] = [row | dict(file=name) for row in passes]
 
@@ -131,9 +138,10 @@ def rate_of(trial: Trial) -> float:
 
 def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
     """One entry a file, kind of text and subject: {file, text, name, rate: Summary of `rate_of`, ratio: over the first
-    placement, None of itself, equal: whether both made the same tokens of each question, costs: of a pass of each
-    depth, passes: as `taken`, n, void}."""
-    rows, first = whole(trials), next(iter(meta.get("parameters", {}).get("placements", ())), "")
+    placement, None of itself, equal: whether both made the same tokens of each question, None of a peer too, passes: as
+    `taken`, n, void}."""
+    rows, asked = whole(trials), meta.get("parameters", {})
+    first = next(iter(asked.get("placements", ())), "")
     by = dict(file="run", text=lambda t: ASKED[t.prompt][0], name="subject")
     entries = summary.tally(rows, by, dict(rate=rate_of), seed=seed).to_dict("records")
     plain = {tuple(e[part] for part in SHAPE): e for e in entries if e["name"] == first}
@@ -141,7 +149,7 @@ def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
         without = plain.get(tuple(e[part] for part in SHAPE))
         alone = without is None or without is e
         e["ratio"] = None if alone else summary.over(answers(e), answers(without), seed)
-        e["equal"] = None if alone else texts_of(e) == texts_of(without)
+        e["equal"] = None if alone or e["name"] in asked.get("peers", ()) else texts_of(e) == texts_of(without)
         e["passes"] = taken(meta.get("passes", ()), e)
     return entries
 

@@ -11,7 +11,8 @@ from tests.bench.test_record import trial
 
 NAMES = ["loop+fused", "loop+fused+lookup"]
 ABOUT = dict(
-    placements=NAMES, files=[f"{checkpoint.DEFAULT}/portable"], tokens=8, blocks=1, processes=1, seed=0
+    placements=NAMES, peers=["llamacpp+draft"], files=[f"{checkpoint.DEFAULT}/portable"], tokens=8, blocks=1,
+    processes=1, seed=0,
 )  # fmt: skip
 KINDS = [kind for kind, _ in by_text.ASKED]
 GAINS = dict(open=1.0, code=1.2, copy=2.0, list=0.98, repeating=2.5)
@@ -64,6 +65,8 @@ def test_what_cannot_be_measured_is_refused_or_said_to_be_missing():
         by_text.Texts(**ABOUT | dict(files=["x/avx3"])).check()
     with pytest.raises(UserError, match="No such placement"):
         by_text.Texts(**ABOUT | dict(placements=["loup"])).check()
+    with pytest.raises(UserError, match="No such peer"):
+        by_text.Texts(**ABOUT | dict(peers=["llama"])).check()
     by_text.Texts(**ABOUT | dict(files=["not-fetched/avx2"])).check()
 
 
@@ -75,7 +78,11 @@ def test_it_is_measured(tmp_path, monkeypatch):
     asked = dict(placements=[*NAMES, "loop+fused+draft:not-fetched"], files=[name, "not-fetched/avx2"])
     trials, meta = by_text.Texts(**ABOUT | asked).record()
     assert all(t.valid for t in trials), [t.reason for t in trials]
-    assert [gap["name"] for gap in meta["missing"]] == ["not-fetched/avx2", "loop+fused+draft:not-fetched"]
+    assert [gap["name"] for gap in meta["missing"]] == [
+        "not-fetched/avx2",
+        "llamacpp+draft",
+        "loop+fused+draft:not-fetched",
+    ]
     entries = by_text.table(trials, meta | dict(parameters=ABOUT))
     assert {(e["text"], e["name"]) for e in entries} == {(kind, name) for kind in GAINS for name in NAMES}
     assert all(e["equal"] and e["passes"] for e in entries if e["ratio"])
