@@ -89,7 +89,7 @@ REFUSED: dict[str, tuple] = {  # would change the answer: name → values that a
     **named("reasoning images audio image_data multimodal_data input_prefix input_suffix input_extra n_indent"),
     **named("lora lora_path control_vectors kv_transfer_params vllm_xargs repetition_detection"),
     **named("dynatemp_range xtc_probability dry_multiplier mirostat min_keep n_probs post_sampling_probs"),
-    **named("t_max_predict_ms thinking_forced_open _debug_render_only"),
+    **named("t_max_predict_ms thinking_forced_open enable_thinking _debug_render_only"),
     **dict.fromkeys(("prompt_logprobs", "json_schema", "samplers", "max_new_tokens"), ()),
     **dict.fromkeys(("n", "n_cmpl", "best_of", "typical_p", "tfs_z"), (1,)),
     **dict.fromkeys(("n_predict", "num_predict"), (-1,)),
@@ -98,6 +98,7 @@ REFUSED: dict[str, tuple] = {  # would change the answer: name → values that a
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
+    "thinking": ({"type": "disabled"},),
     "verbosity": ("medium",),
     "skip_special_tokens": (True,),
 }
@@ -105,7 +106,9 @@ HARMLESS = frozenset(
     {
         # whose request it is, where it is kept, what it costs
         **named("user metadata store service_tier safety_identifier moderation prompt_cache_key request_id rid"),
-        **named("prompt_cache_retention prompt_cache_options priority cache_salt keep_alive"),
+        **named("prompt_cache_retention prompt_cache_options priority cache_salt keep_alive session_id chat_id trace"),
+        # which model answers, and where, of which there is one
+        **named("provider models route transforms"),
         # how the same tokens are computed
         **named("prediction cache_prompt id_slot n_cache_reuse n_keep n_discard num_keep num_ctx num_batch num_gpu"),
         **named("main_gpu numa num_thread low_vram f16_kv use_mmap use_mlock vocab_only logits_all embedding_only"),
@@ -119,7 +122,7 @@ HARMLESS = frozenset(
         **named("mirostat_eta penalize_newline"),
         # asks for more beside the answer, which is not sent
         **named("return_token_ids return_tokens return_progress timings_per_token response_fields verbose"),
-        **named("sse_ping_interval"),
+        **named("sse_ping_interval usage"),
     }
 )
 

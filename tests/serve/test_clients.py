@@ -75,6 +75,17 @@ def test_a_client_that_leaves_within_its_body_is_no_mistake_of_the_server(servic
     assert free(service)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_frees_the_slots_of_all_its_prompts(service, stream):
+    before = count(service, "requests_total", reason="cancelled")
+    body = dict(model=NAME, prompt=["a", "b", "c", "d"], temperature=0, ignore_eos=True, stream=stream)
+    with pytest.MonkeyPatch.context() as patched:  # they are not done before it has left
+        patched.setattr(service.batcher, "hear", slowly(service.batcher.hear))
+        asyncio.run(Leaving(application(service), "/v1/completions", body, 3 if stream else 0).run())
+    wait_until(lambda: free(service))
+    wait_until(lambda: count(service, "requests_total", reason="cancelled") - before == 4)
+
+
 def test_who_leaves_the_queue_is_counted_and_waits_no_more(service):
     """Before any slot is free, and without anybody else asking."""
     app, body = application(service), ENDLESS | dict(options=dict(temperature=0, num_predict=-1))

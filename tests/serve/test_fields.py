@@ -1,5 +1,5 @@
 """Every field that clients send is read, refused by name where it would change the answer, or known to change none. The
-lists are OpenAI's and Ollama's own clients', and those that vLLM, SGLang and llama.cpp document."""
+lists are OpenAI's and Ollama's own clients', and those that vLLM, SGLang, llama.cpp and OpenRouter document."""
 
 import asyncio
 import json
@@ -32,6 +32,7 @@ VLLM = named(  # https://docs.vllm.ai/en/latest/serving/openai_compatible_server
 VLLM_CHAT = named(
     "include_reasoning add_generation_prompt continue_final_message documents chat_template chat_template_kwargs"
 )
+OPENROUTER = named("provider models route transforms usage session_id trace include_reasoning reasoning")
 SGLANG = named(  # https://docs.sglang.ai/basic_usage/sampling_params.html
     "regex ebnf json_schema stop_regex no_stop_trim min_new_tokens max_new_tokens lora_path custom_logit_processor"
     " separate_reasoning stream_reasoning return_hidden_states rid"
@@ -48,7 +49,7 @@ OLLAMA = set(ollamas.GenerateRequest.model_fields) | set(ollamas.ChatRequest.mod
 OLLAMA |= {"truncate", "shift", "_debug_render_only"}  # of its API alone
 OPTIONS = set(ollamas.Options.model_fields)
 ASKED = [
-    (openai.Chat, OPENAI_CHAT | VLLM | VLLM_CHAT | SGLANG | LLAMACPP),
+    (openai.Chat, OPENAI_CHAT | OPENROUTER | VLLM | VLLM_CHAT | SGLANG | LLAMACPP),
     (openai.Completion, OPENAI_COMPLETION | VLLM | SGLANG | LLAMACPP),
     (ollama.Chat, OLLAMA - {"prompt", "system", "raw", "context"}),
     (ollama.Generate, OLLAMA - {"messages"}),
