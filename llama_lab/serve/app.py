@@ -7,6 +7,7 @@ refused beyond it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,12 @@ async def metrics(service: Service, request: Request) -> Response:
 
 
 async def described(service: Service, request: Request) -> Response:
-    return JSONResponse(document(ROUTES, ollama.VERSION))
+    return JSONResponse(own_description())
+
+
+@functools.cache  # it takes longer to make than a step does
+def own_description() -> dict:
+    return document(ROUTES, ollama.VERSION)
 
 
 LINES, EVENTS = ("application/x-ndjson", "application/json"), ("application/json", "text/event-stream")
