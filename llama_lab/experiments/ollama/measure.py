@@ -136,3 +136,44 @@ class Contest(Experiment):
             bandwidth = probe.bandwidth()
             for k, reference in enumerate(references):
                 turns.ask(lab, subjects, reference, bandwidth, chat, k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files(Experiment):
+    """The same questions to models that people have, each in its own file as it is; `run` of a row is the model. One
+    that is not here is said to be missing, and so is who cannot run it."""
+
+    optional = True
+
+    file_models: tuple[str, ...]
+    file_placements: tuple[str, ...]
+    file_peers: tuple[str, ...]
+    file_prompts: int
+    file_tokens: int
+    file_processes: int
+    seed: Seed
+
+    def check(self) -> None:
+        from llama_lab import peers
+
+        peers.check(self.file_peers)
+        for name in self.file_placements:
+            parse(name)
+        check_counts(prompts=self.file_prompts, processes=self.file_processes)
+        if self.file_tokens < 2:
+            raise UserError("file_tokens must be 2 or more; a rate needs two tokens.")
+
+    def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
+        asked, trials = prompts.load(self.file_prompts), []
+        for model in self.file_models:
+            names = (*self.file_placements, *self.file_peers)
+            gaps = [gap] if (gap := available.no_file(model)) else available.gaps(names, model)
+            runner.journal.note_missing((model, *names), gaps)
+            here = [name for name in names if name not in {gap["name"] for gap in gaps}]
+            if gap or not {*here} & {*self.file_placements}:
+                continue
+            loaded = checkpoint.load(model, checkpoint.own_blocks(checkpoint.find(model)))
+            work = passages.science(loaded, asked, self.file_tokens, self.seed)
+            counts = dict(blocks=self.file_processes, processes=self.file_processes)
+            trials += suite.collect(Plan.of(model, here, work, run=model, **counts), runner.journal, runner.progress)
+        return trials, dict(missing=runner.missing)

@@ -9,7 +9,7 @@ import numpy as np
 from llama_lab.bench import frames, quality, standings, statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, fastest_beside
 from llama_lab.bench.record import Trial
-from llama_lab.bench.standings import JAX, LLAMACPP, OLLAMA, TORCH, best, fastest, of_run
+from llama_lab.bench.standings import JAX, LLAMACPP, MAIN, OLLAMA, TORCH, best, fastest, of_run
 from llama_lab.bench.wording import weights
 from llama_lab.experiments.ollama.measure import CHAT
 from llama_lab.experiments.ollama.turns import KEPT
@@ -122,11 +122,21 @@ def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
     return pd.DataFrame(lines, columns=["server", "turn", "kept, s", "read again, s", "n"]).round(3)
 
 
-def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+def on_files(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """`under_ours` of each model's own file, each entry with its `model`. trials: of `measure.Files`."""
+    lines = []
+    for model, rows in summary.grouped(trials, "run").items():
+        names = list(dict.fromkeys(t.subject for t in rows))
+        lines += under_ours(standings.ladder(rows, names, seed, model), rows, seed, model)
+    return [dict(model=e["first"].model) | e for e in lines]
+
+
+def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0, run: str = MAIN) -> list[dict]:
     """The entries, each with `over`: the decode rate of the fastest placement over its, and the `verdict` of that."""
     mine, lines = fastest(entries), []
     for e in entries:
-        over = standings.ratio(trials, mine["name"], e["name"], seed) if mine and e["decode"].n else statistics.NO_RATIO
+        known = mine and e["decode"].n
+        over = standings.ratio(trials, mine["name"], e["name"], seed, run) if known else statistics.NO_RATIO
         lines.append(e | dict(over=over, verdict=over.verdict if over.n and mine is not e else ""))
     return lines
 
@@ -148,3 +158,4 @@ COLUMNS = frames.Columns(
     index="subject",
     digits=3,
 )
+ON_FILES = frames.Columns({"model": "model"} | COLUMNS.shown, index=("model", "subject"), digits=3)

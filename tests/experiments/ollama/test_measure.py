@@ -13,7 +13,7 @@ from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
 from llama_lab.experiments.ollama import table, turns
-from llama_lab.experiments.ollama.measure import Contest
+from llama_lab.experiments.ollama.measure import Contest, Files
 from llama_lab.peers import ollama_native
 from tests.bench import labs
 from tests.experiments.conftest import TINY
@@ -88,3 +88,41 @@ def test_a_file_reader_needs_no_weights(packaged, tmp_path, monkeypatch):
     (found,) = footprints.table(runner.rows, runner.journal.notes, ["llamacpp"])
     assert found["peak"][0] - found["libraries"] < packaged.config.num_parameters * 4
     assert found["dtype"] == "q4_1"
+
+
+FILES = dict(
+    file_models=(checkpoint.DEFAULT,), file_placements=("step+fused",), file_peers=(), file_prompts=1, file_tokens=4,
+    file_processes=2, seed=0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (dict(file_placements=("lop",)), "No such placement"),
+        (dict(file_peers=("lamacpp",)), "lamacpp"),
+        (dict(file_processes=0), "processes is 0"),
+        (dict(file_tokens=1), "file_tokens must be 2 or more"),
+    ],
+)
+def test_mistakes_about_files_are_named(changes, words):
+    with pytest.raises(UserError, match=words):
+        Files(**FILES | changes).check()
+
+
+def test_a_model_that_is_not_here_is_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
+    rows, meta = Files(**FILES | dict(file_models=("qwen2.5-coder-1.5b",))).record()
+    assert rows == []
+    (gap,) = meta["missing"]
+    assert "fetch qwen2.5-coder-1.5b" in gap["remedy"]
+
+
+@pytest.mark.slow
+def test_each_models_own_file_is_measured():
+    rows, meta = Files(**FILES).record()
+    warm = [t for t in rows if t.phase == "warm"]
+    assert {(t.run, t.model, t.valid) for t in warm} == {(checkpoint.DEFAULT, checkpoint.DEFAULT, True)}
+    assert len({t.process for t in warm}) == 2
+    (entry,) = (e for e in table.on_files(rows) if e["name"] == "step+fused")
+    assert (entry["model"], entry["decode"].n, meta["missing"]) == (checkpoint.DEFAULT, 2, [])
