@@ -29,8 +29,12 @@ from llama_jax.plumbing.values import listed, number
 from llama_jax.sampling import Sampler
 
 FOLDER, MOST, LARGEST = "costs", 256, 4096  # entries that are left; bytes of one
-CALLS = 4  # of each depth; the first warms up, the fastest of the others counts
+# rounds of a call of each depth: the first warms up, the fastest of the others counts. As many as there is time for,
+# since what else the machine does is a large part of a short call
+FEWEST, MOST_ROUNDS, TIME = 4, 24, 0.25  # rounds, rounds, seconds
 LEAST, GREATEST = 1e-3, 1e3  # that a cost may be
+SLIGHTEST = 1.05  # what a pass with drafts costs at least: where it seems to be less, that was noise
+QUIET = 1.25  # the usual call may take so many times the fastest; beyond that, others ran and the costs are not kept
 
 
 @dataclass
@@ -67,8 +71,9 @@ class Costs:
                 return replace(bounds, costs=only(0, depths)), carry
             path = entry(engine, asked)
             if (costs := kept(path, len(depths))) is None:
-                costs, carry = measured(engine, token, carry, sampler, bounds)
-                keep(path, costs)
+                costs, quiet, carry = measured(engine, token, carry, sampler, bounds)
+                if quiet:
+                    keep(path, costs)
             self.known[asked] = costs
         return replace(bounds, costs=self.known[asked]), carry
 
@@ -78,12 +83,13 @@ def only(index: int, depths: Sequence[int]) -> np.ndarray:
     return np.where(np.arange(len(depths)) == index, LEAST, np.inf).astype(np.float32)
 
 
-def measured(engine, token, carry, sampler, bounds) -> tuple[np.ndarray, object]:
-    """(costs float32 [depths], carry): calls of one pass each, the depths in turn. What they write lies behind the
-    cache's length, where it is masked until others overwrite it, as after drafts that were wrong."""
-    depths, times = engine.placement.depths, []
+def measured(engine, token, carry, sampler, bounds) -> tuple[np.ndarray, bool, object]:
+    """(costs float32 [depths], whether the machine was quiet, carry): calls of one pass each, the depths in turn. What
+    they write lies behind the cache's length, where it is masked until others overwrite it, as after drafts that were
+    wrong."""
+    depths, times, started = engine.placement.depths, [], time.perf_counter()
     bounds = replace(bounds, limit=np.int32(1), stop=np.full_like(bounds.stop, -1))
-    for _ in range(CALLS):
+    while len(times) < FEWEST or (len(times) < MOST_ROUNDS and time.perf_counter() - started < TIME):
         times.append([])
         for index in range(len(depths)):
             before = copied(carry)
@@ -97,8 +103,10 @@ def measured(engine, token, carry, sampler, bounds) -> tuple[np.ndarray, object]
                 times[-1].append(time.perf_counter() - began)
             carry = rewound(called[-1], before)
     fastest = np.min(times[1:], axis=0)
-    # a pass of more rows never takes less: where it seems to, that was noise
-    return np.maximum.accumulate(fastest / fastest[0]).astype(np.float32), carry
+    quiet = bool((np.median(times[1:], axis=0) < QUIET * fastest).all())
+    costs = np.maximum.accumulate(fastest / fastest[0])  # a pass of more rows never takes less
+    costs[1:] = np.maximum(costs[1:], SLIGHTEST)
+    return costs.astype(np.float32), quiet, carry
 
 
 def copied(carry):
@@ -126,7 +134,7 @@ def unread(engine):
 def entry(engine, asked: tuple):
     """Where costs are kept; None where the user's cache is of no use. Another program, machine or shape is another
     file."""
-    known = of_engine(engine) | dict(asked=asked, calls=CALLS)
+    known = of_engine(engine) | dict(asked=asked, rounds=(FEWEST, MOST_ROUNDS, TIME))
     if engine.placement.kernels != "none":
         from llama_jax.kernels import isa
 

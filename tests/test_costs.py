@@ -21,6 +21,8 @@ def measuring(tmp_path, monkeypatch):
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path))
     calls, measured = [], costs.measured
     monkeypatch.setattr(costs, "measured", lambda *given: calls.append(given) or measured(*given))
+    monkeypatch.setattr(costs, "QUIET", float("inf"))
+    monkeypatch.setattr(costs, "TIME", 0)
     return calls
 
 
@@ -48,6 +50,15 @@ def test_they_are_measured_once_and_kept(tiny, measuring, tmp_path):
     assert len(measuring) == 3
     answered(sampler=Sampler(0.5))  # drawing costs something too
     assert len(measuring) == 4
+
+
+def test_what_was_measured_beside_other_work_is_not_kept(tiny, measuring, monkeypatch, tmp_path):
+    monkeypatch.setattr(costs, "QUIET", 0)
+    engine = generate.bind(*tiny, parse("loop+lookup"))
+    for _ in range(2):
+        generate.answer(engine, [PROMPT], 30)
+    assert len(measuring) == 1
+    assert not list((tmp_path / costs.FOLDER).glob("*.json"))
 
 
 NAMES = ["loop+fused+lookup", "loop+lookup", "step+kvint8+lookup", "chunk8+callback+lookup", "loop+callback+lookup2"]
