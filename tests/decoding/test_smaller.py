@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from llama_jax import config, generate, sampling, transforms
+from llama_jax import chat, checkpoint, config, generate, sampling, transforms
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.costs import Costs
 from llama_jax.decoding import drafts, smaller
@@ -156,6 +156,17 @@ def test_hosts_stops_and_pieces_of_a_prompt_and_no_program_for_the_next_request(
     with Guard() as guard:
         generate.answer(engine, [prompt[::-1] for prompt in prompts], 30)
     assert not guard.fired, guard.reason
+
+
+@pytest.mark.slow
+def test_a_real_draft_model_is_right_more_often_than_not(real_model):
+    big, little = (checkpoint.load(str(real_model(f"qwen2.5-coder-{size}")), "gguf") for size in ("1.5b", "0.5b"))
+    prompt = chat.encode(big.tokenizer, chat.ask("Write a Python function that reverses a string."))
+    plain = generate.answer(generate.build(big, "loop+fused"), [prompt], 25)
+    engine = replace(generate.build(big, "step+fused+draft3:its name", little), costs=Costs([1] * 4))
+    blocks = list(generate.stream(engine, [prompt], 25))
+    assert tuple(np.concatenate(blocks)[:, 0].tolist()) == plain[0].token_ids
+    assert len(blocks) <= 1 + 24 // 2
 
 
 @pytest.mark.parametrize("name", ["loop+donate+draft:x", "loop+fused+draft:x"])
