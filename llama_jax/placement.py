@@ -41,7 +41,7 @@ SWITCHES = {
 }
 IN_FLIGHT = 2  # calls that a host running ahead has dispatched and not yet read
 MOST_IN_FLIGHT, MOST_PER_CALL, MOST_DRAFTS = 9_999, 999_999, 15
-DRAFTS = 7  # that +lookup proposes a pass
+DRAFTS = 7  # that +lookup proposes a pass at most
 MODEL_DRAFTS = 4  # that +draft proposes a pass
 LONGEST = 200  # characters of a name
 
@@ -262,7 +262,7 @@ def parse(name: str | Placement) -> Placement:
     with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`. One that is a placement already is
     given back.
 
-    `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes four drafts a pass. `+draft:NAME`, or
+    `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes up to four drafts a pass. `+draft:NAME`, or
     `+draft4:NAME`, stands last: all that follows the colon names a model, as for `checkpoint.load`. It is not looked
     for here.
     """

@@ -45,7 +45,7 @@ class Placements:
                 print(f"{p.name:12} {DESCRIPTIONS[p.name]:72} jit={', '.join(p.jit) or 'nothing'}")
             print(
                 f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
-                " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight, +lookup4 proposes 4 drafts a pass.\n"
+                " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight, +lookup4 proposes up to 4 drafts a pass.\n"
                 "Last of all +draft:NAME, or +draft4:NAME: the model of that name, a smaller one of the same"
                 " vocabulary, proposes the drafts, such as loop+fused+draft:qwen2.5-coder-0.5b.\n"
                 f"Your own: {JIT_PREFIX} and what is jitted, with dots, such as {JIT_PREFIX}attend.head+donate;"
