@@ -71,6 +71,9 @@ class Sizes(Experiment):
         passages.check_contexts(model, self.size_contexts, self.size_tokens)
         passages.check_contexts(model, [length + 2 for length in self.size_lengths], 2)
 
+    def recorded_with(self, meta: dict) -> dict:
+        return dict(size_processes=1, size_lengths=[]) | super().recorded_with(meta)  # which older tables do not say
+
     def present(self, runner: Runner) -> Sequence[str]:
         """The files that can be had; of others the journal says why not."""
         return self.size_files

@@ -26,21 +26,21 @@ from llama_lab.bench.workload import Workload, encoder, shuffled
 from llama_lab.experiments.past_one_token_a_pass import measure
 
 PASSAGE = (
-    "The library of the old town was built in 1874 by a merchant who had never learned to read. He gave it four"
-    " thousand books, a garden with walnut trees, and a clock that has run five minutes late ever since. Every spring"
-    " the school brings its children here, and each of them may choose one book to keep until the summer."
+    "The ferry leaves the harbour at seven, when the fishing boats come home. It carries the post, two dozen passengers"
+    " and, on Fridays, a piano tuner who visits the three islands in turn. Nobody has counted the gulls that follow it,"
+    " but the captain's daughter has given names to the eleven that she can tell apart."
 )
-ASKED = (  # kind of text, question
-    ("open", "Why is the sky blue?"),
-    ("open", "What are the benefits of regular exercise?"),
-    ("code", "Write a Python function that returns the n-th Fibonacci number."),
-    ("code", "Write a C program that counts the words of a file."),
+ASKED = (  # kind of text, question; how K is chosen was tuned on others
+    ("open", "How does a refrigerator keep food cold?"),
+    ("open", "Why do people dream?"),
+    ("code", "Write a Python function that checks whether a number is prime."),
+    ("code", "Write an SQL query that finds the ten customers with the most orders."),
     ("copy", f"Repeat this text word for word:\n\n{PASSAGE}"),
-    ("copy", f"Correct the spelling and give the whole text back:\n\n{PASSAGE}"),
-    ("list", "List the numbers from 1 to 40."),
-    ("list", "List the months of the year with the number of their days."),
-    ("repeating", "Write the sentence 'All work and no play makes Jack a dull boy.' twenty times."),
-    ("repeating", "Say hello world 30 times."),
+    ("copy", f"Put this text between quotation marks and change nothing else:\n\n{PASSAGE}"),
+    ("list", "List the letters of the alphabet, each with a word that begins with it."),
+    ("list", "List the planets of the solar system with their distance from the sun."),
+    ("repeating", "Write the sentence 'I will not talk in class.' thirty times."),
+    ("repeating", "Count from 1 to 10, five times."),
 )
 SHAPE = ("file", "text")  # what subjects are compared within
 
