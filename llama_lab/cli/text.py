@@ -13,7 +13,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import shown
 from llama_lab import interruption
 from llama_lab.cli import options
-from llama_lab.cli.common import tell, tell_requantised
+from llama_lab.cli.common import show, tell, tell_requantised
 from llama_lab.cli.options import Sampling, argument, flag, option, verb
 
 SHORT = 256  # tokens of an answer during which huge pages that come slowly are not paid back
@@ -243,3 +243,28 @@ class Serve:
         room = f"{self.slots} slots of {service.context} tokens"
         ready = f"{service.about.name} answers at {at}: {room}; {programs} programs compiled in {seconds:.1f} s"
         process.run(service, bound, key, lambda: print(ready, flush=True))
+
+
+@verb("`llama-jax attack http://127.0.0.1:8080`")
+class Attack:
+    """Ask a server the same in different company, and count the answers that differ."""
+
+    url: str = argument(..., "An OpenAI-like server, ours or another.")
+    model: str | None = option(None, "The name to ask it for; the first that it lists by default.")
+    requests: int = option(24, "How many requests.", min=2, max=1000)
+    tokens: int = option(24, "Tokens of each answer.", min=1, max=4096)
+    seed: int = options.seed()
+    api_key: str | None = option(None, "A key to send; better set LLAMA_JAX_API_KEY, which no process list shows.")
+    json: bool = options.as_json()
+
+    def run(self) -> tuple[dict, bool]:
+        from llama_lab import attack
+
+        try:
+            server = attack.Server(self.url, self.api_key or os.environ.get("LLAMA_JAX_API_KEY") or "")
+            bodies = attack.requests_of(self.model or server.model(), self.requests, self.tokens, self.seed)
+            entries = attack.attack(server, bodies, self.seed, tell)
+        except attack.AttackError as error:
+            raise UserError(str(error)) from None
+        show(attack.lines(entries), self.json)
+        return dict(url=self.url, requests=self.requests, situations=entries), not attack.differs(entries)
