@@ -11,6 +11,7 @@ from collections import Counter
 from importlib import import_module
 from importlib.util import find_spec
 
+import nbformat
 import pytest
 import typer
 
@@ -88,11 +89,10 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path):
 
 def test_the_readme_is_short_and_says_what_is_promised():
     text = TEXTS["README.md"]
-    assert len(text.splitlines()) <= 120
+    assert len(text.splitlines()) <= 110
     blocks = [words for words in commands(text) if words[0] == "make"]
     assert [words[1] for words in blocks] == ["figures", "test"]  # the two commands
     assert text.count("![") == 1
-    assert "how-to-read-the-statistics" in anchors(text)
 
 
 def test_the_index_has_every_document():
@@ -234,19 +234,18 @@ def test_every_placement_named_in_a_command_exists():
 
 
 @pytest.mark.slow
-def test_ones_own_placement_runs_as_the_readme_has_it(packaged, monkeypatch, capsys):
-    """The block as it stands, and what it says is what `step` says."""
-    section = TEXTS["README.md"].partition("## Add your own placement")[2].partition("\n## ")[0]
-    (block,) = re.findall(r"```python\n(.*?)```", section, re.S)
+def test_the_readmes_decode_loop_makes_the_packages_tokens(packaged, monkeypatch, capsys):
+    """The same code stands in the README, as an example and in the first notebook."""
+    code = (paths.ROOT / "examples" / "decode.py").read_text(encoding="utf-8")
+    assert len(code.splitlines()) <= 60
+    assert re.findall(r"```python\n(.*?)```", TEXTS["README.md"], re.S) == [code]
+    start = nbformat.read(paths.ROOT / "notebooks" / "00-start-here.ipynb", as_version=4)
+    assert any(code.strip() in cell.source for cell in start.cells)
     monkeypatch.setattr(ll, "load", lambda: packaged)
     names: dict = {}
-    exec(block, names)
-    expected = ll.answer(ll.build(packaged, "step"), [names["ids"]], 40)[0].token_ids
-    assert capsys.readouterr().out.strip() == packaged.tokenizer.decode(expected).strip()
-    assert names["engine"].placement == names["mine"]
-    (made,) = [line for line in block.splitlines() if "Placement(" in line]  # one line makes it
-    notebook = (paths.ROOT / "notebooks" / "13-your-own-placement.ipynb").read_text(encoding="utf-8")
-    assert json.dumps(made)[1:-1] in notebook  # the very line of the notebook
+    exec(code, names)
+    answer = ll.answer(ll.build(packaged, "loop"), [names["ids"]], names["LONGEST"], stop=[names["STOP"]])[0]
+    assert capsys.readouterr().out.strip() == packaged.tokenizer.decode(answer.token_ids).strip()
 
 
 def test_constants_of_the_protocol_are_the_codes():

@@ -3,6 +3,7 @@ HTML or lines of a terminal; a page is a template of this folder; Markdown becom
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 import shlex
@@ -62,6 +63,12 @@ class Table:
         """The table in GitHub's Markdown, without a line break at its end."""
         rules = ["---:" if at in self.numeric else "---" for at in range(len(self.heads))]
         return "\n".join(f"| {' | '.join(map(escaped, row))} |" for row in (self.heads, rules, *self.rows))
+
+
+def of_csv(path: Path) -> str:
+    """A table of data/ in Markdown, cells as they stand; its first column names the row."""
+    heads, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+    return Table(heads, rows).markdown()
 
 
 def escaped(cell: Cell) -> str:

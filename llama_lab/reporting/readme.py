@@ -1,40 +1,32 @@
-"""What README.md says of results, computed: a claim in plain words, one picture, a row a subject of one interleaved
-run, and how the other findings begin."""
+"""What README.md says of results, computed: a claim in plain words, the strongest rivals, one picture."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from llama_lab.bench import AGAIN, environment, summary
+from llama_lab.bench import AGAIN, environment, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
-from llama_lab.bench.wording import instructions, interval, listed, opening, probed, weights, within
+from llama_lab.bench.wording import instructions, interval, listed, probed, within
+from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.reporting import document, machines, notebooks, overview
-from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
-SUBJECTS = {
-    "eager": "nothing: each primitive is a program",
-    "layer": "each layer",
-    "step": "one token",
-    "loop": "the whole answer",
-    "step+fused": "one token, which is one compiled kernel",
-    "loop+fused": "the whole answer, a token of it one compiled kernel",
-    "llamacpp": "no JAX: llama.cpp on the same file",
-}
-KERNEL = "a compiled kernel that reads the file's own 4-bit blocks"
-CLAIM = (  # (above, what it is, below, what that is); the first two make a sentence, the others one each
-    ("step", "jitting one token", "eager", "jitting nothing"),
-    ("loop", "jitting the whole answer", "step", "jitting one token"),
+SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
+KERNEL = "a compiled kernel that multiplies the file's own 4-bit blocks"
+CLAIM = (  # (above, what it is, below, what that is), a sentence each
+    ("step", "one `jax.jit` around the decode step", "eager", "running it op by op"),
+    ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
     ("loop+fused", "it", "llamacpp", "llama.cpp on the same file"),
-    ("step+fused", "handing each token to Python, as llama.cpp does here, it", "llamacpp", "llama.cpp"),
+    ("step+fused", "returning every token to Python, the kernel", "llamacpp", "llama.cpp"),
 )
+RIVALS = ("17-compiled-kernels-sizes", "17-compiled-kernels-people")  # tables of whole files beside every runtime
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
@@ -83,26 +75,37 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
     return f"{what} is {times} as fast as {than}"
 
 
-# The rows -------------------------------------------------------------------------------------------------------------
+# Beside the strongest rival -----------------------------------------------------------------------------------------
 
 
-def table(run: Setting) -> Table:
-    """A row a subject, with its line of the report's table of all subjects; those that the run lacks are marked as
-    gaps."""
-    heads = ("", "what is jitted", "weights", "tokens/s [95 %]", f"times `{run.baseline}`'s [95 %]", "of the limit")
-    rows, here = [], known(run)
-    for name, what in SUBJECTS.items():
-        cells = ("", "not in this run", "", "")
-        if name in here:
-            line = run.line(name)
-            rate, ratio, share = (line[key] for key in ("middle", "ratio", "share"))
-            times = "1" if ratio is None else f"{ratio.value:.2f}{within(ratio)}"
-            times += f", {ratio.verdict}" if ratio is not None and ratio.verdict in UNDECIDED else ""
-            limit = f"{share:.0%}".replace("%", " %") if share else ""
-            kept = weights(line["weights"]).removesuffix(" weights")
-            cells = (kept, f"{rate.median:.1f}{within(rate, '.1f')}", times, limit)
-        rows.append((f"`{name}`", what, *cells))
-    return Table(heads, rows, frozenset((3, 4, 5)))
+def rivals(behind: Sequence[Recorded], home: Path) -> str:
+    """How our fastest placement decodes beside the fastest other runtime on each file of `RIVALS`: the least and the
+    most; "" where none was recorded."""
+    found = []
+    for recorded in (table for table in behind if table.path.stem in RIVALS):
+        fastest: dict[tuple, dict] = {}
+        for entry in sizes.ours(sizes.table(record.read(recorded.path)[0])):
+            if entry["what"] == sizes.DECODE:
+                at = entry["file"], entry["tokens"]
+                fastest[at] = max(entry, fastest.get(at, entry), key=lambda e: e["rate"].median)
+        found += [(entry, recorded) for entry in fastest.values()]
+    if not found:
+        return ""
+    ends = [choose(found, key=lambda pair: pair[0]["ratio"].value) for choose in (min, max)]
+    least, most = (
+        f"{e['ratio'].value:.2f} times{within(e['ratio'])} ({e['best']}, `{e['file']}` after {e['tokens']:,} tokens,"
+        f" {table.meta['environment']['cpu']})"
+        for e, table in ends
+    )
+    files = len({entry["file"] for entry, _ in found})
+    link = page(found[0][1].section, home)
+    return (
+        f"Over the {files} files of [notebook 17]({link}) it decodes {least} to {most} as fast as the fastest other"
+        " runtime."
+    )
+
+
+# The run --------------------------------------------------------------------------------------------------------------
 
 
 def about(run: Setting) -> str:
@@ -111,11 +114,11 @@ def about(run: Setting) -> str:
     env = meta["environment"]
     clauses = [
         f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
-        f" in {len({t.process for t in good})} processes, all subjects in turn within each block"
+        f" in {len({t.process for t in good})} processes, all rows interleaved"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.verdict}" if control.verdict in (*DIFFERENT, Verdict.UNSTABLE) else ""
-    clauses += [f"`{baseline}` against itself {control.value:.2f} {interval(control)}{differs}"] * (control.n > 1)
+    clauses += [f"A/A control {control.value:.2f} {interval(control)}{differs}"] * (control.n > 1)
     trials = "; ".join(filter(None, [*clauses, environment.busy(env)]))
     gaps = listed([f"`{name}`" for name in SUBJECTS if name not in known(run)])
     missing = f" Not in it: {gaps}." if gaps else ""
@@ -124,16 +127,15 @@ def about(run: Setting) -> str:
 
 
 def elsewhere(run: Setting, others: Sequence[Machine]) -> str:
-    """The claim's ratios in the same run at other times and on other machines; "" where there are none."""
-    repeated = []
-    for m in others:
-        if (measured := m.about["measured"]) != run.table.meta["created"]:
-            pairs = [(above, below, summary.paired_ratio(m.trials, above, below)) for above, _, below, _ in CLAIM]
-            ratios = [f"`{above}` over `{below}` {ratio.words}" for above, below, ratio in pairs if ratio.n]
-            where = (f"{m.environment['cpu']}, {m.environment['cores']} cores", instructions(m.environment))
-            repeated.append(f"{measured[:10]} on {', '.join(filter(None, where))}: {', '.join(ratios)}")
-    begin = "The same run at another time or on another [machine](docs/machines.html)"
-    return f"{begin}, {'; '.join(repeated)}." if repeated else ""
+    """The kernel beside llama.cpp in the same run at other times and on other machines; "" where there are none."""
+    above, below = "loop+fused", "llamacpp"
+    repeated = [
+        f"{ratio.value:.2f} times{within(ratio)} on {m.environment['cpu']}"
+        for m in others
+        if m.about["measured"] != run.table.meta["created"]
+        and (ratio := summary.paired_ratio(m.trials, above, below)).n
+    ]
+    return f"The same run on [other machines](docs/machines.html): {listed(repeated)}." if repeated else ""
 
 
 # The block ------------------------------------------------------------------------------------------------------------
@@ -145,38 +147,21 @@ def page(section: dict, home: Path) -> str:
     return executed.as_posix() if (home / executed).is_file() else f"docs/index.html#n{section['number']}"
 
 
-def scopes(behind: Sequence[Recorded]) -> dict[str, str]:
-    """Of each section, in how many processes the first setting of its first table was timed, and where:
-    ` (one process on AMD EPYC)`; only where, if its rows are not timed side by side."""
-    places, numbers = {}, {}
-    for table in behind:
-        name = table.section["name"]
-        places.setdefault(name, table.meta["environment"]["cpu"])
-        for setting in table.settings[:1]:
-            many = len({row.process for row in setting.rows})
-            numbers.setdefault(name, f"{many} processes " if many > 1 else "one process ")
-    return {name: f" ({numbers.get(name, '')}on {place})" for name, place in places.items()}
-
-
 def block(
     sections: Sequence[dict],
     measured: Sequence[Setting],
     home: Path,
-    scopes: Mapping[str, str] = {},
+    behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: claim, picture, table, then a line for each finding `in_readme`, and the other
-    questions. scopes: what stands behind a section's line. others: machines that the same was measured on."""
-    main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose findings the claim tells
-    shown = [s for s in sections if s["name"] in {*notebooks.saying("in_readme")} - {*main}]
+    """All of it as Markdown: the claim, the rivals, one picture, and the run that the claim is of. behind: the tables
+    that rivals are looked up in. others: machines that the same was measured on."""
+    main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
-    parts = [claim(measured, home), *(f"![{figure['caption']}](figures/{figure['name']}.svg)" for figure in pictures)]
-    if measured:
-        parts += [table(measured[0]).markdown(), about(measured[0]), elsewhere(measured[0], others)]
-    links = {s["name"]: f"[{s['question']}]({page(s, home)})" for s in sections}
-    lines = [f"- {links[s['name']]} {opening(s['finding'])}{scopes.get(s['name'], '')}" for s in shown]
-    asked = [links[s["name"]] for s in sections if s not in shown and s["name"] != contribution.HEADLINE]
-    parts += ["\n".join(lines), f"Asked as well: {' · '.join(asked)}" if asked else ""]
+    beside = [rivals(behind, home), elsewhere(measured[0], others) if measured else ""]
+    parts = [claim(measured, home), " ".join(filter(None, beside))]
+    parts += [f"![{figure['caption']}](figures/{figure['name']}.svg)" for figure in pictures]
+    parts += [about(measured[0])] if measured else []
     return "\n\n".join(filter(None, parts))
 
 
@@ -188,6 +173,6 @@ def refresh(out_dir: Path, sections: Sequence[dict], behind: Sequence[Recorded])
         headline = dict(name=contribution.HEADLINE, number="00")
         own = [Recorded(table, headline) for table in overview.tables(home / "data", contribution.HEADLINE)]
         known = machines.newest(machines.contributed(home / "data" / "machines")[0])
-        return block(sections, runs([*own, *behind]), home, scopes([*own, *behind]), known)
+        return block(sections, runs([*own, *behind]), home, behind, known)
 
     document.put(home / "README.md", BEGIN, END, written)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from markupsafe import Markup
@@ -24,6 +25,7 @@ CAPTION = 320  # characters that are shown of a figure's results; the rest opens
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
 NUMBER = re.compile(r"\d[\d,.]*(?:x|%| (?:tokens/s|ms|s|times|MB|GB|nats)\b)")
 ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
+RECORDED = {"files.md": "families"}  # page: a table of data/ that stands in it
 # that decide a time
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
 
@@ -175,5 +177,8 @@ def write(out_dir: Path) -> Path:
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     for name, table in keys.TABLES.items():
         document.put(Path(out_dir) / "docs" / "files.md", *keys.marks(name), table)
+    for page, name in RECORDED.items():
+        data = partial(document.of_csv, paths.ROOT / "data" / f"{name}.csv")
+        document.put(Path(out_dir) / "docs" / page, *keys.marks(name), data)
     machines.write(out_dir)
     return files.write(Path(out_dir) / "docs" / "index.html", page)
