@@ -1,6 +1,5 @@
-"""The verbs of `llama-jax`, a module for those that belong together. Heavy imports wait until a verb runs, so that
-`--help` is quick.
-A GPU machine, which runs `bench --suite gpu`, need not have what the other verbs want.
+"""The verbs of `llama-jax`, grouped into modules. Heavy imports wait until a verb runs, so that `--help` is quick. A
+GPU machine that only runs `bench --suite gpu` does not need the other verbs' dependencies.
 """
 
 import importlib

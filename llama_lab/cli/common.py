@@ -1,4 +1,4 @@
-"""What all verbs share: the program with its own options, and how a verb speaks."""
+"""What all verbs share: the program with its own options, and how a verb prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from llama_jax.plumbing.errors import UserError
 
 EXITS = (
-    "Exit codes: 0 done, 1 measured or checked and found wanting, 2 a mistake in what was asked or no way to do it, 130"
+    "Exit codes: 0 success, 1 a measurement or check failed, 2 a usage error or something that cannot run here, 130"
     " interrupted, 143 terminated."
 )
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", pretty_exceptions_enable=False, epilog=EXITS)
@@ -33,11 +33,11 @@ def show_version(asked: bool) -> None:
 @app.callback()
 def program(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version, and leave.")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Results and errors only: no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors only, no progress.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Say what JAX compiles in this process, and how long it takes.")
+        bool, typer.Option("--verbose", "-v", help="Show what JAX compiles in this process, and how long it takes.")
     ] = False,
 ) -> None:
     """The same language model under every placement of jax.jit."""
@@ -50,7 +50,7 @@ def program(
 
 
 def emit(document: dict) -> None:
-    """One compact JSON document, in ASCII, as the last line of standard output; what is not a number is null."""
+    """Print one compact JSON document, in ASCII, as the last line of standard output; NaN becomes null."""
     print(json.dumps(plain(document), separators=(",", ":"), allow_nan=False), flush=True)
 
 
@@ -66,15 +66,15 @@ def plain(value):
 
 
 def tell(line: str) -> None:
-    """Progress, for people: on standard error, unless --quiet or nothing takes it there."""
+    """Print progress on standard error, unless --quiet is given or standard error is closed."""
     if not silent:
         with contextlib.suppress(OSError):
             print(line, file=sys.stderr, flush=True)
 
 
 def tell_requantised(source, placements: Iterable, dtype: str | None = None) -> None:
-    """What a file's matrices become under these placements that they are not in the file, though nobody asked for it.
-    source: a `checkpoint.source.Source`."""
+    """Say which matrices of a file these placements convert to another type unasked. source: a
+    `checkpoint.source.Source`."""
     from llama_jax.engine import requantised
 
     for line in dict.fromkeys(filter(None, (requantised(source, each, dtype) for each in placements))):
@@ -82,31 +82,31 @@ def tell_requantised(source, placements: Iterable, dtype: str | None = None) -> 
 
 
 def show(lines: Iterable[str], as_json: bool) -> None:
-    """A result in lines for people, which are progress where one line of JSON was asked for instead."""
+    """Print the lines of a result. With --json they are progress, on standard error."""
     for line in lines:
         tell(line) if as_json else print(line)
 
 
 def outcome(problems: Sequence, **about: object) -> tuple[dict, bool]:
-    """(JSON document of a check, whether it found nothing wrong), after a line for each problem. problems: dataclasses
-    with `file` and `reason`."""
+    """(JSON document of a check, whether it found nothing wrong), after printing a line per problem. problems:
+    dataclasses with `file` and `reason`."""
     for problem in problems:
         tell(f"{problem.file}: {problem.reason}")
     return {"ok": not problems, **about, "problems": [asdict(problem) for problem in problems]}, not problems
 
 
 def bars_shown() -> bool:
-    """Whether progress bars are wanted, and someone sees them."""
+    """Whether progress bars are wanted and visible."""
     return not silent and sys.stderr.isatty()
 
 
 def split(names: str) -> tuple[str, ...]:
-    """Names with commas between them."""
+    """Names separated by commas."""
     return tuple(filter(None, (name.strip() for name in names.split(","))))
 
 
 def join_pairs(arguments: list[str]) -> list[str]:
-    """`-p NAME VALUE`, as papermill writes it, to the `-p NAME=VALUE` that the parser reads."""
+    """Turn `-p NAME VALUE`, as papermill writes it, into the `-p NAME=VALUE` that the parser reads."""
     joined, rest = [], list(arguments)
     while rest:
         joined.append(rest.pop(0))

@@ -1,4 +1,4 @@
-"""The table of a run for people, on standard error so that standard output stays the program's."""
+"""The table of a run, printed on standard error so that standard output stays machine-readable."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from llama_lab.bench import environment, summary
 from llama_lab.bench.statistics import Verdict
 from llama_lab.reporting import export
 
-HIDDEN = ("IQR", "peak RSS GB", "valid/void")  # columns of the shared table for which a terminal is too narrow
+HIDDEN = ("IQR", "peak RSS GB", "valid/void")  # columns that a terminal is too narrow for
 
 
 def show(result: dict) -> None:
-    """A result (see `run.document`) with its limit, its machine and what else a reader should know."""
+    """Print a result (see `run.document`) with its limit, its machine and remarks."""
     about, env, shared = result["protocol"], result["environment"], export.table(result)
     drawn = "" if about["sampling"] == "greedy" else f", {about['sampling']}"
     sizes = f"{about['prompt_tokens']} + {about['new_tokens']} tokens, batch {about['batch']}"
@@ -30,13 +30,12 @@ def show(result: dict) -> None:
 
 
 def remarks(result: dict) -> list[str]:
-    """What a reader of the table should know besides, one line each: what a reporting block flags, and what else may be
-    done."""
+    """Remarks on the table, one line each: the flags of a reporting block, and what to do next."""
     about, lines = result["protocol"], [*export.flags(result), summary.disturbed(result["subjects"])]
     if about.get("processes") == 1:
-        lines.append("One process: what it draws by luck is in no interval; --processes 10 puts it there.")
+        lines.append("One process: no interval contains the luck of a process; --processes 10 includes it.")
     if about.get("torn_line"):
-        lines.append("Its journal's last line was torn, and that trial is measured again.")
+        lines.append("The journal's last line was incomplete; that trial was measured again.")
     for s in result["subjects"]:
         ratio, cached, compiled = s["ratio_to_baseline"], s["cached"], s["compile"]
         lines += [f"{s['name']}: {cause}" for cause in s["causes"]]

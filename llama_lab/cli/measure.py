@@ -23,32 +23,34 @@ REPEATED = dict(blocks=6, processes=2, cold=3)  # of a measurement on the spot, 
 
 @verb("`llama-jax bench --placements step,loop,chunk16 --blocks 10 --out results.parquet --json`")
 class Bench:
-    """Measure placements against each other: interleaved, gated on equal tokens, no compilation in any timed region."""
+    """Measure placements against each other: interleaved, with equal tokens, without compilation in a timed region."""
 
     model: str = options.model()
-    placements: str = option("", "Names with commas between them; the ladder by default.")
-    peers: str = option("", "Other implementations to measure beside them, such as flax-linen+jit, with commas.")
-    baseline: str = option("", "The placement others are compared with; `step`, or the first one.")
-    prompt_tokens: int = option(48, "Length of the prompts, in tokens.", min=1, max=TOKENS)
-    new_tokens: int = option(50, "Tokens to make.", min=2, max=TOKENS)
-    blocks: int = option(5, "Times each subject is measured.", min=1, max=BLOCKS)
-    processes: int = option(1, "Fresh processes that the blocks are spread over.", min=1, max=PROCESSES)
+    placements: str = option("", "Names separated by commas; the ladder by default.")
+    peers: str = option("", "Other implementations to measure with them, separated by commas, such as flax-linen+jit.")
+    baseline: str = option("", "Placement to compare the others with; `step` by default, or the first one.")
+    prompt_tokens: int = option(48, "Tokens of a prompt.", min=1, max=TOKENS)
+    new_tokens: int = option(50, "Tokens to generate.", min=2, max=TOKENS)
+    blocks: int = option(5, "Number of times each subject is measured.", min=1, max=BLOCKS)
+    processes: int = option(1, "Fresh processes to spread the blocks over.", min=1, max=PROCESSES)
     batch: int = option(1, "Equal rows in a request.", min=1, max=ROWS)
     threads: int | None = option(None, "Cores that the measured processes may use; all by default.", min=1)
     seed: int = options.seed()
     sampling: Sampling
-    cold: bool = option(True, "Measure compilation and memory too, in a fresh process each.")
+    cold: bool = option(True, "Also measure compilation and memory, each in a fresh process.")
     limit: float = option(600.0, f"Seconds of silence, 1 to {SILENCE_S:g}, after which a measured process is stopped.")
-    cached: bool = option(False, "Measure first requests with the programs in the persistent cache too.")
-    explain: bool = flag("Say why, where something was compiled in a timed region.")
-    journal: Path | None = option(None, "File that each trial is added to at once; an interrupted run goes on from it.")
-    skip_corrupt: bool = flag("Leave out lines of the journal that cannot be read.")
+    cached: bool = option(False, "Also measure first requests with the programs in the persistent cache.")
+    explain: bool = flag("Say why something was compiled in a timed region.")
+    journal: Path | None = option(None, "File to append each trial to at once; an interrupted run resumes from it.")
+    skip_corrupt: bool = flag("Skip lines of the journal that cannot be read.")
     out: list[Path] | None = option(
-        None, "Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated. Of a suite: its folder."
+        None, "Write trials (.csv, .parquet, .jsonl) or a summary (.md); may be repeated. For a suite: its folder."
     )
-    profile: Path | None = option(None, "Write a trace and a program summary of each placement here; measures nothing.")
-    suite: str | None = option(None, "A fixed programme instead, in its own process: gpu.")
-    any_device: bool = flag("Rehearse the suite on tiny shapes, GPU or not.")
+    profile: Path | None = option(
+        None, "Folder for a trace and a program summary of each placement; nothing is measured."
+    )
+    suite: str | None = option(None, "Run a fixed suite instead, in its own process: gpu.")
+    any_device: bool = flag("Rehearse the suite on tiny shapes, with or without a GPU.")
     deterministic: bool = flag(
         "Measure the suite under --xla_gpu_deterministic_ops: the same bits in every run, slower."
     )
@@ -75,7 +77,7 @@ class Bench:
         result, trials, _ = measured(settings, self.out or ())
         from llama_lab.cli import console
 
-        with contextlib.suppress(OSError):  # where nobody sees it, the data are written all the same
+        with contextlib.suppress(OSError):  # the data are written even if nobody sees the table
             console.show(result)
         valid = any(t.valid for t in trials)
         if not valid:
@@ -83,14 +85,14 @@ class Bench:
         return result, valid
 
     def run_suite(self) -> None:
-        """Raises UserError for an unknown suite, for options that a suite has not, and for records without a folder."""
+        """Raises UserError for an unknown suite, for options that a suite lacks, and for a missing folder."""
         if self.suite is None:
             name = "--any-device" if self.any_device else "--deterministic"
             raise UserError(f"{name} belongs to a suite; give --suite gpu.")
         if self.suite not in SUITES:
             raise UserError(f"No such suite: {self.suite!r}.{near(self.suite, SUITES)}")
         if other := options.given(self.context, besides=("suite", "any_device", "deterministic", "out")):
-            raise UserError(f"--suite {self.suite} measures a fixed programme; leave {other[0]} away.")
+            raise UserError(f"--suite {self.suite} is fixed; leave out {other[0]}.")
         folders = self.out or []
         if len(folders) != 1 or folders[0].suffix or folders[0].is_file():
             raise UserError(f"--suite {self.suite} needs one folder for its records, such as --out out/{self.suite}.")
@@ -99,7 +101,7 @@ class Bench:
         print(measure.run(folders[0], self.any_device, tell, deterministic=self.deterministic))
 
     def check_harness(self) -> tuple[dict, bool]:
-        """`--self-test`; not well where something falls short."""
+        """`--self-test`. Fails if anything falls short."""
         from llama_lab.experiments.honest_measurement import selftest
 
         result = selftest.run(tell)
@@ -115,7 +117,7 @@ class Bench:
 
 
 def tell_blocks(settings) -> None:
-    """As `tell_requantised`, of all placements that are to be measured."""
+    """`tell_requantised` for all placements that will be measured."""
     from llama_jax import checkpoint
     from llama_lab.bench import run
 
@@ -124,8 +126,8 @@ def tell_blocks(settings) -> None:
 
 
 def measured(settings, out: Sequence[Path], lines: bool = True) -> tuple[dict, list, dict]:
-    """As `bench.run.run`, with progress; the tables that `--out` names are written. lines: progress in lines where
-    nobody sees a bar."""
+    """As `bench.run.run`, with progress; writes the tables that `--out` names. lines: print progress in lines if no bar
+    is visible."""
     from llama_lab.bench import progress, run
     from llama_lab.reporting import export
 
@@ -138,12 +140,12 @@ def measured(settings, out: Sequence[Path], lines: bool = True) -> tuple[dict, l
 
 
 def check_outputs(out: Sequence[Path], journal: Path | None = None, profile: Path | None = None) -> None:
-    """Raises UserError for files that cannot be written, or not both, before minutes of measuring."""
+    """Raises UserError before minutes of measuring, for files that cannot be written or contradict each other."""
     from llama_jax.plumbing import files
     from llama_lab.reporting import export
 
     if profile is not None and (journal or out):
-        raise UserError("--profile measures nothing; leave --journal and --out away.")
+        raise UserError("--profile measures nothing; leave out --journal and --out.")
     for path in (*out, *filter(None, [journal])):
         files.check(path)
     for path in out:
@@ -154,12 +156,12 @@ def check_outputs(out: Sequence[Path], journal: Path | None = None, profile: Pat
 
 @verb("`llama-jax compare before.csv after.csv`")
 class Compare:
-    """Compare two recorded runs; refuses what cannot be compared."""
+    """Compare two recorded runs; refuses runs that are not comparable."""
 
     old: Path = argument(..., "A table of trials: .csv, .parquet or .jsonl.")
-    new: Path = argument(..., "Another one, of the same subjects.")
-    anyway: bool = flag("Compare although machine, model or tokens differ; says how.")
-    skip_corrupt: bool = flag("Leave out lines of a .jsonl file that cannot be read.")
+    new: Path = argument(..., "A later table of the same subjects.")
+    anyway: bool = flag("Compare even if machine, model or tokens differ, and say how they differ.")
+    skip_corrupt: bool = flag("Skip lines of a .jsonl file that cannot be read.")
     json: bool = options.as_json()
 
     def run(self) -> dict:
@@ -172,23 +174,24 @@ class Compare:
 
 @verb("`llama-jax advise --prompt-tokens 200 --new-tokens 100 --requests 20 --streaming`")
 class Advise:
-    """Say which placement suits a workload, by which trials, who comes second, and what would change the answer."""
+    """Recommend a placement for a workload, with the trials behind it, the runner-up, and what would change the
+    answer."""
 
     model: str = options.model()
-    prompt_tokens: int = option(100, "Tokens of a prompt; of the longest one.", min=1, max=TOKENS)
+    prompt_tokens: int = option(100, "Tokens of the longest prompt.", min=1, max=TOKENS)
     new_tokens: int = option(128, "Tokens of an answer.", min=2, max=TOKENS)
-    requests: int = option(1, "Requests that each start of the process serves.", min=1, max=LARGEST)
-    lengths: int = option(1, "How many different prompt lengths come.", min=1, max=TOKENS)
-    streaming: bool = flag("Tokens are wanted as they come.")
-    warm: bool = flag("The process runs already, with everything compiled.")
-    memory_mb: int | None = option(None, "Megabytes that the process may take.", min=1, max=LARGEST)
-    exact: bool = flag("Only float32's own tokens will do.")
+    requests: int = option(1, "Requests per start of the process.", min=1, max=LARGEST)
+    lengths: int = option(1, "Number of different prompt lengths.", min=1, max=TOKENS)
+    streaming: bool = flag("Tokens are needed as they are made.")
+    warm: bool = flag("The process is already running, with everything compiled.")
+    memory_mb: int | None = option(None, "Megabytes that the process may use.", min=1, max=LARGEST)
+    exact: bool = flag("Only float32's exact tokens are acceptable.")
     data: list[Path] | None = option(
-        None, "Tables of trials to judge by (.csv, .parquet, .jsonl); those of notebooks 03 and 08."
+        None, "Tables of trials to use (.csv, .parquet, .jsonl); by default those of notebooks 03 and 08."
     )
-    measure: bool = flag("Measure at these sizes now, some ten minutes, and judge by that.")
-    placements: str = option("", "What to measure, with commas; the ladder and the kernels by default.")
-    out: list[Path] | None = option(None, "Keep what was measured: .csv, .parquet or .jsonl.")
+    measure: bool = flag("Measure at these sizes now, which takes some ten minutes, and use the result.")
+    placements: str = option("", "Placements to measure, separated by commas; the ladder and the kernels by default.")
+    out: list[Path] | None = option(None, "File for the measured trials: .csv, .parquet or .jsonl.")
     seed: int = options.seed()
     json: bool = options.as_json()
 
@@ -198,16 +201,16 @@ class Advise:
         named = {each.name: getattr(self, each.name) for each in fields(advice.Wish) if hasattr(self, each.name)}
         wish = advice.Wish(**named, memory=self.memory_mb and self.memory_mb * 10**6)
         if (self.placements or self.out) and not self.measure:
-            raise UserError("--placements and --out belong to --measure; add it, or leave them away.")
+            raise UserError("--placements and --out belong to --measure; add it, or leave them out.")
         if self.data and self.measure:
-            raise UserError("--data is what was measured, --measure measures; choose one.")
+            raise UserError("--data uses recorded trials, --measure makes new ones; choose one.")
         tables = self.measured() if self.measure else advice.recorded(self.data or ())
         advised = advice.consult(tables, self.model, wish, self.seed)
         show(advice.lines(advised, wish), self.json)
         return advised
 
     def measured(self) -> list[tuple[str, list, dict]]:
-        """As `advice.recorded`, of a measurement made now."""
+        """As `advice.recorded`, from a measurement made now."""
         from llama_jax import kernels
         from llama_jax.placement import LADDER
         from llama_lab.bench import run

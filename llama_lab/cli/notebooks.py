@@ -17,16 +17,16 @@ HEADLINE, DRAW, REPORT = "measuring the headline here", "drawing every notebook"
 
 @verb("`llama-jax run 03 --measure -p new_tokens 32 --out my-results`")
 class Run:
-    """Execute notebooks without a browser: measure or redraw, check what they leave, print what they found."""
+    """Execute notebooks without a browser: measure or redraw, check their output, print their findings."""
 
-    notebooks: list[str] | None = argument(None, "Numbers or names, such as 03; all of them by default.")
+    notebooks: list[str] | None = argument(None, "Numbers or names, such as 03; by default all of them.")
     parameter: list[str] | None = option(None, "Set a notebook parameter.", "--parameter", "-p", metavar="NAME VALUE")
-    measure: bool = option(False, "Run the models, or redraw from recorded data.", "--measure/--recorded")
+    measure: bool = option(False, "Run the models, or redraw recorded data.", "--measure/--recorded")
     profile: str = option("quick", "quick or full: how much is measured.")
     out: Path | None = option(
         None,
-        "Folder for data, figures, notebooks and their pages. By default results/<machine> for what is measured and"
-        " the repository for what is redrawn; `--out .` there records over what is published.",
+        "Folder for data, figures, notebooks and their pages; by default results/<machine> for measurements and the"
+        " repository for redrawn figures. `--out .` in the repository records over published data.",
     )
     json: bool = options.as_json()
 
@@ -45,7 +45,8 @@ class Run:
 
 
 def write_report(out: Path | None = None) -> list[Path]:
-    """The report of a folder; without one that of the repository, and of this machine's results where there are any."""
+    """The report of a folder; without one, that of the repository and that of this machine's results if there are
+    any."""
     from llama_jax.plumbing import paths
     from llama_lab import machine
     from llama_lab.reporting import report
@@ -57,10 +58,10 @@ def write_report(out: Path | None = None) -> list[Path]:
 
 @verb("`llama-jax report`")
 class Report:
-    """Write docs/index.html from the figures and findings of the last runs; where something was measured here, one in
-    this machine's results too."""
+    """Write docs/index.html from the figures and findings of the last runs, and another one for this machine's results
+    if there are any."""
 
-    out: Path | None = option(None, "Folder that holds figures/ and data/; the repository by default.")
+    out: Path | None = option(None, "Folder with figures/ and data/; the repository by default.")
     json: bool = options.as_json()
 
     def run(self) -> dict:
@@ -72,19 +73,19 @@ class Report:
 
 @verb("`llama-jax stale --strict`")
 class Stale:
-    """Say which recorded tables are older than the code that their times depend on; after a refactoring, stamp them
-    anew."""
+    """Say which recorded tables are older than the code that their times depend on. After a refactoring, renew their
+    stamps."""
 
-    out: Path | None = option(None, "Folder that holds data/; the repository by default.")
-    strict: bool = flag("Exit with 1 where a headline is older than its code.")
+    out: Path | None = option(None, "Folder with data/; the repository by default.")
+    strict: bool = flag("Exit with 1 if a headline is older than its code.")
     evidence: str | None = option(
         None,
-        "Compare this commit with that one, in minutes: every program, and times in one interleaved run.",
+        "Compare the current commit with this earlier one: every program, and times in one interleaved run (minutes).",
         metavar="BEFORE",
     )
     restamp: str | None = option(
         None,
-        "Stamp the tables that were current BEFORE as of today's code, if the evidence holds; keeps WHY.",
+        "Mark the tables that were current BEFORE as current, if the evidence supports it; WHY is recorded.",
         metavar="WHY",
     )
     json: bool = options.as_json()
@@ -96,11 +97,11 @@ class Stale:
         home = self.out or paths.ROOT
         if self.evidence is not None:
             gathered = staleness.gather(self.evidence, tell)
-            tell(gathered.failure or f"{gathered.programs} programs are the same, and so are the times.")
+            tell(gathered.failure or f"{gathered.programs} programs are the same, and the times are equal.")
             if gathered.failure:
                 return None, False
         if self.restamp is not None:
-            tell(f"stamped anew: {', '.join(staleness.restamp(home, self.restamp)) or 'nothing'}")
+            tell(f"stamps renewed: {', '.join(staleness.restamp(home, self.restamp)) or 'none'}")
         tables = staleness.tables(home)
         show(staleness.lines(tables), self.json)
         wrong = [table.name for table in tables if table.wrong] if self.strict else []
@@ -114,7 +115,7 @@ class Stale:
 
 @verb("`llama-jax figures --no-headline`")
 class Figures:
-    """Measure the headline here, draw every figure from the published data, write the report: ten minutes at most."""
+    """Measure the headline here, draw every figure from published data, and write the report: ten minutes at most."""
 
     headline: bool = option(True, "Measure the headline on this machine first.", "--headline/--no-headline")
     json: bool = options.as_json()
@@ -129,7 +130,7 @@ class Figures:
         steps = {HEADLINE: 240.0} if self.headline else {}
         with Remaining({**steps, DRAW: 180.0, REPORT: 10.0}, tell).spoken() as rest:
 
-            def hear(line: str) -> None:  # each notebook says once that it begins
+            def hear(line: str) -> None:  # each notebook reports once that it begins
                 name, _, source = line.partition(": ")
                 if source in SOURCES:
                     begun.add(name)
@@ -153,12 +154,12 @@ class Figures:
 
 @verb("`llama-jax measure 05 08 --plan`")
 class Measure:
-    """Measure all that this code has not measured here yet, in order; what was interrupted goes on."""
+    """Measure everything that this code has not measured here yet, in order; an interrupted run resumes."""
 
-    only: list[str] | None = argument(None, "Numbers or names, such as 05; all of them by default.")
+    only: list[str] | None = argument(None, "Numbers or names, such as 05; by default all of them.")
     profile: str = option("quick", "quick or full: how much is measured.")
     out: Path | None = option(None, "Folder for data and figures; results/<machine> by default, `.` publishes.")
-    plan: bool = flag("Say what would be measured and how long it takes.")
+    plan: bool = flag("Only say what would be measured and how long it takes.")
     json: bool = options.as_json()
 
     def run(self) -> tuple[dict, bool]:

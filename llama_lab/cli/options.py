@@ -7,10 +7,10 @@
         out: Path = option(..., "The file to write.")
         json: bool = as_json()
 
-        def run(self) -> dict: ...  # the document of --json; (document, False) where something was found wanting
+        def run(self) -> dict: ...  # the document of --json, or (document, False) if a check failed
 
-A field whose type is a dataclass itself is a group: its options stand in its place. What several verbs ask for is
-declared here, once.
+A field whose type is a dataclass is a group: its options take its place. Options that several verbs share are declared
+here, once.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ ROWS = 1 << 16  # of a batch
 
 
 def option(default: Any, help: str, *names: str, **more: Any) -> Any:
-    """An option, named as its field unless `names` are given. default: `...` where it must be given. more: as for
+    """An option, named after its field unless `names` are given. default: `...` makes it required. more: as for
     `typer.Option`, such as min and max."""
     return declared(default, typer.Option(default, *names, help=help, **more))
 
 
 def argument(default: Any, help: str, **more: Any) -> Any:
-    """An argument that is given by its place."""
+    """A positional argument."""
     return declared(default, typer.Argument(default, help=help, **more))
 
 
 def flag(help: str) -> Any:
-    """A switch that is off unless it is named; there is no `--no-…`."""
+    """A switch that is off unless it is given; there is no `--no-…`."""
     return declared(False, typer.Option(False, help=help), flag=True)
 
 
@@ -53,7 +53,7 @@ def declared(default: Any, parameter: Any, **more: Any) -> Any:
 
 
 def parameters(kind: type) -> Iterator[inspect.Parameter]:
-    """What typer reads of a dataclass of options; of a field without a declaration, such as its context, the type."""
+    """The parameters that typer reads. A field without a declaration, such as the context, has only its type."""
     types = get_type_hints(kind)
     for each in fields(kind):
         if is_dataclass(types[each.name]):
@@ -66,7 +66,7 @@ def parameters(kind: type) -> Iterator[inspect.Parameter]:
 
 
 def build(kind: type[T], values: dict[str, Any]) -> T:
-    """A dataclass of options with what was given for them, groups included."""
+    """A dataclass of options filled with the given values, groups included."""
     types = get_type_hints(kind)
     return kind(
         **{
@@ -90,8 +90,8 @@ def group(kind: type[T]) -> type[T]:
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(option, argument, flag))
 def verb(example: str) -> Callable[[type[T]], type[T]]:
-    """Make a class the verb of its name: its fields are the options, its docstring the help. `run` does it, and returns
-    the document of `--json`, if any, perhaps with whether all is well: where it is not, the exit code is 1."""
+    """Make a class the verb of its name: its fields are the options, its docstring is the help. `run` executes it. It
+    returns the document of `--json`, if any, or (document, success); without success the exit code is 1."""
 
     def made(kind: type[T]) -> type[T]:
         kind = group(kind)
@@ -114,17 +114,17 @@ def verb(example: str) -> Callable[[type[T]], type[T]]:
 
 
 def known_models(incomplete: str) -> list[tuple[str, str]]:
-    """What the shell offers for --model."""
+    """Completions for --model."""
     from llama_jax import checkpoint
 
     return [(name, about) for name, about in checkpoint.models().items() if name.startswith(incomplete)]
 
 
-USUAL = "step+fused on a file's own blocks where there are kernels, else step"
+USUAL = "step+fused if kernels can read the file's blocks, else step"
 
 
 def known_placements(incomplete: str) -> list[tuple[str, str]]:
-    """What the shell offers for --placement: the ladder, after a + what may be appended, and of +draft: models."""
+    """Completions for --placement: the ladder, switches after a +, and models after +draft:."""
     from llama_jax.placement import DESCRIPTIONS, DRAFT, LADDER, MODIFIERS
 
     if drafted := DRAFT.search(incomplete):
@@ -148,15 +148,15 @@ def placement(default: str | None) -> Any:
 
 def dtype(default: str | None = None) -> Any:
     known = "float32, bfloat16, gguf (the file's own blocks), q8_0, q4_0, q4_1 or int8"
-    return option(default, known + ("." if default else "; by default what the placement computes on."))
+    return option(default, known + ("." if default else "; by default the form that the placement computes on."))
 
 
 def new_tokens(default: int) -> Any:
-    return option(default, "Tokens to make at most.", "--max-new-tokens", "-n", min=1, max=LARGEST)
+    return option(default, "Most tokens to generate.", "--max-new-tokens", "-n", min=1, max=LARGEST)
 
 
 def seed() -> Any:
-    return option(0, "Seed of the draws.", min=0, max=LARGEST)
+    return option(0, "Random seed.", min=0, max=LARGEST)
 
 
 def as_json() -> Any:
@@ -165,7 +165,7 @@ def as_json() -> Any:
 
 @group
 class Sampling:
-    """How a token is chosen."""
+    """How tokens are sampled."""
 
     temperature: float = option(0.0, "0 is greedy.")
     top_k: int = option(0, "Keep the k best tokens; 0 keeps all.")

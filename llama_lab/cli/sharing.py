@@ -14,8 +14,8 @@ from llama_lab.cli.options import argument, flag, option, verb
 
 @verb("`llama-jax gguf --model random:smollm2-360m --type q4_0 --out smollm2-360m.gguf`")
 class Gguf:
-    """Write random weights at a model's real shapes as a GGUF file, for this program and others: for speed, never for
-    text."""
+    """Write random weights at a model's real shapes as a GGUF file, for measuring the speed of this program and
+    others."""
 
     model: str = option(..., "random:PRESET or random:PRESET:SEED; see `llama-jax models`.", "--model", "-m")
     kind: str = option(..., "Blocks of the matrices: q4_0, q4_1 or q8_0.", "--type")
@@ -32,11 +32,11 @@ class Gguf:
 
 @verb("`llama-jax contribute`, then the same with `--yes`")
 class Contribute:
-    """Make of this machine's headline one file for a pull request, without names, places and addresses. It is checked
-    and shown before it is written; exit code 1 when it would not pass."""
+    """Turn this machine's headline into one file for a pull request, without names, places and addresses. The file is
+    checked and shown before it is written; the exit code is 1 if it would not pass."""
 
-    results: Path | None = option(None, "Folder of what was measured; results/<machine> by default.")
-    yes: bool = flag("Write the file; without it, it is only shown.")
+    results: Path | None = option(None, "Folder with the measurements; results/<machine> by default.")
+    yes: bool = flag("Write the file instead of only showing it.")
     json: bool = options.as_json()
 
     def run(self) -> tuple[dict, bool]:
@@ -59,9 +59,10 @@ class Contribute:
 
 @verb("`llama-jax merge here.jsonl there.jsonl --out both.csv`")
 class Merge:
-    """Put runs of several machines in one table; refuses other models, tokens or versions, and what is not whole."""
+    """Combine runs of several machines into one table; refuses different models, tokens or versions, and incomplete
+    runs."""
 
-    journals: list[Path] = argument(..., "Files that `bench --journal` wrote, two or more.")
+    journals: list[Path] = argument(..., "Two or more files that `bench --journal` wrote.")
     out: Path = option(..., "Table to write: .csv, .parquet or .jsonl.")
     json: bool = options.as_json()
 

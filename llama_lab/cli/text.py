@@ -16,28 +16,28 @@ from llama_lab.cli import options
 from llama_lab.cli.common import show, tell, tell_requantised
 from llama_lab.cli.options import Sampling, argument, flag, option, verb
 
-SHORT = 256  # tokens of an answer during which huge pages that come slowly are not paid back
+SHORT = 256  # tokens of an answer too short to pay back slow huge pages
 LONGEST = 16 << 20  # bytes of a prompt from standard input
 
 
 def without_kept() -> Any:
-    return flag("Neither keep compiled programs in the user's cache nor read those that are there.")
+    return flag("Neither read nor write compiled programs in the user's cache.")
 
 
 @verb("`llama-jax generate 'Why is the sky blue?' --placement loop --max-new-tokens 64`")
 class Generate:
     """Answer one prompt."""
 
-    prompt: str | None = argument(None, "A question; `-` reads standard input.")
+    prompt: str | None = argument(None, "The question; `-` reads standard input.")
     token_ids: str | None = option(None, "The prompt as token ids, such as 1,2,3.")
-    allow_special_tokens: bool = flag("What spells a special token in the prompt is that token.")
-    no_chat: bool = flag("Continue the text itself; no chat template.")
+    allow_special_tokens: bool = flag("Treat text in the prompt that spells a special token as that token.")
+    no_chat: bool = flag("Continue the text itself, without a chat template.")
     model: str = options.model()
     placement: str | None = options.placement(None)
     max_new_tokens: int = options.new_tokens(128)
     sampling: Sampling
     seed: int = options.seed()
-    ignore_eos: bool = flag("Go on past the end of the answer.")
+    ignore_eos: bool = flag("Continue past the end of the answer.")
     dtype: str | None = options.dtype()
     no_keep: bool = without_kept()
     json: bool = options.as_json()
@@ -87,7 +87,7 @@ class Generate:
         }  # fmt: skip
 
     def read_prompt(self) -> str | list[int]:
-        """The prompt as text or as ids. Raises UserError for none, both, or ids that are not numbers."""
+        """The prompt as text or as ids. Raises UserError for neither, both, or ids that are not numbers."""
         if (self.prompt is None) == (self.token_ids is None):
             raise UserError("Give either a prompt or --token-ids.")
         if self.token_ids is None:
@@ -99,11 +99,11 @@ class Generate:
             return [int(i) for i in self.token_ids.split(",")]
         except ValueError:
             raise UserError(
-                f"--token-ids is {shown(self.token_ids)}; write whole numbers with commas between them, such as 1,2,3."
+                f"--token-ids is {shown(self.token_ids)}; write whole numbers separated by commas, such as 1,2,3."
             ) from None
 
     def encoded(self, loaded, prompt: str | list[int]) -> list[int]:
-        """Token ids of a prompt, under the chat template unless the text itself is to be continued."""
+        """Token ids of a prompt, in the chat template unless the text itself is to be continued."""
         from llama_jax import chat
 
         if isinstance(prompt, list):
@@ -116,7 +116,7 @@ class Generate:
 
 
 def opened(model: str, placement: str | None, dtype: str | None = None) -> tuple[Any, Any]:
-    """(the loaded model, its placement); without a name, the one that streams its answers soonest."""
+    """(the loaded model, its placement). Without a name, the placement that starts to answer soonest."""
     from llama_jax.checkpoint import find
     from llama_jax.engine import load, usual
     from llama_jax.placement import parse
@@ -129,7 +129,7 @@ def opened(model: str, placement: str | None, dtype: str | None = None) -> tuple
 
 
 def built(loaded, placed, keep: bool) -> tuple[Any, Callable[[], None]]:
-    """(engine, what says on standard error where its programs are kept, once there are any)."""
+    """(engine, a function that reports on standard error where its programs are kept, if there are any)."""
     from llama_jax import kept
     from llama_jax.generate import build
 
@@ -143,13 +143,13 @@ def built(loaded, placed, keep: bool) -> tuple[Any, Callable[[], None]]:
 
     def told() -> None:
         if line := store.summary:
-            tell(f"{line} (--no-keep leaves them)")
+            tell(f"{line} (--no-keep turns this off)")
 
     return kept.build(loaded, placed, store), told
 
 
 def read_input() -> str:
-    """Standard input as a text. Raises UserError for what is none, and for more than a prompt can be."""
+    """Standard input as text. Raises UserError if it is not text, or longer than a prompt can be."""
     if sys.stdin is None:
         raise UserError("Standard input is closed; give the prompt as an argument.")
     content = sys.stdin.buffer.read(LONGEST + 1)
@@ -163,7 +163,7 @@ def read_input() -> str:
 
 @verb("`llama-jax chat --temperature 0.7 --top-p 0.9`")
 class Chat:
-    """Talk with the model; an empty line or Ctrl-D ends it."""
+    """Chat with the model; an empty line or Ctrl-D ends the chat."""
 
     model: str = options.model()
     placement: str | None = options.placement(None)
@@ -183,7 +183,7 @@ class Chat:
         sampler = self.sampling.sampler
         loaded, placed = opened(self.model, self.placement)
         if loaded.tokenizer is None:
-            raise UserError(f"{self.model} has no tokenizer; it cannot chat.")
+            raise UserError(f"{self.model} has no tokenizer, so it cannot chat; use `llama-jax generate --token-ids`.")
         tell_requantised(loaded.origin, [placed])
         (engine, told), console = built(loaded, placed, not self.no_keep), Console()
         messages = [{"role": "system", "content": self.system}] if self.system else []
@@ -203,7 +203,7 @@ def read_line(console) -> str:
     except EOFError:
         return ""
     except UnicodeDecodeError as error:
-        raise UserError(f"What was typed is no text: {error}.") from None
+        raise UserError(f"The input is not UTF-8: {error}.") from None
 
 
 @verb("`llama-jax serve --placement step+fused --slots 4`")
@@ -212,17 +212,19 @@ class Serve:
 
     model: str = options.model()
     placement: str = options.placement("step+donate")
-    slots: int = option(4, "Requests that are answered at a time.")
-    context: int | None = option(None, "Tokens of a prompt and its answer; 2048, or what the model has.")
-    host: str = option("127.0.0.1", "Address to listen at; any but loopback needs a key.")
+    slots: int = option(4, "Requests answered at the same time.")
+    context: int | None = option(
+        None, "Tokens of a prompt and its answer; by default 2048, or the model's limit if that is lower."
+    )
+    host: str = option("127.0.0.1", "Address to listen on; any but loopback needs a key.")
     port: int = option(11434, "0 lets the system choose.", min=0, max=65535)
     api_key: str | None = option(
-        None, "Clients must send it; better set LLAMA_JAX_API_KEY, which no process list shows."
+        None, "Key that clients must send. LLAMA_JAX_API_KEY is safer: process lists do not show it."
     )
     dtype: str | None = options.dtype()
 
     def run(self) -> None:
-        interruption.at_once()  # while it loads and compiles; a server that answers has its own way to end
+        interruption.at_once()  # while it loads and compiles; a running server ends in its own way
         from llama_jax.generate import load
         from llama_jax.placement import parse
         from llama_lab.serve import process, stepper
@@ -247,14 +249,14 @@ class Serve:
 
 @verb("`llama-jax attack http://127.0.0.1:8080`")
 class Attack:
-    """Ask a server the same in different company, and count the answers that differ."""
+    """Send a server the same requests alone and in company, and count the answers that differ."""
 
-    url: str = argument(..., "An OpenAI-like server, ours or another.")
-    model: str | None = option(None, "The name to ask it for; the first that it lists by default.")
-    requests: int = option(24, "How many requests.", min=2, max=1000)
+    url: str = argument(..., "Address of an OpenAI-like server, ours or another.")
+    model: str | None = option(None, "Model to ask for; by default the first that the server lists.")
+    requests: int = option(24, "Number of requests.", min=2, max=1000)
     tokens: int = option(24, "Tokens of each answer.", min=1, max=4096)
     seed: int = options.seed()
-    api_key: str | None = option(None, "A key to send; better set LLAMA_JAX_API_KEY, which no process list shows.")
+    api_key: str | None = option(None, "Key to send. LLAMA_JAX_API_KEY is safer: process lists do not show it.")
     json: bool = options.as_json()
 
     def run(self) -> tuple[dict, bool]:

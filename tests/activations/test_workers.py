@@ -309,7 +309,7 @@ def test_a_program_with_a_runtime_of_its_own_keeps_it(source, tmp_path):
 def test_a_mistake_is_one_line_whoever_makes_it(source, unbroken, tmp_path):
     before = content(unbroken)
     for options, words in (
-        (("--out", str(unbroken), "--no-resume"), "holds a run already"),
+        (("--out", str(unbroken), "--no-resume"), "already holds a run"),
         (("--out", str(unbroken), "--length", "16"), "another run: batch is .* there"),
         (("--source", str(tmp_path / "none.jsonl")), "No such source"),
     ):

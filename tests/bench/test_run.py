@@ -106,7 +106,7 @@ def test_what_a_reader_should_know_is_said():
     assert result["missing"] == gaps
     said = "\n".join(console.remarks(result))
     for words in ("others used 50 %", "One process", "loop: 1 trial void: compiled", "loop: a new shape",
-                  "step: drifted by -", "4 trials come from an interrupted run", "last line was torn",
+                  "step: drifted by -", "4 trials come from an interrupted run", "last line was incomplete",
                   "missing: ollama: No server answers. Run `ollama serve`."):  # fmt: skip
         assert words in said
 

@@ -116,7 +116,7 @@ def test_a_reason_must_be_given(home, capsys):
     with pytest.raises(UserError, match="needs a reason"):
         program()(["stale", "--restamp", " "], standalone_mode=False)
     program()(["stale", "--restamp", "renamed"], standalone_mode=False)
-    assert f"stamped anew: {CURRENT}" in capsys.readouterr().err
+    assert f"stamps renewed: {CURRENT}" in capsys.readouterr().err
 
 
 def test_names_are_no_part_of_a_program_and_all_else_is():
