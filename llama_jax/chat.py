@@ -103,7 +103,7 @@ def checked(messages: Sequence[Message], continue_final_message: bool = False) -
     check_length(sum(len(message.content) for message in parsed), "The messages have")
     if continue_final_message and parsed[-1].role != "assistant":
         raise UserError(
-            f"The last message is of the {parsed[-1].role}; with continue_final_message it must be the assistant's."
+            f"The last message is the {parsed[-1].role}'s; with continue_final_message it must be the assistant's."
         )
     return [message.model_dump() for message in parsed]
 
@@ -143,7 +143,7 @@ def left_open(tokenizer: Tokenizer, messages: list[Message]) -> str:
     text = rendered(tokenizer, [*before, {**last, "content": content + END}], answer=False)
     kept, end, after = text.rpartition(END.rstrip())
     if not end or content.strip() not in kept:
-        raise UserError("The model's chat template changes the last message, so that it cannot be gone on with.")
+        raise UserError("The model's chat template changes the last message, so it cannot be continued; leave it out.")
     trimmed = content.strip() and not after.startswith(" ")
     return kept.removesuffix(content[len(content.rstrip()) :]) if trimmed else kept
 

@@ -91,7 +91,7 @@ def forward(
     full a cache is: what is past its last slot is NaN there.
     """
     if rotation is None:
-        raise UserError("There is no rope; model.create(config) makes it, rope.create(config, i) where layers differ.")
+        raise UserError("There is no rope; model.create(config) makes it, or rope.create(config, i) if layers differ.")
     check(config, mask, x, layer_cache)
     slot, (t, slots) = layer_cache.length, (x.shape[1], layer_cache.entry[0].shape[1])
     words = "The cache has {} slots, {} of them in use; create it with slots={} or more."
@@ -113,7 +113,7 @@ def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
         raise UserError(f"The mask is {mask.dtype}{list(mask.shape)}; make it bool [B W] by attention.attention_mask.")
     rows, t, _ = x.shape
     if mask.shape[0] != rows or 1 < t > mask.shape[1]:
-        raise UserError(f"The attention mask is {list(mask.shape)}, and x has {rows} rows of {t} tokens.")
+        raise UserError(f"The attention mask is {list(mask.shape)}, but x has {rows} rows of {t} tokens.")
     n, slots, size = layer_cache.entry[0].shape
     if (n, size) != (rows * config.num_key_value_heads, config.head_dim):
         raise UserError(

@@ -247,9 +247,7 @@ def quantise(values: np.ndarray, kind: str) -> np.ndarray:
             len(values), -1, LAYOUTS[kind].row
         )
     if not np.isfinite(halves(raw, kind)).all():
-        raise UserError(
-            f"A weight is no finite number, or too large for the float16 scale of {kind}; load it as float32."
-        )
+        raise UserError(f"A weight is not finite, or too large for the float16 scale of {kind}; load it as float32.")
     return raw
 
 
@@ -259,7 +257,7 @@ def quantise_int8(values: np.ndarray) -> Int8:
     values = np.asarray(values, np.float32)
     scales = np.max(np.abs(values), axis=1) / np.float32(127)
     if not np.isfinite(scales).all():
-        raise UserError("A weight is no finite number; load it as float32.")
+        raise UserError("A weight is not finite; load it as float32.")
     rounded = np.rint(values / np.where(scales > 0, scales, 1)[:, None]).astype(np.int8)
     return Int8(jnp.asarray(rounded), jnp.asarray(scales))
 

@@ -142,13 +142,17 @@ class TokenView:
         so_far = self.view or View("", (), 0.0, 0.0)
         if isinstance(token, str):
             if so_far.token_ids:
-                raise UserError(f"{shown(token)} is text, and the tokens before it were ids; give one or the other.")
+                raise UserError(
+                    f"{shown(token)} is text, but the tokens before it were ids; yield only one of the two."
+                )
             self.pace.arrive(1)
             self.view = self.pace.view(so_far.text + token, pieces=so_far.pieces + 1)
         else:
             ids = ids_of(token)
             if so_far.pieces:
-                raise UserError(f"{shown(token)} is no text, and the tokens before it were; give one or the other.")
+                raise UserError(
+                    f"{shown(token)} is not text, but the tokens before it were; yield only one of the two."
+                )
             if self.tokenizer is None:
                 raise UserError("A view of token ids needs tokenizer=, such as that of the checkpoint.")
             self.pace.arrive(len(ids))
@@ -171,7 +175,7 @@ def ids_of(token: object) -> list[int]:
         one_sequence = ids.dtype.kind in "iu" and ids.size == max(ids.shape, default=1)
         if one_sequence and ids.size and 0 <= ids.min() <= ids.max() <= LARGEST:
             return ids.ravel().tolist()
-    raise UserError(f"{shown(token)} is no token; it must be text, a token id, or an array of ids of one sequence.")
+    raise UserError(f"{shown(token)} is not a token; yield text, a token id, or an array of one sequence's ids.")
 
 
 def watch(

@@ -110,7 +110,7 @@ def load(checkpoint: Checkpoint, placement: Placement | str, path: str | Path, t
     """
     if trust is not True:
         raise UserError(
-            f"{path} holds programs, and loading it runs whatever is in it; pass trust=True if you made it yourself."
+            f"{path} holds programs, and loading it runs them; pass trust=True if you made the file yourself."
         )
     refuse_drafts(placement := parse(placement))
     about, entries, blobs = read(Path(path))
@@ -167,7 +167,7 @@ def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:
         raise UserError(f"Cannot read {path}: there is no such file.") from None
     magic, _, digest = first.rpartition(b" ")
     if magic != MAGIC:
-        raise UserError(f"{boundary.shown(str(path))} is no file of executables that this version can read; {AGAIN}")
+        raise UserError(f"{boundary.shown(str(path))} is not a file of executables that this version can read; {AGAIN}")
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise UserError(f"{path} is damaged (its SHA-256 differs); {AGAIN}")
     line, _, rest = body.partition(b"\n")
@@ -176,7 +176,7 @@ def read(path: Path) -> tuple[dict, list[dict], list[bytes]]:
         blobs.append(rest[at : at + entry.bytes])
         at += entry.bytes
     if at != len(rest):
-        raise UserError(f"{path} names programs of {at} bytes and has {len(rest)}; {AGAIN}")
+        raise UserError(f"{path} lists programs of {at} bytes but holds {len(rest)}; {AGAIN}")
     return header.about, [entry.model_dump(exclude={"bytes"}) for entry in header.entries], blobs
 
 

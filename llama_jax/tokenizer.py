@@ -123,7 +123,9 @@ class Tokenizer:
         encoding = self.ids(self.unmarking, marked, special)
         for i, added in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if not added and i in self.special and self.special[i] in text:
-                raise UserError(f"The text holds {self.special[i]!r}, which this tokenizer has no other tokens for.")
+                raise UserError(
+                    f"The text holds {self.special[i]!r}, which this tokenizer has no ordinary tokens for; remove it."
+                )
         return encoding.ids
 
     def marked(self, text: str) -> str:
@@ -228,7 +230,7 @@ class BatchTokenizer:
         given = prompts if isinstance(prompts, list | tuple) else [prompts]
         rows = [prompt.ids(self.text) if hasattr(prompt, "ids") else self.text.encode(prompt) for prompt in given]
         if not rows or not all(rows):
-            raise UserError("There is no prompt, or one without a token; give a text or several.")
+            raise UserError("There is no prompt, or a prompt has no tokens; give one text or several.")
         ids, pad = padded(rows, bucket(max(map(len, rows))))
         return jnp.asarray(ids), jnp.asarray(np.arange(ids.shape[1]) >= pad[:, None], jnp.int32)
 
@@ -261,7 +263,7 @@ def check_text(text: str, what: str = "The text") -> None:
             " write it as valid Unicode."
         ) from None
     if MARK in text:
-        raise UserError(f"{what} holds U+FDD0 U+FDEF, which are no characters; leave them out.")
+        raise UserError(f"{what} holds U+FDD0 U+FDEF, which are not characters; remove them.")
 
 
 @contextlib.contextmanager

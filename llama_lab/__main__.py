@@ -78,7 +78,7 @@ def checked(arguments: list[str]) -> list[str]:
             sound = False
         if not sound:
             raise UserError(
-                f"The argument {shown(argument)} is no text in {sys.getfilesystemencoding()}, the encoding of this"
+                f"The argument {shown(argument)} is not text in {sys.getfilesystemencoding()}, the encoding of this"
                 " environment; write it in that, or set PYTHONUTF8=1 for UTF-8."
             )
     return arguments

@@ -71,7 +71,7 @@ class Server:
     def __init__(self, url: str, key: str = ""):
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise AttackError(f"{url!r} is no URL of a server; give one such as http://127.0.0.1:8080.")
+            raise AttackError(f"{url!r} is not the URL of a server; give one such as http://127.0.0.1:8080.")
         kinds = dict(http=http.client.HTTPConnection, https=http.client.HTTPSConnection)
         self.kind, self.place, self.url = kinds[parts.scheme], (parts.hostname, parts.port), url
         self.path = parts.path.rstrip("/").removesuffix("/v1") + "/v1"
@@ -93,7 +93,7 @@ class Server:
         try:
             return json.loads(content)
         except ValueError:
-            raise AttackError(f"{self.url} answers {path} with what is no JSON: {words}") from None
+            raise AttackError(f"{self.url} answers {path} with something other than JSON: {words}") from None
 
     def heard(self, path: str, body: dict | None, leave: bool) -> tuple[int, bytes]:
         """Status and content of one answer, of which a reader that leaves takes a byte."""
@@ -122,7 +122,7 @@ class Server:
             choice = said["choices"][0]
             return choice["text"], choice.get("finish_reason"), said.get("usage", {}).get("completion_tokens")
         except (LookupError, TypeError, AttributeError):
-            raise AttackError(f"{self.url} answers /completions with what is no completion.") from None
+            raise AttackError(f"{self.url} answers /completions with something other than a completion.") from None
 
 
 def attack(server: Server, bodies: list[dict], seed: int = 0, tell: Callable = lambda line: None) -> list[dict]:

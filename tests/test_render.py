@@ -191,7 +191,7 @@ def test_a_block_is_as_many_tokens_at_once(packaged):
         ([np.ones(0, int)], "is no token"),
         ([[[1], [2, 3]]], "is no token"),
         ([b"a"], "is no token"),
-        (["a", 1], "1 is no text"),
+        (["a", 1], "1 is not text"),
         ([1, "a"], "'a' is text"),
     ],
 )

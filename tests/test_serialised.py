@@ -130,7 +130,7 @@ def test_a_damaged_file_is_refused_before_anything_is_unpickled(checkpoint, save
     raw = bytearray(saved.read_bytes())
     raw[where] ^= 1
     (tmp_path / "x.bin").write_bytes(raw)
-    with pytest.raises(UserError, match="damaged|no file of executables"):
+    with pytest.raises(UserError, match="damaged|not a file of executables"):
         serialised.load(checkpoint, "step", tmp_path / "x.bin", trust=True)
 
 
@@ -164,7 +164,7 @@ def test_what_cannot_be_saved_is_one_line(checkpoint, tmp_path, name, words):
 def test_nothing_is_read_without_trust(checkpoint, saved, monkeypatch):
     monkeypatch.setattr(serialised, "read", lambda *a: pytest.fail("read"))
     for trust in ({}, dict(trust=False), dict(trust="no"), dict(trust=1)):
-        with pytest.raises(UserError, match="loading it runs whatever is in it; pass trust=True"):
+        with pytest.raises(UserError, match="loading them runs them; pass trust=True"):
             serialised.load(checkpoint, "step", saved, **trust)
 
 
@@ -190,8 +190,8 @@ def move_bytes(header):
             ).items()
             for value in values
         ),
-        (lambda header: header["entries"][0].update(bytes=2**31), "names programs of"),
-        (lambda header: header["entries"].pop(), "names programs of"),
+        (lambda header: header["entries"][0].update(bytes=2**31), "lists programs of"),
+        (lambda header: header["entries"].pop(), "lists programs of"),
         (lambda header: header["entries"][0].update(sampler={"heat": 1}), "does not take the program"),
         (lambda header: header["entries"][0].update(sampler={"temperature": -1}), "does not take the program"),
         (move_bytes, "does not take the program 'prefill'"),

@@ -110,7 +110,7 @@ def test_a_special_token_that_cannot_be_written_otherwise_is_refused():
     definition["added_tokens"].append({**definition["added_tokens"][0], "id": 259, "content": "im"})
     words = Tokenizer(json.dumps(definition), CHATML, "", "", ())
     for call in (words.encode, lambda text: chat.encode(words, chat.ask(text))):
-        with pytest.raises(UserError, match="'im', which this tokenizer has no other tokens for"):
+        with pytest.raises(UserError, match="'im', which this tokenizer has no ordinary tokens for"):
             call("an im b")
     assert words.encode("im", allow_special_tokens=True) == [259]
 
@@ -130,7 +130,7 @@ def test_special_tokens_that_match_after_normalising_stay_text_too(packaged):
     [
         ("ab\ud800c", r"half a surrogate pair, U\+D800, at character 3"),
         ("a" * (LONGEST + 1), "4,194,305 characters; at most 4,194,304"),
-        (f"a{MARK}b", "no characters"),
+        (f"a{MARK}b", "not characters"),
     ],
 )
 def test_what_no_tokenizer_reads_is_refused(packaged, text, message):

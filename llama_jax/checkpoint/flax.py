@@ -52,7 +52,9 @@ def from_flax(config: ModelConfig, tree: Mapping, dtype: str = "float32") -> Mod
             values = values.T
         tensors[name] = Tensor(values.shape, lambda values=values: values)
     if given:
-        raise UserError(f"The Flax tree has {'/'.join(next(iter(given)))}, which a {config.model_type} model has not.")
+        raise UserError(
+            f"The Flax tree has {'/'.join(next(iter(given)))}, which a {config.model_type} model does not have."
+        )
     return assemble(Source("the Flax tree", config, tensors, lambda: None, lambda: ""), dtype)
 
 

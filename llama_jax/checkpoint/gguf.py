@@ -110,7 +110,7 @@ def open_file(path: Path) -> Source:
         if config.model_type == "gpt2":
             tensor = transposed(tensor) if name.endswith(CONV1D) else tensor
         if (full := hugging_face_name(name, config.model_type)) in tensors:
-            raise UserError(f"{path}: tensor {boundary.shown(name)} is there under two names; the file is damaged.")
+            raise UserError(f"{path}: tensor {boundary.shown(name)} occurs under two names; the file is damaged.")
         tensors[full] = tensor
     config, tensors = with_head(config, tensors)
     tokenizer = partial(read_tokenizer, path, config.vocab_size, [header.metadata])

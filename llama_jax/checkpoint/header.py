@@ -60,7 +60,7 @@ def read(path: Path) -> Header:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would wait for its writer
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise UserError(f"{path} is no regular file.")
+                raise UserError(f"{path} is not a regular file.")
             if (magic := file.read(len(MAGIC))) != MAGIC:
                 raise UserError(f"{path}: not a GGUF file (it starts with {magic!r}, not {MAGIC!r}).")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -69,7 +69,7 @@ def read(path: Path) -> Header:
         raise UserError(f"Cannot read {path}: {error.strerror or error}.") from None
     except BigEndianError:
         raise UserError(
-            f"{path} is a big-endian GGUF file; fetch the little-endian one, or turn this one:"
+            f"{path} is a big-endian GGUF file; fetch the little-endian one, or convert this one:"
             f" gguf-convert-endian {path} little."
         ) from None
     except DamagedError as error:

@@ -191,7 +191,7 @@ def safetensors_files(folder: Path) -> list[Path]:
         if not path.exists():
             raise UserError(f"{folder}: the shard {path.name} named in {index.name} is missing.")
         if not path.is_file():
-            raise UserError(f"{path} is no regular file.")
+            raise UserError(f"{path} is not a regular file.")
     return files
 
 
@@ -219,7 +219,7 @@ def check_unique(path: Path) -> None:
     def unique(pairs: list[tuple[str, object]]) -> None:
         names = [name for name, _ in pairs]
         if len(set(names)) < len(names):
-            raise UserError(f"{path}: the safetensors header names something twice; the file is damaged.")
+            raise UserError(f"{path}: the safetensors header has a duplicate name; the file is damaged.")
 
     with reading(path), path.open("rb") as file:
         json.loads(file.read(int.from_bytes(file.read(8), "little")), object_pairs_hook=unique)

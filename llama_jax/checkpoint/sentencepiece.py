@@ -35,9 +35,9 @@ def read(path: Path, remedy: str) -> dict[str, Any]:
     if not pieces:
         raise UserError(f"{path}: not a SentencePiece model, or a damaged one.")
     if trainer.get(MODEL_TYPE, [1])[-1] != BPE:
-        raise UserError(f"{path}: only SentencePiece models of the type BPE are read. {remedy}")
+        raise UserError(f"{path}: only SentencePiece models of type BPE are supported. {remedy}")
     if normalizer.get(CHARSMAP, [b""])[-1] or normalizer.get(REMOVE_EXTRA, [1])[-1]:
-        raise UserError(f"{path}: a SentencePiece model that normalises texts is not read. {remedy}")
+        raise UserError(f"{path}: a SentencePiece model that normalises text is not supported. {remedy}")
     return found
 
 

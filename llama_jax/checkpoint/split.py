@@ -31,7 +31,7 @@ def parts(path: Path) -> dict[Path, Header]:
     for no in range(about.count):
         part = path.with_name(stem + end.format(no + 1))
         if not os.path.lexists(part):
-            raise UserError(f"{path}: {part.name} is missing beside it; fetch all {about.count} parts of this model.")
+            raise UserError(f"{path}: {part.name} is missing from its folder; fetch all {about.count} parts.")
         files[part] = header if part == path else read(part)
         other = said(part, files[part])
         if (other.no, other.count) != (no, about.count):

@@ -203,12 +203,12 @@ def check(source: Source) -> None:
         more = f" and {len(others) - 1} more" if others[1:] else ""
         raise UserError(
             f"{source.where}: it has tensor {others[0]:.80}{more}, which a {config.model_type} model of"
-            f" {config.num_hidden_layers} layers has not; the model was made to compute with it."
+            f" {config.num_hidden_layers} layers does not have; without it the results would be wrong."
         )
     for name, shape in expected.items():
         if name not in source.tensors:
             raise UserError(
-                f"{source.where}: tensor {name} is missing; the file is incomplete or not of this configuration."
+                f"{source.where}: tensor {name} is missing; the file is incomplete or has another configuration."
             )
         stored = tuple(source.tensors[name].shape)
         if stored != shape:

@@ -144,7 +144,7 @@ def from_folder(
     if (most := max([*vocabulary.values(), *stop], default=0)) >= vocab_size:
         raise UserError(
             f"{folder}: the tokenizer and its end-of-answer tokens reach id {most}; the model's vocabulary has"
-            f" {vocab_size} tokens. They are not of one model."
+            f" {vocab_size} tokens. They belong to different models."
         )
     bos, eos = parts.name("bos_token"), parts.name("eos_token")
     named = tuple((name, parts.name(name)) for name in parts.named)
@@ -177,7 +177,7 @@ def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: 
         if (is_ := backend.token_to_id(token.content)) != int(i):
             raise UserError(
                 f"{folder}: {boundary.shown(token.content)} is token {i} in tokenizer_config.json and {is_} in the"
-                " tokenizer; they are not of one model."
+                " tokenizer; they belong to different models."
             )
 
 
@@ -201,7 +201,7 @@ def other_form(folder: Path, parts: TokenizerConfig) -> tokenizers.Tokenizer:
             backend, begins = sentencepiece_bpe(known, only_first=not parts.legacy), True
             backend.add_tokens(known.added())
     else:
-        raise UserError(f"{folder}: this form of a {kind} is not read. {CURE.format(folder=folder)}")
+        raise UserError(f"{folder}: this form of {kind} is not supported. {CURE.format(folder=folder)}")
     add_declared(backend, parts, folder)
     begins = begins if parts.add_bos_token is None else parts.add_bos_token
     surround(backend, parts.name("bos_token") if begins else "", parts.name("eos_token") if parts.add_eos_token else "")
@@ -215,5 +215,5 @@ def merges(path: Path) -> list[tuple[str, str]]:
         i: tuple(line.rstrip("\r").split(" ")) for i, line in lines if line.strip() and not line.startswith("#version")
     }
     if odd := next((i for i, pair in pairs.items() if len(pair) != 2), None):
-        raise UserError(f"{path}: line {odd} is no pair of tokens.")
+        raise UserError(f"{path}: line {odd} is not a pair of tokens.")
     return list(pairs.values())

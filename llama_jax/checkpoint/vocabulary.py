@@ -115,7 +115,7 @@ class Vocabulary(boundary.Declared):
             if (first := ids.setdefault(token, i)) == i or types[i] in IDLE:
                 continue
             if types[first] not in IDLE:
-                raise ValueError(f"token {boundary.shown(token)} stands twice in the vocabulary")
+                raise ValueError(f"token {boundary.shown(token)} occurs twice in the vocabulary")
             ids[token] = i
         return ids
 

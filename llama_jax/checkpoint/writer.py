@@ -81,7 +81,9 @@ def check(source: Source, kind: str) -> None:
     """Raises UserError for a family that is written otherwise, and for rows that are no whole number of blocks."""
     config = source.config
     if config.model_type not in FAMILIES:
-        raise UserError(f"{source.where}: only models of {' and '.join(FAMILIES)} are written, no {config.model_type}.")
+        raise UserError(
+            f"{source.where}: only models of {' and '.join(FAMILIES)} can be written, not {config.model_type}."
+        )
     for name, tensor in source.tensors.items():
         if len(tensor.shape) > 1 and tensor.shape[1] % RUN:
             raise UserError(f"{source.where}: {name} has rows of {tensor.shape[1]}; {kind} needs a multiple of {RUN}.")

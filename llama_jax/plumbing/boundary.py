@@ -72,7 +72,7 @@ def content(path: Path, limit: int = LIMIT) -> bytes:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise UserError(f"{path} is no regular file.")
+            raise UserError(f"{path} is not a regular file.")
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except FileNotFoundError:

@@ -39,7 +39,9 @@ def check(path: Path) -> None:
     except OSError as error:  # a name that is too long
         raise UserError(f"Cannot write {shown(str(path), LONG)}: {error.strerror}.") from None
     if other:
-        raise UserError(f"Cannot write {shown(str(path), LONG)}: it is there, and no regular file.")
+        raise UserError(
+            f"Cannot write {shown(str(path), LONG)}: it exists and is not a regular file; choose another name."
+        )
 
 
 @contextlib.contextmanager
@@ -152,12 +154,12 @@ def lockable(path: Path) -> BinaryIO:
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_symlink():
-            raise UserError(f"{shown(str(path), LONG)} is a link, where a lock is to be; remove it.")
+            raise UserError(f"The lock {shown(str(path), LONG)} is a link; remove it.")
         file = open(path, "r+b", buffering=0, opener=lambda name, how: os.open(name, how | flags, MODE))  # noqa: SIM115
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         file.close()
-        raise UserError(f"{shown(str(path), LONG)} is no file with one name, where a lock is to be; remove it.")
+        raise UserError(f"The lock {shown(str(path), LONG)} is not a regular file with a single name; remove it.")
     return file
 
 

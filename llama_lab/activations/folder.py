@@ -49,7 +49,7 @@ def open_folder(out: str | os.PathLike) -> Folder:
     does not exist or whose package is not installed, naming the package."""
     text = os.fspath(out) if isinstance(out, str | os.PathLike) else None
     if not isinstance(text, str) or not text or not text.isprintable():  # a NUL, or half a surrogate pair
-        raise UserError(f"{shown(out)} names no folder; give a path, or a URL such as s3://bucket/run.")
+        raise UserError(f"{shown(out)} does not name a folder; give a path, or a URL such as s3://bucket/run.")
     protocol, separator, path = text.partition("://")
     if separator and len(protocol) < 2:  # fsspec would take it for a file of this machine
         raise UserError(f"{shown(out)} has no protocol; give a path, or a URL such as s3://bucket/run.")

@@ -80,7 +80,7 @@ def load(source: str, field: str) -> Loaded:
     path, config, split = (parts + ["", ""])[:3]
     split = split or SPLIT
     if len(parts) > 3 or not path or not source.isprintable():
-        raise UserError(f"{shown(source)} is no dataset; it must read hf:OWNER/NAME[:CONFIG[:SPLIT]].")
+        raise UserError(f"{shown(source)} is not a dataset; write hf:OWNER/NAME[:CONFIG[:SPLIT]].")
     try:
         import datasets
 

@@ -96,5 +96,5 @@ def number(name: str, environment: Mapping[str, str]) -> int:
     if name not in environment:
         raise UserError(f"--shard auto needs {name} as well: set it to the number of processes, or give --shard 0/16.")
     if not re.fullmatch(r"\d{1,7}", environment[name], re.ASCII):
-        raise UserError(f"{name} is {shown(environment[name])}, which is no number of a task.")
+        raise UserError(f"{name} is {shown(environment[name])}, which is not a task number.")
     return int(environment[name])

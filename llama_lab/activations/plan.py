@@ -55,7 +55,7 @@ class Plan(Declared):
     def part(self, number: int) -> Part:
         """A unit. Raises UserError for a number that none has."""
         if not 0 <= number < len(self):
-            raise UserError(f"There is no unit {number}: this source has {len(self):,}, from 0 on.")
+            raise UserError(f"There is no unit {number}: this source has {len(self):,}, numbered from 0.")
         first = number * self.unit
         size = min(self.unit, self.examples - first)
         return Part(number, first, size, tuple(self.starts[number]), self.sha256[number])

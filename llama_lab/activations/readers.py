@@ -64,7 +64,7 @@ def find(source: str) -> list[Path]:
         if file.suffix.lower() not in READERS:
             raise UserError(f"{shown(str(file), LONG)} is of no known format.{near(file.suffix, READERS)}")
         if not file.is_file():
-            raise UserError(f"{file} is no regular file; standard input is the source '-'.")
+            raise UserError(f"{file} is not a regular file; standard input is the source '-'.")
     return files
 
 

@@ -92,7 +92,7 @@ def read_header(folder: Folder, name: str) -> dict[str, Tensor]:
     start = folder.part(name, 0, min(size, GUESS)).tobytes()
     length = 8 + int.from_bytes(start[:8], "little")
     if len(start) < 8 or not 10 <= length <= min(8 + LONGEST_HEADER, size):
-        raise UserError(f"{file} is truncated or no safetensors file: its header does not fit in {size:,} bytes.")
+        raise UserError(f"{file} is truncated or not a safetensors file: its header does not fit in {size:,} bytes.")
     return parse(start[:length] if length <= len(start) else folder.part(name, 0, length).tobytes(), size, file)
 
 

@@ -115,7 +115,7 @@ class Source:
         try:
             first = next(examples)
         except StopIteration:
-            raise UserError(f"{name} is empty: there is no example in it.") from None
+            raise UserError(f"{name} is empty: it has no examples.") from None
         if not repeatable:
             self.read = lambda: itertools.chain([first], examples)
 
@@ -160,7 +160,7 @@ class Source:
 
 def checked_size(size: int) -> int:
     if size < 1:
-        raise UserError(f"A unit of {size} examples is none; give at least 1.")
+        raise UserError(f"A unit needs at least 1 example; {size} were given.")
     return size
 
 
@@ -287,7 +287,9 @@ def object_source(source, field: str, limit: int | None) -> Source:
     kind = type(source).__name__
     if not isinstance(source, Iterable) or isinstance(source, Mapping | Set) or getattr(source, "ndim", 1) == 0:
         # these have no order, or keys first; or they are one number
-        raise UserError(f"A {kind} is no source; give a name, a path, a dataset, or an iterable of texts or token ids.")
+        raise UserError(
+            f"A {kind} is not a source; give a name, a path, a dataset, or an iterable of texts or token ids."
+        )
     once = iter(source) is source
     name = getattr(source, "__name__", kind) if once else kind
     where = f"{name} (a Python {kind})" if name != kind else f"The {kind}"

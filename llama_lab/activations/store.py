@@ -102,7 +102,7 @@ def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
         raise UserError(f"{folder.where} holds another run: {which}. Choose another folder.")
     if not resume:
         raise UserError(
-            f"{folder.where} holds this run already. Leave --no-resume (resume=False) away to go on with it, or choose"
+            f"{folder.where} already holds this run. Leave out --no-resume (resume=False) to resume it, or choose"
             " another folder."
         )
 

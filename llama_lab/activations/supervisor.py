@@ -48,7 +48,7 @@ def place() -> Place | None:
     if not (text := os.environ.get(VARIABLE)):
         return None
     if not (match := re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)):
-        raise UserError(f"{VARIABLE} is {shown(text)}; it is set by --processes, and by nobody else.")
+        raise UserError(f"{VARIABLE} is {shown(text)}; only --processes may set it. Unset it.")
     return Place(int(match[1]), int(match[2]))
 
 

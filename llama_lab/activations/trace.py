@@ -36,7 +36,7 @@ class Trace:
 
     def __init__(self, path: str | Path | None, batches: int = BATCHES):
         if batches < 1:
-            raise UserError(f"A trace of {batches} batches is none; give at least 1.")
+            raise UserError(f"A trace needs at least 1 batch; {batches} were given.")
         self.path, self.left, self.stack = path, batches, contextlib.ExitStack()
 
     def __enter__(self) -> Trace:

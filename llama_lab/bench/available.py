@@ -43,7 +43,7 @@ def no_file(model: str) -> dict | None:
 
     def look() -> None:
         if checkpoint.gguf_file(model) is None:
-            raise UserError(f"{model} is no GGUF file; name one that is.")
+            raise UserError(f"{model} is not a GGUF file; name one.")
 
     return refused(model, look)
 

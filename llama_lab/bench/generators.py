@@ -203,7 +203,7 @@ def named(given: str | Placement | tuple[str, Generator]) -> Function | Placemen
     if not isinstance(given, tuple):
         return parse(given)
     if len(given) != 2 or not callable(given[1]):
-        raise UserError(f"{shown(given)} is no generator under a name; write (name, function).")
+        raise UserError(f"{shown(given)} is not a named generator; write (name, function).")
     return Function(*given)
 
 
@@ -255,14 +255,14 @@ def run(
     check_names([each.name for each in given])
     functions = [each for each in given if isinstance(each, Function)]
     if loaded is None and functions != given:
-        raise UserError("A placement beside it needs a model; name one with model=.")
+        raise UserError("Placements need a model; name one with model=.")
     asked = questions(loaded, prompts, chat)
     first, longest = next(iter(asked.values())).question, max(1, *map(len, asked.values()))
     room = max(1, loaded.config.max_position_embeddings - longest) if loaded else LARGEST
     most = room if new_tokens is None else whole(new_tokens, "new_tokens", 1)
     *_, count = [each.first(first, most) for each in functions]  # the last is the one that was asked for
     if new_tokens is None and count == most:
-        raise UserError(f"{name!r} still goes on after {most} tokens; say with new_tokens how many to take.")
+        raise UserError(f"{name!r} is still running after {most} tokens; set new_tokens to the number to take.")
     work = Workload(tuple(asked), new_tokens or count, generate.bucket(longest), sampler=sampler)
     if loaded:
         passages.check_context(loaded.config, work)

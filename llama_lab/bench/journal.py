@@ -115,7 +115,7 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            safe = f" The {len(self.trials) - 1} trials before this one are safe; the same command goes on from there."
+            safe = f" The {len(self.trials) - 1} trials before this one are safe; the same command resumes there."
             more = safe if len(self.trials) > 1 else ""
             raise UserError(f"Cannot write {self.path}: {error.strerror}.{more}") from error
 

@@ -126,7 +126,7 @@ def differs(name: str, value: object, table: str, then: object) -> UserError:
 
 
 def remedy(name: str) -> str:
-    return f"; leave {name} out to draw what is recorded, or measure anew: `-p source measure`."
+    return f"; leave out {name} to draw recorded data, or measure again: `-p source measure`."
 
 
 def person_is_there() -> bool:

@@ -129,4 +129,4 @@ def remarks() -> list[str]:
         lines.append(f"What these options of this JAX do to a measurement is not known: {', '.join(unknown)}.")
     ours = {name.upper() for name in found} | {*OTHERS_OF_JAX}
     strange = [name for name in sorted(os.environ) if name.startswith("JAX_") and name not in ours]
-    return lines + [f"{name} is no option of this JAX, which passes it over." for name in strange]
+    return lines + [f"{name} is not an option of this JAX, which ignores it." for name in strange]

@@ -116,7 +116,7 @@ def read(
     path = Path(path)
     readers = {".csv": read_csv, ".jsonl": partial(read_jsonl, skip_corrupt=skip_corrupt), ".parquet": read_parquet}
     if path.suffix not in readers:
-        raise UserError(f"{path} is no table: its name must end in .csv, .parquet or .jsonl.")
+        raise UserError(f"{path} is not a table: its name must end in .csv, .parquet or .jsonl.")
     try:
         rows, about, *_ = readers[path.suffix](path, kind=kind)
     except FileNotFoundError as error:
@@ -169,7 +169,7 @@ def read_csv(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
     try:
         rows = pd.read_csv(io.BytesIO(raw), keep_default_na=False, dtype=str).to_dict("records")
     except ValueError as error:  # pandas' own error is one
-        raise UserError(f"{path} is no table: {' '.join(str(error).split())[:200]}. {AGAIN}") from None
+        raise UserError(f"{path} is not a table: {' '.join(str(error).split())[:200]}. {AGAIN}") from None
     lists, texts = fields_of(kind, list[int]), fields_of(kind, str)  # an empty cell is an empty text in these
     for row in rows:
         row |= {name: None for name, value in row.items() if value == "" and name not in texts}

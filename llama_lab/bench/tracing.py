@@ -61,6 +61,6 @@ def events(trace: bytes | str | Path) -> list[dict]:
         content = trace if isinstance(trace, bytes) else Path(trace).read_bytes()
         return json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)["traceEvents"]
     except (ValueError, TypeError, KeyError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise UserError(f"{name} is no trace: it should be JSON with traceEvents, gzipped or not.") from error
+        raise UserError(f"{name} is not a trace: it should be JSON with traceEvents, gzipped or not.") from error
     except OSError as error:
         raise UserError(f"Cannot read {name}: {error.strerror or error}.") from error

@@ -139,11 +139,11 @@ def missing(names: Sequence[str], model: str, sampler: Sampler | None = None) ->
         try:
             if sampler and sampler.temperature and not get(name).samples:
                 raise UnavailableError(
-                    "It chooses the best token and knows no sampler.",
+                    "It always takes the best token and does not sample.",
                     "Measure it with greedy tokens: temperature 0.",
                 )
             if sampler and sampler.repetition_penalty != 1:
-                raise UnavailableError("Peers know no repetition penalty.", "Leave it at 1 to measure them.")
+                raise UnavailableError("Peers do not support a repetition penalty.", "Leave it at 1 to measure them.")
             require(name, model)
         except UnavailableError as error:
             gaps.append(dict(name=name, reason=error.reason, remedy=error.remedy))

@@ -112,7 +112,7 @@ def look(patience: float) -> tuple[object, list[str]]:
     except (ConnectionError, OSError, httpx.HTTPError):
         raise UnavailableError(f"No Ollama server answers at {host}.", START) from None
     except (ollama.ResponseError, ValueError, TypeError, KeyError, AttributeError):
-        raise UnavailableError(f"What answers at {host} is no Ollama server, or too old a one.", UPDATE) from None
+        raise UnavailableError(f"The server at {host} is not Ollama, or it is too old.", UPDATE) from None
     numbers = tuple(map(int, re.findall(r"\d+", version.split("-")[0])[:3]))  # `0.5.4-rc1`
     if not numbers or (0, 0, 0) != numbers < OLDEST:  # one that was built by hand calls itself 0.0.0
         called = version or "it does not say its version"
@@ -144,10 +144,10 @@ def connect(loaded: checkpoint.Checkpoint) -> Server:
         raise UnavailableError(f"Ollama refused to make a model of {path.name}: {error}.", UPDATE) from None
     except (ConnectionError, OSError, httpx.HTTPError, ValueError, TypeError) as error:
         raise UnavailableError(
-            f"Ollama broke off while it made a model of {path.name} ({type(error).__name__}).", START
+            f"Ollama stopped while it made a model of {path.name} ({type(error).__name__}).", START
         ) from None
     if made.status != "success":
-        raise UnavailableError(f"Ollama made no model of {path.name}: it says {made.status!r}.", UPDATE)
+        raise UnavailableError(f"Ollama did not make a model of {path.name}: it says {made.status!r}.", UPDATE)
     return Server(client, model, loaded.tokenizer)
 
 

@@ -160,5 +160,5 @@ def converted(path: Path, digest: str) -> Path:
     except (OSError, RuntimeError) as error:
         if (home / MODEL).is_file():  # another process was sooner
             return home / MODEL
-        raise UnavailableError(f"OpenVINO made no model of {path} in {home}: {last_line(error)}", REMEDY) from error
+        raise UnavailableError(f"OpenVINO could not convert {path} in {home}: {last_line(error)}", REMEDY) from error
     return home / MODEL

@@ -53,7 +53,7 @@ def exercise(answer: object, right: object, why: str, within: float = 0.0) -> st
         return UNANSWERED
     numbers = isinstance(right, (int, float)) and not isinstance(right, bool)
     if numbers and (isinstance(answer, bool) or not isinstance(answer, (int, float))):
-        return f"Not yet: {answer!r} is no number."
+        return f"Not yet: {answer!r} is not a number."
     hit = math.isclose(answer, right, rel_tol=within, abs_tol=1e-9) if numbers else answer == right
     shown = f"{right:,.4g}" if isinstance(right, float) else right
     return f"Right: {shown}. {why}" if hit else f"Not yet: it is not {answer!r}. {why}"

@@ -200,12 +200,12 @@ def consult(tables: Tables, model: str, wish: Wish, seed: int = 0) -> dict:
     mine = [(name, [t for t in trials if t.model == model], meta) for name, trials, meta in tables]
     if not any(trials for _, trials, _ in mine):
         models = ", ".join(sorted({t.model for _, trials, _ in tables for t in trials})) or "nothing else"
-        raise UserError(f"Nothing was recorded of {model} (but of {models}); measure it with --measure.")
+        raise UserError(f"No data are recorded for {model} (only for {models}); measure it with --measure.")
     known = candidates(mine, wish)
     order, refused = ranked(known), [dict(name=c.name, reason=c.refusal) for c in known if c.refusal]
     if not order:
         reasons = "; ".join(f"{r['name']}: {r['reason']}" for r in refused) or "there are no warm trials of placements"
-        raise UserError(f"No recorded placement does what you wish ({reasons}); wish for less, or measure (--measure).")
+        raise UserError(f"No recorded placement meets your limits ({reasons}); relax them, or measure (--measure).")
     best = order[0]
     return dict(
         placement=best.name,

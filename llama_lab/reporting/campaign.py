@@ -51,7 +51,7 @@ def steps(only: Sequence[str], profile: str, out_dir: Path) -> list[Step]:
         if not hits:
             hint = " here: `make gpu` records 12 and `make releases` 15."
             hint = hint if name.split("-")[0] in ELSEWHERE else f".{near(name, known)}"
-            raise UserError(f"Nothing of the name {name!r} is measured{hint}")
+            raise UserError(f"Nothing named {name!r} can be measured{hint}")
     took = timed(paths.ROOT) | timed(out_dir)
     return [
         Step(name, took.get((name, profile), USUAL[profile]), done(name, profile, out_dir))

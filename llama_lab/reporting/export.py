@@ -21,7 +21,7 @@ TABLES = (".csv", ".parquet", ".jsonl")
 TOKENS = {
     "WRONG": "other tokens than the reference's",
     "none": "no whole answer",
-    "unchecked": "its tokens were compared with nobody's",
+    "unchecked": "its tokens were not compared with a reference's",
     "own": "a text of its own: it computes in fewer bits",
 }
 

@@ -60,7 +60,7 @@ def sources() -> list[Path]:
             ordered.remove(path)
             stems = [other.stem for other in ordered]
             if after not in stems:
-                raise UserError(f"{path.name}: after is {after!r}, which is no notebook.{near(after, stems)}")
+                raise UserError(f"{path.name}: after is {after!r}, which is not a notebook.{near(after, stems)}")
             ordered.insert(stems.index(after) + 1, path)
     return ordered
 
@@ -106,7 +106,7 @@ def defaults(path: Path) -> dict:
         return notebook.declared(cells[0].source)
     except notebook.UNREADABLE as error:
         raise UserError(
-            f"{path.name}: its cell of parameters cannot be read ({str(error)[:100]}); write NAME: TYPE = VALUE lines."
+            f"{path.name}: its parameter cell cannot be read ({str(error)[:100]}); write lines of NAME: TYPE = VALUE."
         ) from None
 
 
@@ -134,7 +134,7 @@ def parameters(path: Path, profile: str, given: dict[str, object], source: str, 
     chosen = check(path, dict(source=source, out_dir=str(out_dir)) | given)
     if not recorded.is_measured(chosen["source"]):
         if profile != PROFILES[0]:
-            raise UserError(f"profile is {profile!r}, and only what is measured depends on it; add --measure.")
+            raise UserError(f"profile is {profile!r}, which matters only for measuring; add --measure.")
         return chosen
     return check(path, about(path).profiles.get(profile, {})) | chosen
 

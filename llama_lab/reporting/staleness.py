@@ -116,9 +116,11 @@ def restamp(home: Path, why: str) -> list[str]:
     except FileNotFoundError:
         raise UserError(f"There is no evidence in {EVIDENCE}: {GATHER}") from None
     if known.now != now:
-        raise UserError(f"The evidence is of commit {known.now[:10]}, this is {now[:10]}: {GATHER}")
+        raise UserError(f"The evidence is for commit {known.now[:10]}, but this is {now[:10]}: {GATHER}")
     if known.failure:
-        raise UserError(f"The evidence is against it: {known.failure}. Record the tables again, or undo the change.")
+        raise UserError(
+            f"The evidence speaks against it: {known.failure}. Record the tables again, or undo the change."
+        )
     kept = known.model_dump(include={"moved", "programs", "by_time", "times"})
     stamp, stamped = dict(why=why.strip(), before=known.before, now=now, evidence=kept), {}
     for name in [table.name for table in tables(home) if table.changed and table.name in known.current]:

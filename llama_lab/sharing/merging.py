@@ -59,10 +59,12 @@ def read(path: Path) -> Run:
     except FileNotFoundError:
         raise UserError(f"There is no file {path}; `llama-jax bench --journal {path}` makes one.") from None
     if torn:
-        raise UserError(f"{path} is torn: its last row has no end. The command that wrote it goes on from there.")
+        raise UserError(
+            f"{path} is incomplete: its last row is cut off. Run the command that wrote it again to resume."
+        )
     trials, about, _ = record.read_jsonl(path, whole=True)
     if "plan" not in about:
-        raise UserError(f"{path} is no journal of `llama-jax bench --journal`.")
+        raise UserError(f"{path} is not a journal of `llama-jax bench --journal`.")
     boundary.read(About, about, f"{path}, line 1")
     if not trials:
         raise UserError(f"{path} holds no trial.")

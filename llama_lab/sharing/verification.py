@@ -105,7 +105,7 @@ def mixed_runs(trials: Sequence[Trial], about: dict) -> Iterator[str]:
     places = [(t.run, t.phase, t.process, t.block, t.subject, t.sampling) for t in trials]
     if len(places) > len(set(places)):
         twice = next(place for i, place in enumerate(places) if place in places[:i])
-        yield f"it mixes runs: {twice[4]} stands twice in block {twice[3]} of process {twice[2]}"
+        yield f"it mixes runs: {twice[4]} occurs twice in block {twice[3]} of process {twice[2]}"
 
 
 def foreign_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
@@ -120,7 +120,7 @@ def foreign_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
         try:
             placement.parse(name)
         except UserError as error:
-            yield f"its subject {name} is none: {error}"
+            yield f"its subject {name} is invalid: {error}"
 
 
 def ungated(trials: Sequence[Trial], about: dict) -> Iterator[str]:

@@ -321,7 +321,7 @@ def test_an_object_store_gets_the_same_bytes_by_several_writers_and_what_was_sto
     report = extract(extractor, Stream(), out, unit=UNIT, writers=4)
     assert 0 < report.written < report.units == 7
     assert {name: folder.read(name) for name in folder.names()} == unbroken
-    with says("holds this run already"):
+    with says("already holds this run"):
         extract(extractor, Stream(), out, unit=UNIT, resume=False)
     with says("Cannot write s3://no-such-bucket/run/run.json: "):
         extract(extractor, Stream(), "s3://no-such-bucket/run", unit=UNIT)
@@ -403,7 +403,7 @@ def test_what_cannot_be_asked_for_is_one_line_and_writes_nothing(extractor, tmp_
         extract(extractor, Stream(), tmp_path / "out", unit=UNIT, units=[0])
     assert not (tmp_path / "out").exists()
     for out in ("", "a\0b", "\ud800", 5, None, b"out"):
-        with says("names no folder"):
+        with says("does not name a folder"):
             extract(extractor, Stream(), out)
     for unit in (7, -1, "1", 1.0, True):
         with pytest.raises(UserError, match=r"There is no unit|A unit is"):
@@ -524,7 +524,7 @@ def test_extract_and_verify_by_command(call, tmp_path):
     assert (report["units"], report["rows"], report["compilations"]) == (7, sum(map(len, EXAMPLES)), 1)
     code, _, err = call(*arguments, "--no-resume")
     assert code == 2
-    assert "holds this run already" in err
+    assert "already holds this run" in err
     code, out, _ = call(*arguments)
     assert code == 0
     assert json.loads(out.splitlines()[-1])["written"] == 0

@@ -242,7 +242,7 @@ def mistakes(folder):
     yield jsonl(folder / "lines.jsonl", [{"text": "a"}]), "body", "line 1 has no field 'body'; it has 'text'"
     yield [1, 2, 3], None, "The list, example 0 is neither"
     for nothing in ([], iter([]), np.zeros((0, 3), int)):
-        yield nothing, None, "is empty: there is no example in it"
+        yield nothing, None, "is empty: it has no examples"
     yield table(folder / "empty.parquet", text=pa.array([], pa.string())), None, "empty.parquet is empty"
     for name, content, words in (
         ("latin.txt", "plain\nçà".encode("latin-1"), "latin.txt, line 2 is not UTF-8: byte 0xe7 at column 1"),
@@ -273,11 +273,11 @@ def mistakes(folder):
     (folder / "sub").mkdir()
     yield folder / "sub", None, "sub has no file in a known format (.txt, .md, .jsonl, .parquet)"
     for value in (5, {"text": ["a"]}, {"a", "b"}, None):
-        yield value, None, f"A {type(value).__name__} is no source"
+        yield value, None, f"A {type(value).__name__} is not a source"
     for name in ("x" * 5000, "a\0.jsonl", "\ud800.txt", "*\0*", "**x/*.txt", "", "~"):
         yield name, None, ""
     for name in ("hf:", "hf:a:b:c:d"):
-        yield name, None, f"{name!r} is no dataset; it must read hf:OWNER/NAME"
+        yield name, None, f"{name!r} is not a dataset; write hf:OWNER/NAME"
 
 
 def test_what_is_no_source_is_one_short_line(tmp_path, monkeypatch):
@@ -357,8 +357,8 @@ def test_nothing_is_waited_for(tmp_path):
     """A pipe, a device without an end, links in circles: in a process that would hang."""
     lines = ran(WAITING, tmp_path).splitlines()
     assert len(lines) == 7
-    assert "pipe.jsonl is no regular file; standard input is the source '-'" in lines[0]
-    assert "zero.txt is no regular file" in lines[2]
+    assert "pipe.jsonl is not a regular file; standard input is the source '-'" in lines[0]
+    assert "zero.txt is not a regular file" in lines[2]
 
 
 FLIPPED = """
@@ -627,9 +627,9 @@ def test_a_stamp_tells_most_changes_and_reads_little(tmp_path):
 def test_what_is_read_in_order_has_no_parts():
     with says("can be read in order only"):
         open_source(iter(["a", "b"])).parts(1)
-    with says("A unit of 0 examples"):
+    with says("A unit needs at least 1 example"):
         list(open_source(["a"]).parts(0))
-    with says("A unit of 0 examples"):
+    with says("A unit needs at least 1 example"):
         next(chunks(["a"], 0))
 
 

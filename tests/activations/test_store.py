@@ -81,7 +81,7 @@ def test_a_folder_is_claimed_once_and_resumed_by_the_same_run_only(folder):
     store.claim(folder, mine, resume=False)
     assert store.read_run(folder) == mine
     store.claim(folder, mine, resume=True)
-    with says("holds this run already. Leave --no-resume"):
+    with says("already holds this run. Leave out --no-resume"):
         store.claim(folder, mine, resume=False)
     before = folder.read("run.json")
     other = stores.fingerprint("float32") | {"model": {"name": "tiny", "weights_hash": "cd" * 32}, "new": 1}

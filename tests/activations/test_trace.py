@@ -95,14 +95,14 @@ def test_the_union_of_intervals_is_what_counting_says(spans):
 
 
 def test_what_no_share_can_be_computed_of_is_one_line(monkeypatch, tmp_path):
-    with says("This is no trace"):
+    with says("This is not a trace"):
         idle_share(b"no JSON")
     with says("has no device work"):
         idle_share(packed(*HOST, x(0, 10, name="PjitFunction(f)")))
     monkeypatch.setattr(trace, "MOST_EVENTS", 2)
     with says("is cut off: XLA keeps 2 events"):
         idle_share(packed(*HOST, op(0, 10), op(30, 40)))
-    with says("A trace of 0 batches"):
+    with says("A trace needs at least 1 batch"):
         Trace(tmp_path / "trace.json.gz", 0)
 
 

@@ -212,7 +212,7 @@ def test_without_a_model_nothing_is_compared_and_compiling_is_still_seen():
         (lambda prompt: iter([0.5]), "'mine' yields what cannot be timed: 0.5 is no token"),
         (lambda prompt: iter(["a", 1]), "'mine' yields text and ids"),
         (lambda prompt: iter([1, "a"]), "'mine' yields text and ids"),
-        ("text", "no generator under a name"),
+        ("text", "not a named generator"),
     ],
 )
 def test_what_is_no_generator_is_one_line_before_anything_is_timed(generator, words, monkeypatch):
@@ -232,13 +232,13 @@ def test_what_is_no_generator_is_one_line_before_anything_is_timed(generator, wo
         (dict(name="mine" + AGAIN), "name is 'mine"),
         (dict(name="step", beside=["step"]), "Two subjects are called 'step'"),
         (dict(beside=["stepp"]), "stepp"),
-        (dict(beside=[("a",)]), "no generator under a name"),
+        (dict(beside=[("a",)]), "not a named generator"),
         (dict(beside=["step"], model=None), "needs a model"),
         (dict(model=3), "model is 3"),
         (dict(new_tokens=0), "new_tokens is 0"),
         (dict(new_tokens=4000), "context"),
         (dict(chat=True), "no chat template"),
-        (dict(generator=lambda prompt: itertools.count()), "still goes on after"),
+        (dict(generator=lambda prompt: itertools.count()), "is still running after"),
     ],
 )
 def test_bad_input_is_one_line(loaded, options, words):

@@ -99,7 +99,7 @@ def table(path):
          r"another seed \(1, now 5\)"),
         (table, PLAN, "finished table"),
         (lambda path: path.write_text("hello\n"), PLAN, "line 1 does not say"),
-        (os.mkfifo, PLAN, "no regular file"),
+        (os.mkfifo, PLAN, "not a regular file"),
         (lambda path: path.parent.rmdir() or path.parent.write_text(""), PLAN, "Cannot write"),
     ],
     ids=["other plan", "other part of a plan", "finished table", "foreign file", "pipe", "no folder"],

@@ -122,7 +122,7 @@ def test_what_is_no_file_waits_for_nobody(tmp_path):
     for name in ("t.csv", "t.jsonl", "t.parquet", "t.meta.json"):
         os.mkfifo(tmp_path / name)
     for name in ("t.csv", "t.jsonl", "t.parquet"):
-        with pytest.raises(UserError, match="no regular file"):
+        with pytest.raises(UserError, match="not a regular file"):
             record.read(tmp_path / name)
 
 
@@ -146,7 +146,7 @@ def stamped(path, text=None, **changes):
             lambda path: stamped(path, path.read_text().replace("warm,True", "warm,perhaps")),
             "row 1: valid is",
         ),
-        (lambda path: path.unlink() or path.mkdir(), "no regular file"),
+        (lambda path: path.unlink() or path.mkdir(), "not a regular file"),
     ],
     ids=["missing", "changed", "schema", "meta", "row", "folder"],
 )

@@ -29,9 +29,9 @@ BROKEN = [b"", b"no JSON", b"[]", b"{}", b"5", gzip.compress(b"{", mtime=0), CON
 @pytest.mark.parametrize("broken", BROKEN)
 def test_what_is_no_trace_is_one_line(tmp_path, broken):
     (tmp_path / "t.json.gz").write_bytes(broken)
-    with pytest.raises(UserError, match=r"^This is no trace: [^\n]+$"):
+    with pytest.raises(UserError, match=r"^This is not a trace: [^\n]+$"):
         tracing.events(broken)
-    with pytest.raises(UserError, match=r"t\.json\.gz is no trace"):
+    with pytest.raises(UserError, match=r"t\.json\.gz is not a trace"):
         tracing.events(tmp_path / "t.json.gz")
     with pytest.raises(UserError, match="Cannot read .*none: No such file"):
         tracing.events(tmp_path / "none")

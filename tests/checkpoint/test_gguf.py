@@ -351,13 +351,13 @@ INT, U64 = gguf.GGUFValueType.INT32, gguf.GGUFValueType.UINT64
         (lambda w: w.add_tensor("rope_freqs.weight", np.ones(31, np.float32)), "rope_freqs.weight has shape [31]"),
         (lambda w: w.add_tensor("rope_freqs.weight", np.zeros(32, np.float32)), "rope_freqs.weight: 0 is 0.0"),
         (lambda w: w.add_tensor("rope_freqs.weight", np.full(32, np.nan, np.float32)), "holds NaN or infinity"),
-        (lambda w: w.add_tensor("model.norm.weight", np.ones(256, np.float32)), "is there under two names"),
+        (lambda w: w.add_tensor("model.norm.weight", np.ones(256, np.float32)), "occurs under two names"),
         (put("tokenizer.ggml.bos_token_id", 260), "bos_token_id is 260; the vocabulary has 260 tokens"),
         (put("tokenizer.ggml.eot_token_id", 2**31), "eot_token_id is 2147483648"),
         (put("tokenizer.ggml.eos_token_id", "x", TEXT), "eos_token_id is 'x'"),
         (put("tokenizer.ggml.tokens", "one text", TEXT), "tokens is 'one text'"),
         (put("tokenizer.ggml.tokens", [1, 2], ARRAY, INT), "tokens.0 is 1"),
-        (put("tokenizer.ggml.tokens", ["a"] * 260, ARRAY, TEXT), "token 'a' stands twice in the vocabulary"),
+        (put("tokenizer.ggml.tokens", ["a"] * 260, ARRAY, TEXT), "token 'a' occurs twice in the vocabulary"),
         (put("tokenizer.ggml.tokens", [str(i) for i in range(259)], ARRAY, TEXT), "259 tokens but 260 token_type"),
         (put("tokenizer.ggml.tokens", ["x" * 9999, "y"], ARRAY, TEXT), "tokens.0 is 'xxx"),
         (put("tokenizer.ggml.token_type", [1, 2], ARRAY, INT), "260 tokens but 2 token_type"),
@@ -489,7 +489,7 @@ def test_what_is_no_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.gguf")
     (tmp_path / "loop.gguf").symlink_to(tmp_path / "loop.gguf")
     for name, words in (
-        (tmp_path / "pipe.gguf", "no regular file"),
+        (tmp_path / "pipe.gguf", "not a regular file"),
         (tmp_path / "loop.gguf", "loop.gguf"),
         ("x" * 300, "name too long"),
         ("~nobody-of-this-name/m.gguf", "Cannot read"),

@@ -147,8 +147,8 @@ def test_tokens_may_be_added_behind_vocab_and_merges(tmp_path):
 @pytest.mark.parametrize(
     ("files", "words"),
     [
-        (dict(merges_txt="a b c\n"), "line 1 is no pair"),
-        (dict(merges_txt="#version\na b\n\nq\n"), "line 4 is no pair"),
+        (dict(merges_txt="a b c\n"), "line 1 is not a pair"),
+        (dict(merges_txt="#version\na b\n\nq\n"), "line 4 is not a pair"),
         (dict(merges_txt="a qq\n"), "vocab.json and merges.txt are no tokenizer.*qq"),
         (dict(vocab_json={"a": -1}), "vocab.json: a is -1"),
         (dict(vocab_json=[]), r"vocab.json: it holds \[\]"),
@@ -164,7 +164,7 @@ def test_damaged_files_and_other_classes_are_named(tmp_path, files, words):
 @pytest.mark.parametrize("name", ["tekken.json", "spiece.model", "vocab.json", "merges.txt"])
 def test_another_form_is_named_with_the_command_that_makes_one_that_is_read(tmp_path, name):
     (written(tmp_path, "llama") / name).write_text("{}")
-    with pytest.raises(UserError, match=r"LlamaTokenizer is not read.*from_pretrained\('.*'\)\.save_pretrained"):
+    with pytest.raises(UserError, match=r"LlamaTokenizer is not supported.*from_pretrained\('.*'\)\.save_pretrained"):
         ours(tmp_path)
 
 
@@ -229,8 +229,8 @@ def test_behind_a_special_token_transformers_puts_no_space(tmp_path):
         (pieces()[:-3], "not a SentencePiece model"),
         (b"IQ== 0\nIg== 1\n", "not a SentencePiece model"),
         (pieces(kind=1), "of the type BPE are read. Make a tokenizer.json.*python -c"),
-        (pieces(precompiled_charsmap=b"x"), "normalises texts.*python -c"),
-        (pieces(remove_extra_whitespaces=True), "normalises texts.*python -c"),
+        (pieces(precompiled_charsmap=b"x"), "normalises text is.*python -c"),
+        (pieces(remove_extra_whitespaces=True), "normalises text is.*python -c"),
     ],
 )
 def test_a_sentencepiece_model_that_is_none_or_another_kind_is_named(tmp_path, content, words):

@@ -130,7 +130,7 @@ def test_of_tokens_that_are_spelt_alike_the_one_in_use_counts(types, id_):
     words = made(bpe(["<t>", "<t>"], types))
     assert words.backend.token_to_id("<t>") == id_
     assert words.decode([257, 258]) in ("<t>", "<t><t>", "")
-    with pytest.raises(UserError, match="'<t>' stands twice"):
+    with pytest.raises(UserError, match="'<t>' occurs twice"):
         made(bpe(["<t>", "<t>"], [USER, NORMAL]))
 
 

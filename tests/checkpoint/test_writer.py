@@ -94,7 +94,7 @@ def test_what_cannot_be_written_is_refused_and_leaves_nothing(tmp_path, model, k
 
 
 def test_places_that_cannot_be_written_are_refused(tmp_path):
-    with pytest.raises(UserError, match="no regular file"):
+    with pytest.raises(UserError, match="not a regular file"):
         writer.write(SMALL, "q4_0", tmp_path)
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="Cannot write"):

@@ -108,7 +108,7 @@ def test_a_result_is_ascii_whatever_is_in_it(capsys):
 
 @pytest.mark.parametrize(
     ("argument", "env", "words"),
-    [(b"caf\xe9", {}, "'caf\\udce9' is no text in utf-8"), ("é".encode(), ASCII, "is no text in ascii")],
+    [(b"caf\xe9", {}, "'caf\\udce9' is not text in utf-8"), ("é".encode(), ASCII, "is not text in ascii")],
 )
 def test_an_argument_that_is_no_text_is_one_line(call, argument, env, words):
     done = subprocess.run(
@@ -119,7 +119,7 @@ def test_an_argument_that_is_no_text_is_one_line(call, argument, env, words):
     assert "PYTHONUTF8=1" in done.stderr.decode()
     for half in ("a\0b", "\ud800"):
         code, out, err = call("generate", half)
-        assert (code, out, err.count("\n"), "is no text" in err) == (2, "", 1, True)
+        assert (code, out, err.count("\n"), "is not text" in err) == (2, "", 1, True)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_bench_knows_before_it_measures_that_it_cannot_write(call, tmp_path, opt
         make(tmp_path / name)
         code, out, err = call("bench", option, tmp_path / name)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{name}': it is there, and no regular file" in err
+        assert f"{name}': it exists and is not a regular file" in err
 
 
 RANGES = {

@@ -184,7 +184,7 @@ def test_one_may_be_read_after_another_than_its_number_says(make):
     make(name="01-first"), make(name="02-second"), make(name="03-late", after="01-first"), make(name="04-summary")
     assert [path.stem for path in notebooks.sources()] == ["01-first", "03-late", "02-second", "04-summary"]
     make(name="03-late", after="01-frist")
-    with pytest.raises(UserError, match="^03-late.ipynb: after is '01-frist', which is no notebook.*01-first"):
+    with pytest.raises(UserError, match="^03-late.ipynb: after is '01-frist', which is not a notebook.*01-first"):
         notebooks.sources()
 
 

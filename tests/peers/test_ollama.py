@@ -117,7 +117,7 @@ def test_replayed_model_is_made_of_the_very_file_once(loaded, server):
 @pytest.mark.parametrize(
     ("fault", "words", "remedy"),
     [
-        ("create dropped", r"broke off while it made a model of small\.gguf", "ollama serve"),
+        ("create dropped", r"stopped while it made a model of small\.gguf", "ollama serve"),
         ("create refused", "neither 'from' or 'files'", "0.5.5"),
         ("create half done", "'parsing GGUF'", "0.5.5"),
     ],
@@ -141,7 +141,7 @@ def test_replayed_creation_that_fails_is_a_gap_and_made_good_by_the_next(loaded,
         (dict(version="unknown"), MODEL, "too old (unknown)", "Update Ollama"),
         (dict(version=""), MODEL, "too old (it does not say its version)", "Update Ollama"),
         (dict(fault="deaf"), MODEL, "did not answer within 0.5 s", "ollama serve"),
-        (dict(fault="not ollama"), MODEL, "no Ollama server", "ollama serve"),
+        (dict(fault="not ollama"), MODEL, "is not Ollama", "ollama serve"),
         (None, MODEL, f"No Ollama server answers at {CLOSED}", "ollama serve"),
         (dict(), "random:gpt2", "random:gpt2 is none", ".gguf"),
     ],

@@ -102,11 +102,11 @@ def test_what_is_wished_rules_placements_out():
 COARSE, UNTIMED = subject("loop", 9, 9, dtype="bfloat16"), subject("loop", 9, 9, starts=0)
 PEER, OTHER = subject("x", 9, 9, backend="torch"), subject("loop", 9, 9, model="n")
 MISTAKES = {
-    "too little memory": (both(), dict(memory=10**6), r"you wish \(.*ops: it took 500 MB.*or measure \(--measure"),
+    "too little memory": (both(), dict(memory=10**6), r"your limits \(.*ops: it took 500 MB.*or measure \(--measure"),
     "float32": ([table(COARSE)], dict(exact=True), "loop: its tokens are not float32's"),
     "memory unknown": ([table(UNTIMED)], dict(memory=1), "loop: its memory was not recorded"),
     "no trials of placements": ([table(PEER)], {}, "there are no warm trials of placements"),
-    "another model": ([table(OTHER)], {}, r"Nothing was recorded of m \(but of n\)"),
+    "another model": ([table(OTHER)], {}, r"No data are recorded for m \(only for n\)"),
     "nothing": ([table()], {}, r"\(but of nothing else\); measure it with --measure"),
     **{
         name: (both(), {name: 0}, f"{name.replace('_', '-')} is 0; it must be 1 or more")

@@ -67,5 +67,5 @@ def test_what_is_no_json_is_one_line(tmp_path, text):
     "source", ["blocks: int = f()", "blocks: int = (", "a.b: int = 3", "x: int = " + "-" * 9_000 + "1"]
 )
 def test_parameters_that_are_no_values_are_one_line(tmp_path, source):
-    with pytest.raises(UserError, match="its cell of parameters cannot be read"):
+    with pytest.raises(UserError, match="its parameter cell cannot be read"):
         notebooks.defaults(written(tmp_path, lambda nb: nb["cells"][0].update(source=source)))

@@ -117,8 +117,8 @@ def test_a_request_that_fails_in_company_is_counted_apart_and_a_busy_server_is_a
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("ftp://somewhere", "is no URL of a server"),
-        ("http://", "is no URL of a server"),
+        ("ftp://somewhere", "is not the URL of a server"),
+        ("http://", "is not the URL of a server"),
         ("127.0.0.1:9", "does not answer /models"),
     ],
 )

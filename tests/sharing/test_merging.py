@@ -82,11 +82,11 @@ def foreign(lines):
 
 
 DAMAGE = {
-    "torn": (lambda lines: [*lines[:-1], lines[-1][:20]], "is torn: its last row has no end"),
+    "torn": (lambda lines: [*lines[:-1], lines[-1][:20]], "is incomplete: its last row is cut off"),
     "edited": (lambda lines: [lines[0], lines[1].replace("5000000", "4000000"), *lines[2:]], "line 2 changed since"),
     "foreign schema": (foreign, "has schema 1, this version reads 2"),
     "two journals after each other": (lambda lines: [*lines, *lines], "line 39 changed since"),
-    "a row twice": (lambda lines: [*lines, lines[1]], "it mixes runs: eager stands twice"),
+    "a row twice": (lambda lines: [*lines, lines[1]], "it mixes runs: eager occurs twice"),
     "no trial": (lambda lines: lines[:1], "holds no trial"),
     "not a journal": (lambda lines: ["hello\n"], "line 1 does not say"),
 }
@@ -106,5 +106,5 @@ def test_rows_of_another_run_one_file_twice_one_alone_a_table_and_no_file_are_re
     refused([here, mixed], tmp_path, "b.jsonl cannot be merged: it mixes runs: run is main and x")
     refused([here], tmp_path, "two journals or more")
     refused([here, here], tmp_path, "hold the same run")
-    refused([here, table], tmp_path, "is no journal of")
+    refused([here, table], tmp_path, "is not a journal of")
     refused([here, tmp_path / "no.jsonl"], tmp_path, "There is no file")

@@ -38,10 +38,10 @@ WRONG = {"product and sum in float32": "wrong: 1 instead of 2"}
 FAULTS = {  # what the check says first → the fault
     "it mixes runs: run is main and other": lambda a, rows: rows[1].update(run="other"),
     "it mixes runs: weights hash is v and w": lambda a, rows: rows[1].update(weights_hash="v"),
-    "it mixes runs: step stands twice in block 0": lambda a, rows: rows.append(rows[1]),
+    "it mixes runs: step occurs twice in block 0": lambda a, rows: rows.append(rows[1]),
     "it is of x, every machine measures": lambda a, rows: [row.update(model="x") for row in rows],
     "its baseline is loop, not step": lambda a, rows: a.update(baseline="loop"),
-    "its subject lop is none": lambda a, rows: rows[3].update(subject="lop"),
+    "its subject lop is invalid": lambda a, rows: rows[3].update(subject="lop"),
     "loop, block 0: its tokens are not those": lambda a, rows: rows[3].update(tokens_sha256="u"),
     "it counts though wrong: token 1": lambda a, rows: rows[3].update(reason="wrong: token 1"),
     "its 3 times are not those of 4 tokens": lambda a, rows: rows[3]["token_times_ns"].pop(),

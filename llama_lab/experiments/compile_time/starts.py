@@ -64,7 +64,7 @@ class Starts(Experiment):
         check_counts(starts=self.starts, blocks=self.blocks, warm_processes=self.warm_processes)
         for name, way in self.ways:
             if way not in WAYS:
-                raise UserError(f"{way!r} is no way to start {name}; it must be one of {', '.join(WAYS)}.")
+                raise UserError(f"{way!r} is not a way to start {name}; it must be one of {', '.join(WAYS)}.")
             if way == "serialised" and not {"step", "decode"} & parse(name).outermost:
                 raise UserError(
                     f"The programs of {name} cannot be serialised: name a placement that jits step or decode."

@@ -125,7 +125,7 @@ def unmade(model: str) -> list[dict]:
 def check_types(model: str, kinds: Sequence[str]) -> None:
     """Raises UserError for a model that is no GGUF file, and for a type that is not read."""
     if checkpoint.gguf_file(model) is None:
-        raise UserError(f"{model} is no GGUF file; types are compared on one.")
+        raise UserError(f"{model} is not a GGUF file; name one to compare types on.")
     for kind in kinds:
         if kind not in TYPES:
             raise UserError(f"No such type of block: {kind!r}; known: {', '.join(TYPES)}.{near(kind, TYPES)}")

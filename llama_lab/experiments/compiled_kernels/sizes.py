@@ -142,7 +142,7 @@ def file_of(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
     if llamacpp.kinds(path).most_common(1)[0][0] == kind:
         return path
     if kind not in requantised.TYPES:
-        raise UserError(f"{model} can be had in its own type and {', '.join(requantised.TYPES)}, not in {kind}.")
+        raise UserError(f"{model} is available in its own type and {', '.join(requantised.TYPES)}, not in {kind}.")
     try:
         return requantised.obtain(path, checkpoint.gguf.weights_hash(path), kind, len(allowed_cores()))
     except UnavailableError as error:

@@ -37,7 +37,7 @@ def prepare(deterministic: bool = False) -> None:
     flags = os.environ.get("XLA_FLAGS", "")
     if deterministic and not is_deterministic(flags):
         if f"{DETERMINISTIC}=" in flags:
-            raise UserError(f"--deterministic, and XLA_FLAGS={flags} says the opposite; leave one of them away.")
+            raise UserError(f"--deterministic contradicts XLA_FLAGS={flags}; leave out one of them.")
         os.environ["XLA_FLAGS"] = f"{flags} {DETERMINISTIC}=true".strip()
 
 

@@ -112,7 +112,7 @@ class FirstTokens(Experiment):
             placement, _, policy = name.rpartition(" ")
             if policy not in POLICIES or not placement:
                 raise UserError(
-                    f"{name!r} is no placement with a policy, such as 'step exact'; policies: {', '.join(POLICIES)}."
+                    f"{name!r} is not a placement with a policy, such as 'step exact'; policies: {', '.join(POLICIES)}."
                 )
             parse(placement)
         peers.check(self.peers)
@@ -139,7 +139,7 @@ class FirstTokens(Experiment):
         if len(dict(self.tail)) != len(self.tail):
             raise UserError(f"tail is {list(map(list, self.tail))}; name each length once.")
         if self.tail and not self.tail_subjects:
-            raise UserError("tail has requests for nobody; name some tail_subjects, or leave it empty.")
+            raise UserError("tail has requests but no subjects; name some tail_subjects, or leave it empty.")
         for name in self.tail_subjects:
             if name not in self.subjects:
                 raise UserError(f"tail_subjects names {name!r}, which is not measured.{near(name, self.subjects)}")

@@ -26,7 +26,7 @@ def check(releases: Sequence[str]) -> None:
     """Raises UserError for what is no release's number."""
     for release in releases:
         if not re.fullmatch(r"\d+\.\d+\.\d+(\.\d+)?", release.removesuffix(FLAGGED)):
-            raise UserError(f"{release!r} is no release of JAX; write it as 0.10.2.")
+            raise UserError(f"{release!r} is not a release of JAX; write it as 0.10.2.")
 
 
 def interpreter() -> tuple[str, str]:

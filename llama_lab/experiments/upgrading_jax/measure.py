@@ -165,7 +165,7 @@ def obtain(
         environments.check(asked.releases)
         made = Releases.made(asked.releases, progress, make)
         if not made.there:
-            raise UserError(f"No release of JAX can be had here: {made.gaps[0]['reason']}")
+            raise UserError(f"No release of JAX can be installed here: {made.gaps[0]['reason']}")
         return replace(asked, made=made).obtain(source, NAME, out_dir, progress)
     trials, meta = asked.obtain("recorded", NAME, out_dir, progress)
     return trials, meta or None

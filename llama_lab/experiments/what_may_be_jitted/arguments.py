@@ -1,4 +1,4 @@
-"""What `jax.jit` makes of the arguments of a placement's functions: traced, static or given away, and why."""
+"""What `jax.jit` makes of the arguments of a placement's functions: traced, static or donated, and why."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from llama_jax.sampling import Sampler
 
 ORDER = ("prefill", "extend", *TREE)  # of functions: outermost first
 PLACEMENTS = (*LADDER, "step+traced", "split+donate", "layer+donate")
-HEADS = ("jitted function", "under", "traced", "static", "given away", "why")
+HEADS = ("jitted function", "under", "traced", "static", "donated", "why")
 STATIC = {  # argument: why it is part of the program
-    "sampler": "settings, not arrays: a filter that is off is no operation; another temperature compiles anew",
-    "slots": "a shape: the new cache has so many positions; another number compiles anew",
+    "sampler": "settings, not arrays: a filter that is off adds no operation; another temperature compiles again",
+    "slots": "a shape, the length of the new cache; another length compiles again",
 }
-OVER = "nobody reads the old one again: the new one is written in its memory"
-DONATED = {"carry": OVER, "cache": OVER, "entry": OVER}  # argument: why it is given away
-PLAIN = "arrays alone"
+OVER = "the old one is not read again; the new one takes its memory"
+DONATED = {"carry": OVER, "cache": OVER, "entry": OVER}  # argument: why it is donated
+PLAIN = "only arrays"
 
 
 @dataclass(frozen=True)

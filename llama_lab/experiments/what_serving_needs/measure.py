@@ -104,7 +104,7 @@ class Serving(Experiment):
         if not self.placements:
             raise UserError("placements is empty; name one that serves, such as step+donate.")
         if strange := [name for name in self.peers if name not in PEERS]:
-            raise UserError(f"{strange[0]} is no server that is asked here; peers may hold {', '.join(PEERS)}.")
+            raise UserError(f"{strange[0]} is not a server that can be measured; peers may hold {', '.join(PEERS)}.")
         if strange := [name for name in self.shapes if name not in SHAPES]:
             raise UserError(f"shapes hold {strange[0]!r}; they may hold {', '.join(SHAPES)}.")
         if not min(self.all_rates) > 0:

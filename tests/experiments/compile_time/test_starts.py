@@ -163,7 +163,7 @@ def starting(**changes):
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
-        ("warm.* is no way to start step", dict(ways=[("step", "warm")])),
+        ("warm.* is not a way to start step", dict(ways=[("step", "warm")])),
         ("starts is 0", dict(starts=0)),
         ("No such placement", dict(ways=[("stepp", "cold")])),
         ("blocks is 0", dict(blocks=0)),

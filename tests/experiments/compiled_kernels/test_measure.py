@@ -95,7 +95,7 @@ def _folders_of_its_own(tmp_path, monkeypatch):
         (sizes.Sizes, dict(size_processes=0), "processes is 0"),
         (file_types.Types, dict(size_files=["q4_j"]), "No such type of block: 'q4_j'; known: f32, f16, "),
         (file_types.Types, dict(size_contexts=[9000]), "more than the model's 8192"),
-        (file_types.Types, dict(typed_model=TINY), "is no GGUF file; types are compared on one"),
+        (file_types.Types, dict(typed_model=TINY), "is not a GGUF file; name one to compare types on"),
         (file_types.Distances, dict(type_names=["q4_j"]), "No such type of block"),
         (file_types.Distances, dict(type_window=9000), "window is 9000"),
         (people_files.PeopleFiles, dict(size_files=[f"{checkpoint.DEFAULT}/avx3"]), "the type one of avx512vnni, "),

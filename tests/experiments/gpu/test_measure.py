@@ -219,7 +219,7 @@ def test_the_flag_of_determinism_is_added_once(monkeypatch, flags, asked, expect
 
 def test_a_flag_that_says_the_opposite_is_one_line(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=false")
-    with pytest.raises(UserError, match="says the opposite"):
+    with pytest.raises(UserError, match="--deterministic contradicts"):
         device.prepare(deterministic=True)
 
 

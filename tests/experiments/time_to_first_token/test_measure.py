@@ -79,7 +79,7 @@ def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        (dict(placements=("step",)), "'step' is no placement with a policy"),
+        (dict(placements=("step",)), "'step' is not a placement with a policy"),
         (dict(placements=("stepp exact",)), "No such placement: 'stepp'"),
         (dict(placements=("step padded",)), "policies: exact, bucketed, fixed"),
         (dict(placements=()), "placements is empty"),
@@ -91,7 +91,7 @@ def test_a_policy_chooses_the_shape_and_a_peer_gets_none():
         (dict(blocks=0), "blocks is 0"),
         (dict(starts=0), "starts is 0"),
         (dict(processes=3), "3 processes for 2 blocks"),
-        (dict(tail_subjects=()), "tail has requests for nobody"),
+        (dict(tail_subjects=()), "tail has requests but no subjects"),
         (dict(tail=((0, 2),)), r"tail has \[0, 2\]; write \[LENGTH, REQUESTS\], such as \[50, 200\]"),
         (dict(tail=(("7", 2),)), r"tail has \['7', 2\]"),
         (dict(tail=((5, -1),)), r"tail has \[5, -1\]"),
