@@ -33,7 +33,7 @@ class CallPositions:
     """Where in the sequence this call's tokens stand: computed once a step, read by every layer."""
 
     slot: jax.Array  # int32 scalar: the cache slot of the first of the T tokens
-    cos: jax.Array | None  # [B 1 T r/2], of the first r numbers of a head; None where nothing is rotated
+    cos: jax.Array | None  # [B 1 T r/2], of the first r numbers of a head; None if nothing is rotated
     sin: jax.Array | None  # [B 1 T r/2]
     mask: jax.Array  # bool [B T S]: which cached positions each token may see
 
@@ -51,9 +51,9 @@ class Parts:
 
 
 def attention_mask(config: ModelConfig, position_mask: Int[Array, "B W"]) -> Bool[Array, "B W"]:
-    """True where a position holds a token, False where it holds padding. All positions after these W hold tokens.
+    """True if a position holds a token, False if it holds padding. All positions after these W hold tokens.
 
-    position_mask: 1 or 0, a row a sequence; padding may stand anywhere, and positions are counted without it.
+    position_mask: 1 or 0, a row per sequence; padding may stand anywhere, and positions are counted without it.
     `layer.forward` adds the causal part, which depends on where a call's tokens stand in the cache.
     Raises UserError for a mask of another shape or kind, or longer than the model's context.
     """

@@ -90,7 +90,7 @@ def groups_of(kind: str, rows: int, columns: int) -> tuple[int, int, int]:
 
 def parts(data, layout: Layout):
     """(weights uint8 [... B J bits 16 4], without J where a block is one run; codes of scales uint8 [... B codes 16],
-    None where there are none; scales float32 [... B 1-or-2 16]) of groups [... B S]."""
+    None if there are none; scales float32 [... B 1-or-2 16]) of groups [... B S]."""
     at, runs = RUN * layout.bits // 8 * ROWS * layout.runs, (layout.runs,) if layout.runs > 1 else ()
     weights = data[..., :at].reshape(*data.shape[:-1], *runs, layout.bits, ROWS, 4)
     end, codes = at + ROWS * layout.codes, None

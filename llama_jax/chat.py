@@ -38,7 +38,7 @@ class GivenMessage(boundary.Declared):
 
 Conversation = Annotated[list[GivenMessage], Field(min_length=1, max_length=10_000)]
 STARTED: list[subprocess.Popen] = []  # by `start_early`
-END = "\ufdd1\ufdef "  # after a message to be gone on with; a template that trims a message takes the space away
+END = "\ufdd1\ufdef "  # after a message to be continued; a template that trims a message takes the space away
 
 
 def render(
@@ -48,7 +48,7 @@ def render(
 
     continue_final_message: the last message begins the assistant's answer, and its turn stays open instead.
 
-    Raises UserError when a message is none, the last one is not the assistant's and should be gone on with, the
+    Raises UserError if a message is invalid, the last one is not the assistant's and should be continued, the
     checkpoint has no template, or the template refuses the messages or takes too much time or memory.
     """
     messages = checked(messages, continue_final_message)
@@ -69,7 +69,7 @@ class Prompt:
 
 def render_prompt(messages: Sequence[Message], continue_final_message: bool = False) -> Prompt:
     """The conversation as a prompt for `BatchTokenizer.encode`. continue_final_message: as for `render`. Raises
-    UserError for messages that are none."""
+    UserError for invalid messages."""
     return Prompt(tuple(checked(messages, continue_final_message)), continue_final_message)
 
 
@@ -94,8 +94,8 @@ def encode(
 
 
 def checked(messages: Sequence[Message], continue_final_message: bool = False) -> list[Message]:
-    """The messages. Raises UserError where they are none, hold what no tokenizer reads, or end with another's than the
-    assistant's though that is to be gone on with."""
+    """The messages. Raises UserError if they are none, hold what no tokenizer reads, or end with another's than the
+    assistant's though that is to be continued."""
     given = list(messages) if isinstance(messages, tuple) else messages
     parsed = boundary.read(Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.')
     for i, message in enumerate(parsed):
@@ -109,14 +109,14 @@ def checked(messages: Sequence[Message], continue_final_message: bool = False) -
 
 
 def as_text(tokenizer: Tokenizer, content: str) -> str:
-    """The content with its special tokens marked to be text. Raises UserError where it cannot be written so."""
+    """The content with its special tokens marked to be text. Raises UserError if it cannot be written so."""
     if (marked := tokenizer.marked(content)) != content:
         tokenizer.encode(content)
     return marked
 
 
 def template_of(tokenizer: Tokenizer | Numbers, remedy: str = "give a plain prompt (--no-chat)") -> str:
-    """The chat template's source. Raises UserError where there is none."""
+    """The chat template's source. Raises UserError if there is none."""
     if tokenizer.chat_template is None:
         raise UserError(f"This model has no chat template; {remedy}.")
     return tokenizer.chat_template
@@ -124,7 +124,7 @@ def template_of(tokenizer: Tokenizer | Numbers, remedy: str = "give a plain prom
 
 def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True) -> str:
     template_source = template_of(tokenizer)
-    # tools and documents are None where there are none, and a special token that the model lacks is not defined
+    # tools and documents are None if there are none, and a special token that the model lacks is not defined
     given = dict(tokenizer.names, messages=messages, tools=None, documents=None, add_generation_prompt=answer)
     text = renderer(template_source).render(given)
     if "error" in text:
@@ -136,7 +136,7 @@ def left_open(tokenizer: Tokenizer, messages: list[Message]) -> str:
     """The conversation up to the end of its last message, whose turn is not closed: the bytes of transformers'
     `apply_chat_template(continue_final_message=True)`, except that nothing before an empty message is trimmed.
 
-    Raises UserError where the template leaves out or rewrites that message.
+    Raises UserError if the template leaves out or rewrites that message.
     """
     *before, last = messages
     content = last["content"]

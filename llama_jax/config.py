@@ -50,7 +50,7 @@ class ModelConfig:
     a table. hidden_act: "silu", gated (SwiGLU), "gelu_tanh", gated (GeGLU), or "gelu_new", not gated; both GELU by its
     tanh formula. qkv_bias: biases of query, key and value. bias: biases of all other products.
 
-    home: where its weights are; None where it was not read from a checkpoint. It is no part of the shape: two models
+    home: where its weights are; None if it was not read from a checkpoint. It is no part of the shape: two models
     of one shape share their programs.
 
     What follows is off in Llama. o_bias: a bias of attention's output, with no other beside it but `qkv_bias`. qk_norm:

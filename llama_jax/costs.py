@@ -39,7 +39,7 @@ QUIET = 1.25  # the usual call may take so many times the fastest; beyond that, 
 
 @dataclass
 class Costs:
-    """given: of each of `placement.depths`, in plain steps; None where they are measured. known: those that were, by
+    """given: of each of `placement.depths`, in plain steps; None if they are measured. known: those that were, by
     the shape of what was asked."""
 
     given: Sequence[float] | None = None
@@ -54,7 +54,7 @@ class Costs:
         """(bounds with costs, carry) for a call of `engine.programs.decode` with these arguments, all else unchanged.
         Where the costs are not known, that program runs some times first; what it writes nobody reads.
 
-        Raises UserError where those given are for other depths.
+        Raises UserError if those given are for other depths.
         """
         depths = engine.placement.depths
         if self.given is not None:
@@ -132,7 +132,7 @@ def unread(engine):
 
 
 def entry(engine, asked: tuple):
-    """Where costs are kept; None where the user's cache is of no use. Another program, machine or shape is another
+    """Where costs are kept; None if the user's cache is of no use. Another program, machine or shape is another
     file."""
     known = of_engine(engine) | dict(asked=asked, rounds=(FEWEST, MOST_ROUNDS, TIME))
     if engine.placement.kernels != "none":
@@ -147,7 +147,7 @@ def entry(engine, asked: tuple):
 
 
 def kept(path, many: int) -> np.ndarray | None:
-    """Costs of an entry; None where there is none, or one that is no list of so many costs."""
+    """Costs of an entry; None if there is none, or one that is no list of so many costs."""
     content = path and entries.read(path, LARGEST)
     with contextlib.suppress(ValueError, UserError, TypeError):
         costs = Costs(json.loads(content)).given if content else ()

@@ -18,7 +18,7 @@ from llama_jax.plumbing.errors import UserError
 @dataclass(frozen=True)
 class Embedding:
     weight: jax.Array  # [V D]
-    positions: jax.Array | None = None  # [P D]; None where rotary embedding carries the position
+    positions: jax.Array | None = None  # [P D]; None if rotary embedding carries the position
 
 
 def embed(

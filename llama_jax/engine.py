@@ -104,7 +104,7 @@ def bind(
     """As `build`, from a bare configuration and parameters, which are quantised here where the placement asks for it.
     draft: those of the model that drafts, where the placement names one.
 
-    Raises UserError where the weights cannot be brought into that form, and where an option of JAX keeps the model from
+    Raises UserError if the weights cannot be brought into that form, and where an option of JAX keeps the model from
     computing right (`settings.COMPUTING`).
     """
     threads.COMPUTING.begin()
@@ -163,13 +163,13 @@ def check_vocabulary(checkpoint: Checkpoint, draft: Checkpoint) -> None:
 
 
 def require_kernels(placement: Placement) -> None:
-    """Raises UserError where a placement asks for compiled kernels and this machine has none."""
+    """Raises UserError if a placement asks for compiled kernels and this machine has none."""
     if placement.kernels != "none":
         kernels.check()
 
 
 def form(checkpoint: Checkpoint, placement: Placement) -> str | None:
-    """Which of `quantise.FORMS` the weights have under this placement; None where they are not quantised."""
+    """Which of `quantise.FORMS` the weights have under this placement; None if they are not quantised."""
     if placement.weights != "loaded":
         return placement.weights if placement.weights in FORMS else None
     if placement.kernels != "none":
@@ -179,7 +179,7 @@ def form(checkpoint: Checkpoint, placement: Placement) -> str | None:
 
 def requantised(source: Source, placement: Placement, dtype: str | None = None) -> str | None:
     """Which of a model's matrices this placement computes on in other blocks than they are stored in, though neither it
-    nor dtype names them; one sentence, None where there are none."""
+    nor dtype names them; one sentence, None if there are none."""
     if placement.weights not in ("loaded", "gguf") or dtype in ROUNDED:
         return None
     by_name = "gguf" in (placement.weights, dtype)
@@ -189,7 +189,7 @@ def requantised(source: Source, placement: Placement, dtype: str | None = None) 
 
 
 def weights(checkpoint: Checkpoint, placement: Placement) -> Model:
-    """The checkpoint's weights in that form; as they were loaded where there is none."""
+    """The checkpoint's weights in that form; as they were loaded if there is none."""
     wanted = form(checkpoint, placement)
     return checkpoint.weights(wanted) if wanted else checkpoint.params
 

@@ -17,7 +17,7 @@ from llama_jax.linear import linear
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class FFN:
-    gate_up: jax.Array  # [2F D]: gate rows, then up rows; [F D] up rows alone where there is no gate
+    gate_up: jax.Array  # [2F D]: gate rows, then up rows; [F D] up rows alone if there is no gate
     down: jax.Array  # [D F]
     gate_up_bias: jax.Array | None = None  # [2F] or [F]
     down_bias: jax.Array | None = None  # [D]

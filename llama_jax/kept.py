@@ -6,7 +6,7 @@ compiles nothing.
 
 A program is an entry (`plumbing.entries`) of a folder that is the user's alone. Its name is a digest of all that it was
 made from: the sources of this package, jax, the processor, the options of JAX and XLA, the model's configuration, the
-placement, and the shapes of what it is called with, weights among them. An entry that is damaged is made anew. The
+placement, and the shapes of what it is called with, weights among them. An entry that is damaged is made again. The
 weights are not in it.
 
 An executable is written before it has run: XLA on CPU cannot serialise a sort that has, nor what came from a file.
@@ -47,7 +47,7 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in a description
 class Store:
     """The programs of this user. made, read: how many were compiled and written here, and how many came from there.
 
-    complaint: why some are not kept, one sentence; "" where all are. Raises UserError where the folder cannot be made,
+    complaint: why some are not kept, one sentence; "" if all are. Raises UserError if the folder cannot be made,
     or others may write there: nothing of it is then read.
     """
 
@@ -85,7 +85,7 @@ class Store:
 
     @property
     def summary(self) -> str:
-        """What became of the programs, one line for people; "" where there were none."""
+        """What became of the programs, one line for people; "" if there were none."""
         parts = [f"{self.read} read"] * bool(self.read) + [f"{self.made} made"] * bool(self.made)
         line = f"programs kept in {self.folder}: {', '.join(parts)}" if parts else ""
         return "; ".join(filter(None, [line, self.complaint]))
@@ -133,7 +133,7 @@ class Called:
         return self.digest.encode() + b"\n" + pickle.dumps(blob)
 
     def loaded(self, content: bytes) -> jax.stages.Compiled | None:
-        """The executable of an entry whose SHA-256 is right; None where it is another's, or this device does not take
+        """The executable of an entry whose SHA-256 is right; None if it is another's, or this device does not take
         it."""
         digest, _, rest = content.partition(b"\n")
         if digest != self.digest.encode():

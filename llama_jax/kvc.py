@@ -57,7 +57,7 @@ class KVCache:
     entries: tuple | None
     ids: jax.Array | None = None  # [B S], policy "none" only
     length: jax.Array | None = None  # int32 scalar: slots in use
-    pad: jax.Array | None = None  # int32 [B]: empty leading slots of each row; None where a position mask says it
+    pad: jax.Array | None = None  # int32 [B]: empty leading slots of each row; None if a position mask says it
 
     def __post_init__(self):
         layers = self.entries
@@ -192,7 +192,7 @@ def keys_seen(cache: KVCache, t: int, policy: str) -> int:
 def causal_mask(
     slots: Int[Array, " T"], pad: Int[Array, " B"], s: int, window: int | None = None
 ) -> Bool[Array, "B T S"]:
-    """True where a token may look: back, no further than `window` slots, its own among them. Row of a sequence with pad
+    """True if a token may look: back, no further than `window` slots, its own among them. Row of a sequence with pad
     2 and T = S = 5:
 
     slot  0 1 2 3 4

@@ -102,7 +102,7 @@ def forward(
 
 
 def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
-    """Raises UserError where the mask, the tokens and the cache are not of one call and one model."""
+    """Raises UserError if the mask, the tokens and the cache are not of one call and one model."""
     if x.ndim != 3 or x.shape[2] != config.hidden_size:
         raise UserError(f"x is {list(x.shape)}; it must be [B T {config.hidden_size}], as embeddings.forward gives it.")
     if not isinstance(layer_cache, LayerCache):

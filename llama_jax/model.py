@@ -41,10 +41,10 @@ class Model:
 
 def create(config: ModelConfig, params: Model | None = None, dtype: str | None = None) -> Model:
     """A model's weights for a step that a person composes of its parts: with `rope`, and with a matrix in the head also
-    where it is the embedding's. `rope` is None where layers differ in it: `rope.create(config, i)` makes layer i's.
+    where it is the embedding's. `rope` is None if layers differ in it: `rope.create(config, i)` makes layer i's.
     params: weights that are loaded already; else they are read from where `config` was, in `dtype` (float32).
 
-    Raises UserError where `config` says nothing of weights, as `checkpoint.load` does, for layers that are stacked, for
+    Raises UserError if `config` says nothing of weights, as `checkpoint.load` does, for layers that are stacked, for
     weights of another shape than the configuration's, and for a dtype of weights that are loaded already.
     """
     if params is None:
@@ -133,7 +133,7 @@ LAYERS = {"unrolled": unrolled, "scan": scanned}
 
 
 def stack(model: Model) -> Model:
-    """The same weights with all layers stacked along a leading L axis, for `scanned`. Raises UserError where layers
+    """The same weights with all layers stacked along a leading L axis, for `scanned`. Raises UserError if layers
     differ in kind."""
     if len({jax.tree.structure(layer) for layer in model.layers}) > 1:
         raise UserError(

@@ -262,7 +262,7 @@ def parse(name: str | Placement) -> Placement:
     with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`. One that is a placement already is
     given back.
 
-    `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes up to four drafts a pass. `+draft:NAME`, or
+    `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes up to four drafts per pass. `+draft:NAME`, or
     `+draft4:NAME`, stands last: all that follows the colon names a model, as for `checkpoint.load`. It is not looked
     for here.
     """

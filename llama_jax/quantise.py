@@ -179,7 +179,7 @@ class Table:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Int8:
-    """A matrix [N, K] as int8 with one scale a row (output channel): the weight is value * scale."""
+    """A matrix [N, K] as int8 with one scale per row (output channel): the weight is value * scale."""
 
     values: jax.Array  # int8 [N K]
     scales: jax.Array  # float32 [N]

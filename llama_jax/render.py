@@ -52,7 +52,7 @@ class View:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the warm steps after the first token; None where there was no such step."""
+        """Of the warm steps after the first token; None if there was no such step."""
         return self.warm[0] / self.warm[1] if self.warm[1] else None
 
     @property
@@ -222,7 +222,7 @@ def show(
     prompt: str | None = None,
     before: Before = (),
 ) -> View:
-    """Show an answer as it is made, as `token_view`; returns the last view. Raises UserError where no token comes."""
+    """Show an answer as it is made, as `token_view`; returns the last view. Raises UserError if no token comes."""
     with token_view(prompt, tokenizer, console, start, before) as view:
         for token in tokens:
             view.add_token(token)

@@ -21,7 +21,7 @@ from llama_jax.tokenizer import Numbers
 class Stats:
     """What an answer took. Seconds since the request, which begins with a loaded model.
 
-    tokens_per_second: of the steps after the first token in which nothing was compiled; None where there was no such
+    tokens_per_second: of the steps after the first token in which nothing was compiled; None if there was no such
     step, as in a first call of a placement that makes all tokens at once. compiling: seconds of these in which programs
     were compiled; ttft holds its part. compilations: programs that XLA compiled during the call, loading included.
     chat: whether the prompt went through the model's chat template. One answer is no measurement.
@@ -83,7 +83,7 @@ def generate_text(
 
     model: a name as `load` takes it, or what `load` gave; it is kept for the next call, as is what is compiled under
     each placement. A second call with a prompt of like length compiles nothing. seed: of the draws. chat: whether the
-    prompt is a question, put through the model's chat template, or a text to go on with; by default a question where
+    prompt is a question, put through the model's chat template, or a text to continue; by default a question where
     the model has such a template. A model without a tokenizer reads and writes token ids as numbers.
 
     Raises UserError for an empty prompt, chat without a template, and as `load`, `build` and `stream` do.

@@ -222,10 +222,10 @@ class BatchTokenizer:
 
     def encode(self, prompts) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
         """(ids, position mask) of one prompt or a list of them, both int32 [B T]. A prompt is a text, or a conversation
-        as `chat.render_prompt` gives it. The mask is 0 where a prompt is padded, on its left, and else 1. T is the
+        as `chat.render_prompt` gives it. The mask is 0 if a prompt is padded, on its left, and else 1. T is the
         longest prompt's length rounded up to one of few, so that prompts share compiled programs.
 
-        Raises UserError for what is no prompt or has no tokens, and for a conversation where there is no template.
+        Raises UserError for what is no prompt or has no tokens, and for a conversation if there is no template.
         """
         given = prompts if isinstance(prompts, list | tuple) else [prompts]
         rows = [prompt.ids(self.text) if hasattr(prompt, "ids") else self.text.encode(prompt) for prompt in given]

@@ -6,7 +6,7 @@ activations  activations of chosen sites for a whole corpus
 serve        an HTTP server over slots
 figures      style and marks of the figures
 playground   cells of a notebook that talk to a model
-experiments  one folder a notebook
+experiments  one folder per notebook
 sharing      results of one machine, contributed and merged
 reporting    pages, README and report
 cli          the command `llama-jax`

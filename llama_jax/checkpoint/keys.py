@@ -146,7 +146,7 @@ def gguf_verdict(key: str, family: str, read: Collection[str]) -> Verdict:
 
 
 def hf_verdict(key: str, family: str, read: Collection[str]) -> Verdict | None:
-    """Of a key of a config.json of this family; None for one that nobody knows, which transformers passes over too."""
+    """Of a key of a config.json of this family; None for one that nobody knows, which transformers ignores too."""
     if key in read:
         return Verdict(READ)
     if (only := HF_ONLY_OF[family].get(key, HF_ONLY.get(key))) is not None:

@@ -29,7 +29,7 @@ def kind_of(form: str, rows: Rows) -> str:
 
 
 def complaint(source: Source, groups: list[Rows]) -> str | None:
-    """Why the source has no blocks of its own, one sentence; None where a matrix has some that kernels multiply by."""
+    """Why the source has no blocks of its own, one sentence; None if a matrix has some that kernels multiply by."""
     kinds = stored_kinds(source, groups)
     if None in kinds:
         return f"{source.where}: it is no GGUF file, so it has no blocks of its own"
@@ -41,7 +41,7 @@ def complaint(source: Source, groups: list[Rows]) -> str | None:
 
 
 def requantised(source: Source, groups: list[Rows]) -> str | None:
-    """Which matrices a kernel reads in other blocks than they are stored in, one sentence; None where it reads all as
+    """Which matrices a kernel reads in other blocks than they are stored in, one sentence; None if it reads all as
     they are."""
     matrices = [source.tensors[name] for rows in groups if is_matrix(rows) for name in rows.names]
     others = [tensor for tensor in matrices if not (tensor.raw and tensor.raw.kind in LAYOUTS)]
@@ -58,7 +58,7 @@ def requantised(source: Source, groups: list[Rows]) -> str | None:
 
 
 def stored_kinds(source: Source, groups: list[Rows]) -> list[str | None]:
-    """The type of each matrix that the model multiplies by, as it is stored; None where that is no GGUF file."""
+    """The type of each matrix that the model multiplies by, as it is stored; None if that is no GGUF file."""
     names = [name for rows in groups if is_matrix(rows) for name in rows.names]
     return [raw.kind if (raw := source.tensors[name].raw) else None for name in names]
 

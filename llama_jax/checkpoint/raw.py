@@ -28,7 +28,7 @@ MAPPED = 8 << 20  # weights whose blocks are mapped at a time: a call that is lo
 @dataclass(frozen=True)
 class Raw:
     """A tensor's rows in the order of the file. head: rows of an attention head whose rotary pairs lie interleaved
-    there; 0 where they lie as the model has them."""
+    there; 0 if they lie as the model has them."""
 
     path: Path
     name: str
@@ -56,7 +56,7 @@ class Raw:
 
     def rows(self, first: int = 0, last: int | None = None) -> np.ndarray:
         """The bytes of rows first … last - 1 in the order of the file, uint8 [rows, blocks, bytes a block]. They are
-        mapped: what nobody holds any more takes no memory. Raises UserError where the file has become shorter or is
+        mapped: what nobody holds any more takes no memory. Raises UserError if the file has become shorter or is
         gone."""
         height, *block = self.shape
         count, width = (height if last is None else last) - first, self.place.size // height

@@ -17,7 +17,7 @@ CHARSMAP, DUMMY_PREFIX, REMOVE_EXTRA = 2, 3, 4  # of the normalizer
 
 
 def read(path: Path, remedy: str) -> dict[str, Any]:
-    """What a tokenizer.model says, under the names of GGUF's metadata. Raises UserError for a file that is none, and
+    """What a tokenizer.model says, under the names of GGUF's metadata. Raises UserError for any other file, and
     with the remedy for a model of another kind, or one that changes texts before it cuts them."""
     try:
         message = fields(boundary.content(path))

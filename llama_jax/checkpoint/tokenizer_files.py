@@ -78,14 +78,14 @@ class TokenizerConfig(boundary.Declared):
 
     @property
     def template(self) -> str | None:
-        """The template; of several, the one for plain conversations, or one that refuses them where there is none."""
+        """The template; of several, the one for plain conversations, or one that refuses them if there is none."""
         if not isinstance(self.chat_template, list):
             return self.chat_template
         known = {candidate.name: candidate.template for candidate in self.chat_template}
         return known.get("default", NO_PLAIN_ONE if known else None)
 
     def name(self, name: str) -> str:
-        """The spelling of a token that has a name; "" where there is none."""
+        """The spelling of a token that has a name; "" if there is none."""
         token = self.named.get(name, "")
         return token if isinstance(token, str) else token.content
 

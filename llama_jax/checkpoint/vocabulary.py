@@ -39,7 +39,7 @@ NAMED = {  # name in a chat template: field
     "unk_token": "unknown_token_id", "sep_token": "seperator_token_id", "pad_token": "padding_token_id",
     "cls_token": "cls_token_id", "mask_token": "mask_token_id",
 }  # fmt: skip
-HARMLESS = {  # keys that are passed over, and why
+HARMLESS = {  # keys that are ignored, and why
     "add_sep_token": "llama.cpp adds one for BERT's vocabularies alone",
     "remove_extra_whitespaces": "llama.cpp reads it for T5's vocabularies alone",
     "precompiled_charsmap": "llama.cpp reads it for T5's vocabularies alone",
@@ -124,7 +124,7 @@ class Vocabulary(boundary.Declared):
         return i if (i := getattr(self, field)) is not None and 0 <= i < len(self.tokens) else None
 
     def token(self, field: str) -> str:
-        """The spelling of the token whose id a field has; "" where it has none."""
+        """The spelling of the token whose id a field has; "" if it has none."""
         return "" if (i := self.id(field)) is None else self.spelt[i]
 
     @cached_property

@@ -101,7 +101,7 @@ def size_of(model: str, kind: str) -> int:
 def made_up(size: int) -> dict:
     """The packaged model's tokenizer with a vocabulary of `size`: cut off, or filled up with made-up tokens.
 
-    Raises UserError where what is left could not spell bytes: llama.cpp wants a merge at least.
+    Raises UserError if what is left could not spell bytes: llama.cpp wants a merge at least.
     """
     metadata = read(packaged()).metadata
     tokens = metadata["tokenizer.ggml.tokens"][:size]

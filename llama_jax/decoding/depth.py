@@ -64,7 +64,7 @@ def kinds(learned: Learned, kind: Int[Array, " B"]) -> Bool[Array, "B N"]:
 def chosen(
     learned: Learned, kind: Int[Array, " B"], ends, room, depths: Sequence[int], priors: Sequence[float]
 ) -> Int[Array, ""]:
-    """Which of the depths a pass has. kind: of what was found, below 0 where that is nothing. ends: `drafts.Ends`.
+    """Which of the depths a pass has. kind: of what was found, below 0 if that is nothing. ends: `drafts.Ends`.
     room: slots behind the newest token's."""
     known, at = rates(learned, priors), jnp.arange(max(depths))
     first = jnp.sum(known * kinds(learned, kind), axis=1)

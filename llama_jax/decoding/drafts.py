@@ -1,4 +1,4 @@
-"""Several tokens a pass. Somebody proposes the next few tokens as drafts, and one pass over all of them shows how many
+"""Several tokens per pass. Someone proposes the next few tokens as drafts, and one pass over all of them shows how many
 the model would have made itself.
 
 This is speculative decoding (Leviathan et al. 2023, https://arxiv.org/abs/2211.17192), all of it on the device. Who
@@ -35,7 +35,7 @@ from llama_jax.sampling import Draw
 @dataclass(frozen=True)
 class Drafted(Carry):
     """A carry that knows the text. ids: int32 [B S+1], what stands in the cache's slots, and in the next one the newest
-    token. learned: what became of the drafts so far. kept: what the proposer hands from pass to pass, None where that
+    token. learned: what became of the drafts so far. kept: what the proposer hands from pass to pass, None if that
     is nothing."""
 
     ids: jax.Array
@@ -46,7 +46,7 @@ class Drafted(Carry):
 class Found(NamedTuple):
     """What a proposer sees before it is known how many drafts the pass has."""
 
-    drafts: Int[Array, "B K"] | None  # as many as a pass may have; None where they cost something
+    drafts: Int[Array, "B K"] | None  # as many as a pass may have; None if they cost something
     kind: Int[Array, " B"]  # of what each row has, counted from 0; below that where it has nothing
 
 
@@ -83,7 +83,7 @@ class Ends(NamedTuple):
 @dataclass(frozen=True)
 class Drafts:
     """What a pass is made of. depths: how many drafts it may have, rising from 0. sample: logits [B V], draw, sampler →
-    (token [B], draw). least: tokens after which a call of `decode` ends, None where stop tokens end it."""
+    (token [B], draw). least: tokens after which a call of `decode` ends, None if stop tokens end it."""
 
     steps: Steps
     sample: Callable
@@ -133,7 +133,7 @@ def decode(
     """Passes as one `lax.while_loop`: until `drafts.least` tokens are made, and at most `least` + K; or, where that is
     None, until every row has met a stop token. Never more than `limit`.
 
-    Arguments and results as `transforms.Programs.decode`. bounds.out: int32 [n + K B] for n tokens; None where `least`
+    Arguments and results as `transforms.Programs.decode`. bounds.out: int32 [n + K B] for n tokens; None if `least`
     says n, and there the stop tokens count for nothing. bounds.costs: float32 [depths], what a pass of each takes, in
     plain steps.
     """

@@ -38,7 +38,7 @@ class Lookup:
 
 
 def proposed(ids: Int[Array, "B S"], length, pad: Int[Array, " B"], count: int) -> tuple[jax.Array, jax.Array]:
-    """(drafts int32 [B K], their kind int32 [B]: tokens that agree less `LEAST`, -1 where nothing is found) after the
+    """(drafts int32 [B K], their kind int32 [B]: tokens that agree less `LEAST`, -1 if nothing is found) after the
     token at `length`, the newest.
 
     They follow the place before it that agrees in most of the last `LONGEST` tokens, `LEAST` of them or more. A text

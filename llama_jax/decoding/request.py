@@ -47,7 +47,7 @@ class Request:
     ids: np.ndarray  # int32 [B T]
     pad: np.ndarray  # int32 [B]
     seeds: np.ndarray  # uint32 [B]
-    stop: np.ndarray  # int32 [N]; -1, which no token is, where there is none
+    stop: np.ndarray  # int32 [N]; -1, which no token is, if there is none
     new_tokens: int
     slots: int
 
@@ -66,8 +66,8 @@ def request(
 
     length: padded prompt length, default `bucket` of the longest. slots: cache positions. Neither may be more than
     twice what the model's context needs. need: the bytes that (rows, padded length, slots) will take, for which memory
-    must be free. Raises UserError for what is none of this: no list of lists of token ids, an empty prompt, an id
-    outside the vocabulary, more positions than the cache or the model has.
+    must be free. Raises UserError for anything but a list of lists of token ids, an empty prompt, an id outside the
+    vocabulary, and more positions than the cache or the model has.
     """
     new_tokens = whole(new_tokens, "new_tokens", 1)
     sizes = [len(listed(p, "A prompt", "token ids")) for p in listed(prompts, "prompts", "prompts, each a list of ids")]
@@ -129,7 +129,7 @@ def check_seeds(seeds: Sequence[int] | int, rows: int) -> np.ndarray:
 
 
 def check_stop(stop: Collection[int], vocabulary: int) -> np.ndarray:
-    """The stop tokens, each once, int32; -1 where there is none. They may be outside the vocabulary, as a tokenizer's
+    """The stop tokens, each once, int32; -1 if there is none. They may be outside the vocabulary, as a tokenizer's
     are where a model has fewer."""
     given = stop if isinstance(stop, set | frozenset) else listed(stop, "stop", "token ids")
     if len(given) > vocabulary:

@@ -26,7 +26,7 @@ LIBRARIES = ("numba", "llvmlite")
 
 
 def missing() -> str | None:
-    """Why there are no kernels here, one sentence and what to do about it; None where there are."""
+    """Why there are no kernels here, one sentence and what to do about it; None if there are."""
     for name in LIBRARIES:
         if importlib.util.find_spec(name) is None:
             return f"{name} is not installed, which compiles them; run `make setup`."
@@ -38,7 +38,7 @@ def missing() -> str | None:
 
 
 def check() -> None:
-    """Raises UserError, one line, where there are no kernels, or `LLAMA_JAX_ISA` names an instruction set that is not
+    """Raises UserError, one line, if there are no kernels, or `LLAMA_JAX_ISA` names an instruction set that is not
     here."""
     if why := missing():
         raise UserError(f"There are no compiled kernels here. {why}")

@@ -2,7 +2,7 @@
 XLA.
 
 The name of an entry (`plumbing.entries`) says what it was made from: the source, the libraries, the target. One that is
-damaged is made anew. Where nothing can be written, or others than the user could have written, no entry is read: every
+damaged is made again. Where nothing can be written, or others than the user could have written, no entry is read: every
 process compiles for itself, and says so.
 """
 
@@ -57,7 +57,7 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """The kernels, ready to be called: from the cache, or compiled now (some seconds). Raises UserError where that
+    """The kernels, ready to be called: from the cache, or compiled now (some seconds). Raises UserError if that
     fails."""
     return loaded(target())
 
@@ -90,7 +90,7 @@ def called(name: str) -> Callable:
 
 
 def registered(name: str) -> str:
-    """Register an entry point of the library with XLA under its own name, once. Raises UserError where it cannot be
+    """Register an entry point of the library with XLA under its own name, once. Raises UserError if it cannot be
     compiled."""
     with ONE_AT_A_TIME:
         return register(name)
@@ -123,7 +123,7 @@ def code(where: Target) -> bytes:
 
 
 def kept(path: Path) -> bytes | None:
-    """The object file of an entry; None where there is none, or a damaged one."""
+    """The object file of an entry; None if there is none, or a damaged one."""
     return entries.read(path, LARGEST)
 
 

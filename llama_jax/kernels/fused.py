@@ -89,7 +89,7 @@ def rows(
 ):
     """As `transform`, of some of the sequences of a cache, each at a position of its own: → (logits, best, entries).
 
-    first: the position of each sequence's first token, below 0 where that is padding. numbers: which of the cache's
+    first: the position of each sequence's first token, below 0 if that is padding. numbers: which of the cache's
     sequences each is, rising. entries: keys and values [L, C K, …] of C sequences.
     """
     keys, values = (jax.ShapeDtypeStruct(entry.shape, entry.dtype) for entry in entries)

@@ -15,7 +15,7 @@ def product(x: Float[Array, "... K"], data: jax.Array, shape: tuple[int, int]) -
 
     One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once a member; it has no
     gradient.
-    Raises UserError where the kernels cannot be compiled.
+    Raises UserError if the kernels cannot be compiled.
     """
     n, k = shape
     rows = x.astype(jnp.float32).reshape(-1, k)

@@ -46,7 +46,7 @@ def apart(rows: np.ndarray, head: int) -> np.ndarray:
 
 @functools.cache
 def compiled(worth: bool) -> Callable | None:
-    """The compiled function, which lets other threads run meanwhile; None where there is none, or where it would have
+    """The compiled function, which lets other threads run meanwhile; None if there is none, or where it would have
     to be compiled first and that is not worth it."""
     if kernels.missing():
         return None

@@ -40,7 +40,7 @@ DESCRIPTIONS = {
 
 
 def supported(isa: str, features: dict[str, bool]) -> tuple[str, ...] | None:
-    """The features by which a processor can run this code; None where it cannot."""
+    """The features by which a processor can run this code; None if it cannot."""
     return next((need for need in NEEDS[isa] if all(features.get(name) for name in need)), None)
 
 

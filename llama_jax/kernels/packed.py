@@ -101,7 +101,7 @@ def norms_of(layer: Layer) -> np.ndarray:
 
 
 def of_all(arrays: list[jax.Array | np.ndarray | None]) -> np.ndarray | None:
-    """What all layers have, in one array; None where they have none."""
+    """What all layers have, in one array; None if they have none."""
     return None if arrays[0] is None else stacked(arrays)
 
 
@@ -112,7 +112,7 @@ def stacked(arrays: Sequence[jax.Array | np.ndarray]) -> np.ndarray:
 
 def in_one_piece(parts: list[np.ndarray], places: list[int]) -> np.ndarray | None:
     """The bytes from the first part to the end of the last as they are, where these stand so far apart in memory
-    already; None where they do not."""
+    already; None if they do not."""
     start = parts[0].ctypes.data
     if start % UNIT or any(part.ctypes.data != start + place for part, place in zip(parts, places, strict=True)):
         return None

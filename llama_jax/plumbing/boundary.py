@@ -23,7 +23,7 @@ LIMIT = 64 << 20  # bytes of a JSON document: the largest tokenizer known has 35
 
 class Declared(pydantic.BaseModel):
     """Base of what a file or a request may say. Strict: a text is no number and 1 is not true; NaN and infinity are
-    refused. Fields that nobody declared are passed over."""
+    refused. Fields that nobody declared are ignored."""
 
     model_config = pydantic.ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -52,8 +52,8 @@ def complaint(error: pydantic.ValidationError, where: str, remedy: str = "") -> 
 
 
 def parse(content: bytes | str, where: str, remedy: str = "", nan: bool = False) -> Any:
-    """The value of a JSON document. nan: NaN and infinity may be in it. Raises UserError for what is none: no UTF-8, or
-    nested too deep."""
+    """The value of a JSON document. nan: allow NaN and infinity. Raises UserError for anything else: invalid UTF-8, or
+    too deep nesting."""
     try:
         return pydantic_core.from_json(content, allow_inf_nan=nan)
     except ValueError as error:

@@ -15,7 +15,7 @@ from llama_jax.plumbing import files
 
 
 def read(path: Path, largest: int) -> bytes | None:
-    """The code of an entry; None where there is none, or a damaged one. largest: bytes of the file."""
+    """The code of an entry; None if there is none, or a damaged one. largest: bytes of the file."""
     try:
         with open(path, "rb", opener=opener) as file:
             content = file.read(largest + 1)
@@ -25,7 +25,7 @@ def read(path: Path, largest: int) -> bytes | None:
 
 
 def write(path: Path, code: bytes) -> None:
-    """Write an entry in one piece. Raises UserError where it cannot be written."""
+    """Write an entry in one piece. Raises UserError if it cannot be written."""
     files.write(path, sealed(code))
 
 
@@ -38,7 +38,7 @@ def sealed(code: bytes) -> bytes:
 
 
 def opened(content: bytes) -> bytes | None:
-    """What `sealed` was given; None where a byte of it has changed."""
+    """What `sealed` was given; None if a byte of it has changed."""
     digest, _, code = content.partition(b"\n")
     return code if digest == hashlib.sha256(code).hexdigest().encode() else None
 

@@ -9,7 +9,7 @@ LONGEST = 1_000  # characters of a line
 
 
 class UserError(Exception):
-    """A mistake the user can mend. The command line prints it as one line and exits with code 2.
+    """A mistake the user can fix. The command line prints it as one line and exits with code 2.
 
     A line that is too long, because of a name in it, loses its middle: culprit and remedy stand at its ends.
     """

@@ -32,7 +32,7 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def check(path: Path) -> None:
-    """Raises UserError where something else than a file has that name: a folder, a device that a file would take the
+    """Raises UserError if something else than a file has that name: a folder, a device that a file would take the
     place of, a pipe that waits for a reader."""
     try:
         other = path.exists() and not path.is_file()

@@ -23,7 +23,7 @@ GROUP = Path("/sys/fs/cgroup")  # where a container's limit stands
 
 
 def check(needed: float, what: str, remedy: str | Callable[[float], str], device: jax.Device | None = None) -> None:
-    """Raises UserError where so many bytes are not free on a device, as `free` counts them; `what` needs them. remedy:
+    """Raises UserError if so many bytes are not free on a device, as `free` counts them; `what` needs them. remedy:
     what to do, or a function that says it of the bytes that are free."""
     if needed > SMALL and needed > (left := free(device)):
         advice = remedy if isinstance(remedy, str) else remedy(left)
@@ -59,7 +59,7 @@ def taken(room: np.ndarray) -> np.ndarray:
 
 def free(device: jax.Device | None = None) -> float:
     """Bytes that this process can still take: of the device's memory where it counts its own, else of the machine's,
-    its container's and its own limit, whichever is least. Infinity where nobody says. device: the first by default."""
+    its container's and its own limit, whichever is least. Infinity if nobody says. device: the first by default."""
     import jax
 
     if counted := (device or jax.local_devices()[0]).memory_stats():

@@ -16,7 +16,7 @@ def cache(*parts: str) -> Path:
     """A path in the user's cache folder: `$LLAMA_JAX_CACHE`, else `$XDG_CACHE_HOME/llama-jax`, else
     `~/.cache/llama-jax`.
 
-    What lies there may be deleted at any time: it is made again. Raises UserError where none of these is known.
+    What lies there may be deleted at any time: it is made again. Raises UserError if none of these is known.
     """
     if base := os.environ.get("LLAMA_JAX_CACHE"):
         return Path(base, *parts)
@@ -29,7 +29,7 @@ def cache(*parts: str) -> Path:
 def private(*parts: str) -> Path:
     """A folder of the user's cache for what is run as code: made with mode 0700 where it is missing.
 
-    Raises UserError where it cannot be made, or where it or a folder between it and the cache's own root belongs to
+    Raises UserError if it cannot be made, or where it or a folder between it and the cache's own root belongs to
     another user or may be written by others, who could then have this process run anything.
     """
     folder = cache(*parts)
@@ -53,7 +53,7 @@ def of_this_machine() -> Path:
     """This user's own folder on this machine, for locks: `llama-jax-UID` in the temporary folder, which no other
     machine shares; made with mode 0700 where it is missing.
 
-    Raises UserError where it cannot be made, and where another user has taken its name: by a folder, a file or a link.
+    Raises UserError if it cannot be made, and where another user has taken its name: by a folder, a file or a link.
     """
     folder = Path(tempfile.gettempdir()) / f"llama-jax-{os.geteuid()}"
     try:

@@ -26,7 +26,7 @@ class Check:
     """A program and what it should give. run: () → (computed, expected by NumPy), two arrays.
 
     platform: where it was seen to fail, and is run. fatal: it may crash or hang, and runs in a process of its own.
-    avoided: why this package is right where the check is not; "" where it might not be.
+    avoided: why this package is right where the check is not; "" if it might not be.
     """
 
     name: str
@@ -213,7 +213,7 @@ def named(name: str) -> Check:
 
 @functools.cache
 def examine(fatal: bool = False) -> dict[str, str]:
-    """Outcome of each check that concerns this process's device, by name; once a process. fatal: also those that may
+    """Outcome of each check that concerns this process's device, by name; once per process. fatal: also those that may
     crash, each in a process of its own."""
     import jax
 
@@ -224,7 +224,7 @@ def examine(fatal: bool = False) -> dict[str, str]:
 
 def complaint(outcomes: dict[str, str]) -> str:
     """One phrase that names what this JAX computes wrongly and this package might meet, and how many checks could not
-    run, by the outcomes that `examine` gave; "" where there is nothing."""
+    run, by the outcomes that `examine` gave; "" if there is nothing."""
     met = {check: outcomes.get(check.name, RIGHT) for check in CHECKS if not check.avoided}
     wrong = dict.fromkeys(c.issue for c, seen in met.items() if seen != RIGHT and not seen.startswith(NOT_RUN))
     not_run = [seen for seen in met.values() if seen.startswith(NOT_RUN)]
@@ -235,7 +235,7 @@ def complaint(outcomes: dict[str, str]) -> str:
 
 
 def advice(outcomes: dict[str, str]) -> str:
-    """That phrase as a sentence, with what to do about wrong values; "" where there is nothing."""
+    """That phrase as a sentence, with what to do about wrong values; "" if there is nothing."""
     line = complaint(outcomes)
     wrong = any(seen != RIGHT and not seen.startswith(NOT_RUN) for seen in outcomes.values())
     return f"{line}; {REMEDY}." if line and wrong else f"{line}." if line else ""

@@ -89,7 +89,7 @@ def ready(measuring: bool = False) -> None:
 
 def start() -> None:
     """Start JAX as the environment wants it. Raises UserError, one line, where it does not start: for flags that XLA
-    does not know, a platform that is not there, a value that an option has not."""
+    does not know, a platform that is not there, a value that an option lacks."""
     if xla_flags.started():
         return
     if line := xla_flags.trouble():
@@ -123,7 +123,7 @@ def check_apart(measuring: bool = False) -> None:
 
 
 def trouble(asked: str = "start()") -> str:
-    """Why JAX does not start here, one line; "" where it does. Asked of a child process, so that this one can go on
+    """Why JAX does not start here, one line; "" if it does. Asked of a child process, so that this one can go on
     under other settings. asked: what of this module is to go well there."""
     if xla_flags.started():
         return ""

@@ -53,7 +53,7 @@ def given() -> str | None:
 
 
 def trouble() -> str:
-    """What XLA says of flags that it does not take, one line; "" where it takes them. XLA ends a process that has such
+    """What XLA says of flags that it does not take, one line; "" if it takes them. XLA ends a process that has such
     flags, so it is asked in a child (0.2 s), and only where the user has set any."""
     if os.environ.get("XLA_FLAGS", "") in ("", SETTING) or started():
         return ""

@@ -29,7 +29,7 @@ class Batch:
 
     ids: np.ndarray  # int32 [B T]
     positions: np.ndarray  # int32 [B T], in the context
-    segments: np.ndarray  # int32 [B T], 0 where there is no token
+    segments: np.ndarray  # int32 [B T], 0 if there is no token
     at: np.ndarray  # int32 [n]: b * T + t of each kept token
     to: np.ndarray  # int64 [n]: its row in the unit
 

@@ -241,7 +241,7 @@ def fingerprint(extractor: Compiled, source: dict, unit: int) -> dict:
 
 @contextlib.contextmanager
 def in_plain_words(extractor: Compiled) -> Iterator[None]:
-    """Raises UserError where a device or the host is out of memory."""
+    """Raises UserError if a device or the host is out of memory."""
     try:
         yield
     except (MemoryError, jax.errors.JaxRuntimeError) as error:
@@ -259,7 +259,7 @@ def fits(size: int) -> bool:
 
 
 def check_room(extractor: Compiled, depth: int) -> None:
-    """Raises UserError where the values of the batches in flight, and what one of them takes on its way through the
+    """Raises UserError if the values of the batches in flight, and what one of them takes on its way through the
     model where that is computed on the host, would not fit."""
     needed = (depth + 1) * extractor.capacity * extractor.row_bytes
     if jax.default_backend() == "cpu":

@@ -83,11 +83,11 @@ class Folder:
     write(name, content)     put a file there, or replace one, durably and in one piece
     create(name, content)    the same, unless a file is there; whether this call wrote it. Of several at once one does,
                              where the file system can tell
-    read(name, limit)        its content of at most `limit` bytes; None where there is no file
+    read(name, limit)        its content of at most `limit` bytes; None if there is no file
     part(name, start, stop)  bytes start..stop as uint8, read-only; memory-mapped where the file lies on this machine
-    size(name)               bytes of a file; None where there is none
+    size(name)               bytes of a file; None if there is none
     remove(name)             remove a file, if it is there
-    tidy()                   sweep, unless somebody writes here now or that cannot be known
+    tidy()                   sweep, unless someone writes here now or that cannot be known
     writing()                held by each writer, any number at a time: it keeps others from tidying
     """
 
@@ -177,7 +177,7 @@ class LocalFolder(Folder):
                 self.sweep()
 
     def writing(self) -> contextlib.AbstractContextManager[bool]:
-        return self._locked(fcntl.LOCK_SH)  # waits only while somebody tidies
+        return self._locked(fcntl.LOCK_SH)  # waits only while someone tidies
 
     @contextlib.contextmanager
     def _locked(self, how: int) -> Iterator[bool]:
@@ -265,7 +265,7 @@ class RemoteFolder(Folder):
             self.filesystem.rm_file(self._path(name))
 
     def tidy(self) -> None:
-        """Nothing: whether somebody writes cannot be known."""
+        """Nothing: whether someone writes cannot be known."""
 
     def writing(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()

@@ -122,7 +122,7 @@ def answer(
     sampler: Sampler = GREEDY,
     **options,
 ) -> list[Answer]:
-    """As `generate.answer`, each answer with its `activations`: {site: [n ...]}, a row a token. options: seeds, slots
+    """As `generate.answer`, each answer with its `activations`: {site: [n ...]}, a row per token. options: seeds, slots
     and length, as there.
 
     Raises UserError as that does, for sites that cannot be had, and for an engine whose weights are quantised or

@@ -60,7 +60,7 @@ def about(dataset, field: str) -> dict:
 
 
 def rows(dataset, field: str, name: str, first: int = 0) -> Iterator[Example]:
-    """The examples of a dataset from one on, one at a time. Raises UserError where the rest cannot be read."""
+    """The examples of a dataset from one on, one at a time. Raises UserError if the rest cannot be read."""
     names = dataset.column_names
     if names is not None and field not in names:
         raise UserError(f"{name} has no column {field!r}.{near(field, names)} Name another (--field).")
@@ -75,7 +75,7 @@ def rows(dataset, field: str, name: str, first: int = 0) -> Iterator[Example]:
 
 
 def load(source: str, field: str) -> Loaded:
-    """The dataset that `hf:PATH[@REVISION][:CONFIG[:SPLIT]]` names. Raises UserError where it cannot be opened."""
+    """The dataset that `hf:PATH[@REVISION][:CONFIG[:SPLIT]]` names. Raises UserError if it cannot be opened."""
     parts = source.removeprefix("hf:").split(":")
     path, config, split = (parts + ["", ""])[:3]
     split = split or SPLIT

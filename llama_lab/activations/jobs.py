@@ -78,7 +78,7 @@ def detected(environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
 
 
 def place(variables: Variables, environment: Mapping[str, str]) -> tuple[int, int]:
-    """(index from 0, count) of one scheduler. Raises UserError where its variables make no sense."""
+    """(index from 0, count) of one scheduler. Raises UserError if its variables make no sense."""
     index, count = number(variables.index, environment), number(variables.count, environment)
     first = number(variables.first, environment) if variables.first in environment else 0
     step = number(variables.step, environment) if variables.step in environment else 1

@@ -28,7 +28,7 @@ from llama_lab.activations.store import PLAN
 
 UNIT = 256  # examples
 AGAIN = "Remove it, and the next run makes it anew."
-LOOK = 1_000  # units planned until it is looked whether somebody else has the plan by now
+LOOK = 1_000  # units planned until it is looked whether someone else has the plan by now
 
 Shard = tuple[int, int]  # (index from 0, count): units with number % count == index
 
@@ -62,7 +62,7 @@ class Plan(Declared):
 
 
 def begin(folder: Folder, source: Source, unit: int, fingerprint: Callable[[dict], dict], resume: bool) -> Plan | None:
-    """Claim a folder for a run and return its plan; None where the source can be read in order only.
+    """Claim a folder for a run and return its plan; None if the source can be read in order only.
 
     Any number of processes may do so at once. fingerprint: of the run, from what identifies the source. Raises
     UserError as `store.claim` does, and where the source cannot be read.
@@ -79,11 +79,11 @@ def begin(folder: Folder, source: Source, unit: int, fingerprint: Callable[[dict
             raise UserError(f"{len(plan):,} units are more than a plan holds; make units larger (--unit).")
         folder.write(PLAN, sealed(values))
         return plan
-    return begin(folder, source, unit, fingerprint, resume=True)  # somebody else has it by now
+    return begin(folder, source, unit, fingerprint, resume=True)  # someone else has it by now
 
 
 def made(source: Source, unit: int, stop: Callable[[], bool]) -> Plan | None:
-    """The plan of a source. None where `stop` says so on the way: it is asked now and then, but not at first."""
+    """The plan of a source. None if `stop` says so on the way: it is asked now and then, but not at first."""
     parts: list[Part] = []
     for part in source.parts(unit):
         parts.append(part)
@@ -100,7 +100,7 @@ def made(source: Source, unit: int, stop: Callable[[], bool]) -> Plan | None:
 
 
 def read_plan(folder: Folder) -> Plan | None:
-    """None where there is none. Raises UserError when it is damaged."""
+    """None if there is none. Raises UserError when it is damaged."""
     content = folder.read(PLAN)
     return None if content is None else parsed(content, f"{folder.where}/{PLAN}")
 
@@ -132,7 +132,7 @@ def units(source, unit: int = UNIT) -> list[Part]:
 def pending(out: str | os.PathLike, shard: Shard | None = None) -> list[int]:
     """The numbers of the units that a folder lacks, ascending; of a shard's only, if one is given.
 
-    Raises UserError where the folder holds no run yet, or how many units there are is not known yet.
+    Raises UserError if the folder holds no run yet, or how many units there are is not known yet.
     """
     folder = open_folder(out)
     done = commits(folder)

@@ -35,7 +35,7 @@ MOST_TOKENS = 1 << 24  # of a batch
 
 
 def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
-    """True where a token may look: back, and within its own segment. Padding sees nothing."""
+    """True if a token may look: back, and within its own segment. Padding sees nothing."""
     t = segments.shape[1]
     back = jnp.tril(jnp.ones((t, t), bool))
     return back & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
@@ -114,7 +114,7 @@ def program(
 ) -> tuple[Values, dict]:
     """({site: values [R ...] in the dtype they are kept in}, {site: (mean, M2)}): what one batch gives.
 
-    at: the kept tokens, -1 where there are fewer than R; with all positions R is B * T and the values stay where they
+    at: the kept tokens, -1 if there are fewer than R; with all positions R is B * T and the values stay where they
     are.
     """
     dtype, everywhere = jnp.dtype(spec.dtype), spec.positions == "all"
@@ -131,13 +131,13 @@ class Compiled:
     batches, `dispatch`, which starts one, and `kept`, which fetches its rows. Compiled once, when it is made.
 
     Raises UserError for quantised weights, for a shape that the model cannot have, and for sites that take more than
-    `row_limit` bytes a token.
+    `row_limit` bytes per token.
     """
 
     mesh: Mesh | None = None
     pack = False
     capacity: int  # kept tokens of a batch, at most
-    new_tokens: int  # that are made of each example; 0 where it is only read
+    new_tokens: int  # that are made of each example; 0 if it is only read
 
     def __init__(
         self, checkpoint: Checkpoint, spec: ActivationSpec, batch: tuple[int, int], row_limit: int, new_tokens: int = 0
@@ -205,7 +205,7 @@ class Extractor(Compiled):
     row_limit: bytes that one token may take. mesh: of `sharding.mesh`, for a model larger than a device: its weights
     are spread over it, from where they were loaded, which should be the host; every process then makes the same calls
     in the same order, and has all results. compute: what is compiled, with the arguments and results of `program`.
-    Raises UserError for quantised weights, for sites that the model has not, or that are too large, and for a batch
+    Raises UserError for quantised weights, for sites that the model lacks, or that are too large, and for a batch
     that the mesh cannot share out.
     """
 
@@ -256,7 +256,7 @@ class Extractor(Compiled):
 
 
 def checked_shape(batch: Sequence[int], context: int) -> tuple[int, int]:
-    """(B, T). Raises UserError where it is not that, or longer than the model's context."""
+    """(B, T). Raises UserError if it is not that, or longer than the model's context."""
     numbers = whole(batch)
     if len(numbers) != 2 or min(numbers) < 1 or numbers[1] > context or numbers[0] * numbers[1] > MOST_TOKENS:
         raise UserError(

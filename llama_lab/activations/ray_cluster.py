@@ -30,7 +30,7 @@ KEPT: list[tuple[int, BinaryIO]] = []  # locks on cores, until the process ends
 
 
 def installed():
-    """The package `ray`, which reads its settings when it is imported. Raises UserError where it is not installed."""
+    """The package `ray`, which reads its settings when it is imported. Raises UserError if it is not installed."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray would report to its makers
     try:
         import ray
@@ -41,7 +41,7 @@ def installed():
 
 @contextlib.contextmanager
 def connected(ray, address: str | None) -> Iterator[None]:
-    """A driver of a cluster; without an address of one that begins and ends here. Raises UserError where none
+    """A driver of a cluster; without an address of one that begins and ends here. Raises UserError if none
     answers."""
     if address:
         check(address)
@@ -123,7 +123,7 @@ def in_one_line(ray) -> Iterator[None]:
 
 
 def shared_out(cpus: Sequence[int], gpus: Sequence[int], count: int | None) -> tuple[int, int, int]:
-    """(actors, cores of each, GPUs of each) for machines with so many of both: one a GPU, or where there are none
+    """(actors, cores of each, GPUs of each) for machines with so many of both: one per GPU, or if there are none
     `count` with as many cores as there can be for each, or one for all cores of the smallest machine. Raises UserError
     for more than there are."""
     kind, most = ("GPU", sum(gpus)) if any(gpus) else ("core", sum(cpus))

@@ -142,9 +142,9 @@ class Actor:
 def run(
     job: Job, progress: Callable[[Progress], None], actors: int | None = None, address: str | None = None
 ) -> RunReport:
-    """Extract all that a folder lacks on the Ray cluster at `address`, or on this machine where there is none.
+    """Extract all that a folder lacks on the Ray cluster at `address`, or on this machine if there is none.
 
-    actors: how many; by default one a GPU, or where there are none one a machine. Raises UserError where Ray is not
+    actors: how many; by default one per GPU, or if there are none one per machine. Raises UserError if Ray is not
     installed or the cluster does not answer, and the first one that an actor raised; what is committed stays. The
     report's padding and compilations are those of the actors that were alive at the end.
     """

@@ -226,7 +226,7 @@ def rows(path: Path | str, field: str, first: int = 0) -> Iterator[Example]:
 
 @contextlib.contextmanager
 def table(path: Path | str) -> Iterator:
-    """An open parquet file. Raises UserError where it, or what is read of it, is none."""
+    """An open parquet file. Raises UserError if it, or what is read of it, is none."""
     from pyarrow import parquet
 
     try:
@@ -253,7 +253,7 @@ def kind_of(path: Path | str) -> str:
 
 
 def read(path: Path | str, field: str, place: Place = BEGIN, update: Update | None = None) -> Iterator[Example]:
-    """The examples of a file from a place on, by its suffix. Raises UserError where it cannot be read."""
+    """The examples of a file from a place on, by its suffix. Raises UserError if it cannot be read."""
     if (kind := kind_of(path)) == "rows":
         yield from rows(path, field, place.at)
         return
@@ -282,7 +282,7 @@ def typed(field: str) -> Iterator[Example]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """A file, open. Raises UserError where it, or what is read of it, cannot be read."""
+    """A file, open. Raises UserError if it, or what is read of it, cannot be read."""
     with readable(str(path)), path.open("rb") as file:
         yield file
 

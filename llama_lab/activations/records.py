@@ -42,7 +42,7 @@ class Numbers(Declared):
 
 
 def unpacked(numbers: Numbers) -> Moments:
-    """Moments back from JSON. Raises ValueError where mean and m2 are not of one shape."""
+    """Moments back from JSON. Raises ValueError if mean and m2 are not of one shape."""
     moments = Moments(numbers.count, np.array(numbers.mean, np.float64), np.array(numbers.m2, np.float64))
     if moments.mean.shape != moments.m2.shape:
         raise ValueError("mean and m2 do not belong together")
@@ -131,7 +131,7 @@ def commits(folder: Folder) -> dict[int, Commit]:
 
 
 def committed_unit(folder: Folder, unit: int) -> Commit | None:
-    """The commit of one unit as `commits` finds it; None where there is none."""
+    """The commit of one unit as `commits` finds it; None if there is none."""
     if folder.size(commit_name(unit)) is None:
         return None
     commit = read_commit(folder, unit, Commit)

@@ -31,7 +31,7 @@ class Progress(NamedTuple):
     """How far a run is.
 
     units, examples, tokens, bytes: what this call has committed, in so many seconds. before: examples of what is asked
-    for that were committed before, or by another process since. total: examples asked for, None where that is not
+    for that were committed before, or by another process since. total: examples asked for, None if that is not
     known. unit: the one just committed or found committed, None in the first call: the folder is claimed, work begins.
     """
 
@@ -223,7 +223,7 @@ class Run:
                 yield self.source.chunk(part)
 
     def in_order(self) -> Iterator[Chunk]:
-        """The same where all of the source is read. Raises UserError where what is passed over is not what it was."""
+        """The same where all of the source is read. Raises UserError if what is ignored is not what it was."""
         for chunk in chunks(self.source, self.size):
             self.count += 1
             if (sha256 := self.passed.get(str(chunk.number))) is not None:

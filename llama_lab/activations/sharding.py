@@ -46,7 +46,7 @@ SPLIT = {
 
 def mesh(data: int, tensor: int) -> Mesh:
     """All devices of all processes as a grid with the axes "data" and "tensor"; a row of it, which exchanges values in
-    each layer, lies within a process where it can. Raises UserError where their number is another."""
+    each layer, lies within a process where it can. Raises UserError if their number is another."""
     if min(data, tensor) < 1 or data * tensor != len(jax.devices()):
         raise UserError(
             f"A mesh of {data} x {tensor} needs {data * tensor} devices; JAX sees {len(jax.devices())}, processes:"
@@ -112,7 +112,7 @@ def join(seconds: int = JOIN) -> None:
     """Meet the other processes that a launcher known to `jax.distributed.initialize` has started. Must come before
     anything that JAX computes.
 
-    Raises UserError where no launcher is detected. Where the others do not answer in time the process ends with one
+    Raises UserError if no launcher is detected. Where the others do not answer in time the process ends with one
     line and exit code 2, because JAX's runtime would end it with a core dump.
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process

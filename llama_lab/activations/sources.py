@@ -94,9 +94,9 @@ class Source:
     """Examples in a fixed order, each a text or a list of token ids.
 
     name: for messages. contents: what reads the examples from any unit on, or a function that reads them in order only.
-    describe: what `about` says. limit: at most so many. repeatable: False where the examples can be had only once.
+    describe: what `about` says. limit: at most so many. repeatable: False if the examples can be had only once.
     stamp: what tells a changed source from this one without reading it whole.
-    Raises UserError where there is no first example, or it is none.
+    Raises UserError if there is no first example, or it is none.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Source:
 
     def parts(self, size: int) -> Iterator[Part]:
         """Its units of `size` examples, the last one shorter; of lines their ends are read, of parquet the footers.
-        Raises UserError where it can be read in order only."""
+        Raises UserError if it can be read in order only."""
         if self.contents is None:
             raise UserError(
                 f"{self.name} can be read in order only: which units it has shows at its end. Run it in one process, or"
@@ -149,7 +149,7 @@ class Source:
         return cut(self.contents, checked_size(size), self.limit)
 
     def chunk(self, part: Part) -> Chunk:
-        """The examples of one unit; of the others nothing is read. Raises UserError where they are not those that were
+        """The examples of one unit; of the others nothing is read. Raises UserError if they are not those that were
         there when it was cut."""
         digest = hashlib.sha256()
         examples = taken(self.contents.read(part.start, digest.update), part.examples, part.number)

@@ -69,7 +69,7 @@ class ActivationSpec:
             raise UserError(f"dtype is {shown(self.dtype)}; activations are kept as {', '.join(DTYPES)}.")
 
     def resolve(self, config: ModelConfig) -> tuple[Site, ...]:
-        """Every site in the model's order, each once. Raises UserError for a layer that the model has not."""
+        """Every site in the model's order, each once. Raises UserError for a layer that the model lacks."""
         depth, sites = config.num_hidden_layers, set()
         for name, layers in self.sites:
             for layer in range(depth) if layers == "all" else layers or (None,):
@@ -155,7 +155,7 @@ def row_bytes(sites: Iterable[Site], config: ModelConfig, length: int, itemsize:
 
 
 def check_size(spec: ActivationSpec, config: ModelConfig, length: int, limit: int = ROW_LIMIT) -> None:
-    """Raises UserError where one token takes more than `limit` bytes, naming the largest site."""
+    """Raises UserError if one token takes more than `limit` bytes, naming the largest site."""
     sites = spec.resolve(config)
     if (size := row_bytes(sites, config, length, spec.itemsize)) > limit:
         largest = max(sites, key=lambda site: prod(row_shape(site, config, length)))

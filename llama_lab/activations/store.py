@@ -5,7 +5,7 @@
     OUT/units/000/000012.safetensors    a unit's rows: each site [rows ...], token, example, segment, position [rows]
     OUT/units/000/000012.json           its commit, written once the shard is on the disk
     OUT/complete.json                   written once every unit is committed
-    OUT/index.parquet                   one row a unit; derived, `rebuild_index` makes it anew
+    OUT/index.parquet                   one row per unit; derived, `rebuild_index` makes it again
 
 Nothing in these files tells two runs of one fingerprint apart: no time, no host, no process. A unit without a commit
 does not exist; a shard that was left without one is overwritten when the unit is done again.
@@ -50,7 +50,7 @@ def spec_of(run: Mapping) -> ActivationSpec:
 
 
 def read_run(folder: Folder) -> dict | None:
-    """The fingerprint, None where there is none. Raises UserError when it is damaged or describes no store."""
+    """The fingerprint, None if there is none. Raises UserError when it is damaged or describes no store."""
     if (run := fields(folder, RUN, records.RESTORE)) is None:
         return None
     name = f"{folder.where}/{RUN}"
@@ -68,7 +68,7 @@ def no_store(folder: Folder) -> UserError:
 
 
 def fields(folder: Folder, name: str, remedy: str) -> dict | None:
-    """A record without its seal, None where there is none. Raises UserError when it is damaged."""
+    """A record without its seal, None if there is none. Raises UserError when it is damaged."""
     if (content := folder.read(name)) is None:
         return None
     values = records.record(content, f"{folder.where}/{name}", remedy)
@@ -77,7 +77,7 @@ def fields(folder: Folder, name: str, remedy: str) -> dict | None:
 
 
 def read_whole(folder: Folder) -> Whole | None:
-    """What complete.json says, None where there is none. Raises UserError when it is damaged."""
+    """What complete.json says, None if there is none. Raises UserError when it is damaged."""
     whole = fields(folder, COMPLETE, records.FINISH)
     return None if whole is None else boundary.read(Whole, whole, f"{folder.where}/{COMPLETE}", records.FINISH)
 
@@ -85,7 +85,7 @@ def read_whole(folder: Folder) -> Whole | None:
 def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
     """Make the folder this run's: write run.json, or find the same there. Of several that do so at once one writes it.
 
-    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError where a run is there and `resume` is
+    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError if a run is there and `resume` is
     not asked for, where it is another run, naming the fields that differ, and where there are units but no run.json.
     """
     wanted = json.loads(json.dumps(fingerprint))
@@ -194,13 +194,13 @@ def summary(units: Sequence[Commit], merged: Mapping[str, Moments]) -> dict:
 
 
 def digest_of(folder: Folder, name: str) -> str | None:
-    """sha256 of a file, None where there is none."""
+    """sha256 of a file, None if there is none."""
     content = folder.read(name)
     return content and hashlib.sha256(content).hexdigest()
 
 
 def rebuild_index(folder: Folder) -> None:
-    """Make index.parquet anew from the commits; complete.json, where it is, gets its new digest."""
+    """Make index.parquet again from the commits; complete.json, where it is, gets its new digest."""
     digest = write_index(folder, list(commits(folder).values()))
     if read_whole(folder):
         folder.write(COMPLETE, sealed(fields(folder, COMPLETE, records.FINISH) | {"index_sha256": digest}))
@@ -226,7 +226,7 @@ def read_index(content: bytes) -> pa.Table:
 
 
 def index_table(units: Sequence[Commit]) -> pa.Table:
-    """One row a unit: the fields of its commit, the number of its first row in the store, and the name of its shard."""
+    """One row per unit: the fields of its commit, the number of its first row in the store, its shard's name."""
     kinds = dict.fromkeys(NUMBERS, pa.int64()) | dict.fromkeys(("sha256", "source_sha256"), pa.string())
     columns = {name: pa.array([getattr(c, name) for c in units], kind) for name, kind in kinds.items()}
     columns["first_row"] = pa.array(np.cumsum([0] + [c.rows for c in units])[:-1], pa.int64())

@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 def place() -> Place | None:
-    """This process's place under a supervisor, None where there is none."""
+    """This process's place under a supervisor, None if there is none."""
     if not (text := os.environ.get(VARIABLE)):
         return None
     if not (match := re.fullmatch(r"(\d{1,6})/(\d{1,6})", text)):
@@ -108,7 +108,7 @@ class Worker:
             reader.start()
 
     def hear(self, line: str, changed: Callable[[Worker], None]) -> None:
-        """One line of its standard output. Others' lines, and the torn line of a killed process, are passed over."""
+        """One line of its standard output. Others' lines, and the torn line of a killed process, are ignored."""
         with contextlib.suppress(ValueError, TypeError):
             match json.loads(line):
                 case {"progress": fields}:

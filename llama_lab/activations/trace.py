@@ -30,7 +30,7 @@ class Trace:
     """A Perfetto trace of the first `batches` batches of what happens within, in a file. Without a path: nothing.
 
     It is written when one more batch begins, or with the `with` block; until then events are held in memory, hence the
-    bound. After an error nothing is written. Raises UserError where the file cannot be, or another trace is being
+    bound. After an error nothing is written. Raises UserError if the file cannot be, or another trace is being
     taken.
     """
 

@@ -50,7 +50,7 @@ def verify(out: str | os.PathLike) -> list[Problem]:
     shard; gaps between units, examples and rows; damaged records, a changed fingerprint, moments that are not those of
     the values; an index that says otherwise; temporary files of killed writers; and a run that has not finished
     (complete.json is missing).
-    Raises UserError where there is no store at all, or it cannot be read.
+    Raises UserError if there is no store at all, or it cannot be read.
     """
     return check(open_folder(out)).problems
 
@@ -230,7 +230,7 @@ def total_problems(
 
 
 def index_problems(folder: Folder, whole: Whole, units: Sequence[Commit]) -> list[str] | None:
-    """What is wrong with the index, None where there is none. Its own digest covers what no table shows."""
+    """What is wrong with the index, None if there is none. Its own digest covers what no table shows."""
     if (content := folder.read(INDEX, store.LONGEST_INDEX)) is None:
         return None
     if whole.index_sha256 is None:

@@ -18,7 +18,7 @@ class Arithmetic:
     `gguf+gemv` or `kv-int8`; PLAIN for none.
 
     form: of quantised weights, one of FORMS; of a peer a name of its own, such as `gguf-q4_1` or `int8-dynamic`.
-    kernels: one of KERNELS. kv: what keys and values are kept as. Each is "" where it is the plain one.
+    kernels: one of KERNELS. kv: what keys and values are kept as. Each is "" if it is the plain one.
     """
 
     form: str = ""
@@ -38,7 +38,7 @@ class Arithmetic:
 
     @classmethod
     def of_placement(cls, placement: Placement, form: str | None) -> Arithmetic:
-        """form: of the weights that it computes on, None where they are floats."""
+        """form: of the weights that it computes on, None if they are floats."""
         kernels = "" if placement.kernels == PLAIN else placement.kernels
         return cls(form or "", kernels, "" if placement.kv == "loaded" else placement.kv)
 

@@ -49,7 +49,7 @@ def no_file(model: str) -> dict | None:
 
 
 def refused(name: str, call: Callable[[], object]) -> dict | None:
-    """What a call that raises UserError says: {name, reason, remedy}; None where it does not."""
+    """What a call that raises UserError says: {name, reason, remedy}; None if it does not."""
     try:
         call()
     except UserError as error:
@@ -59,7 +59,7 @@ def refused(name: str, call: Callable[[], object]) -> dict | None:
 
 
 def draft_gap(name: str, model: str) -> dict | None:
-    """Why the model that a placement names for drafts cannot draft for this one; None where it can, or none is
+    """Why the model that a placement names for drafts cannot draft for this one; None if it can, or none is
     named."""
     if (draft := parse(name).draft) is None:
         return None
@@ -116,7 +116,7 @@ def backend_of(name: str) -> str:
 
 
 def built(lab: Lab, loaded: Checkpoint, names: Sequence[str]) -> list[Subject]:
-    """The subjects of these names, placements first; a peer that cannot be built is said to be missing."""
+    """The subjects of these names, placements first; a peer that cannot be built is reported as missing."""
     known = peer_names()
     placements = [protocol.subject(loaded, parse(name)) for name in names if name not in known]
     return placements + [subject for name in names if name in known for subject in lab.peer(loaded, name)]

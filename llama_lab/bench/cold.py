@@ -19,7 +19,7 @@ from llama_lab.bench.workload import Subject, Workload
 
 
 class Start(Trial):
-    """A request, and what came before it in its process. Fields of its own, in ns, are None where the process was warm.
+    """A request, and what came before it in its process. Fields of its own, in ns, are None if the process was warm.
 
     trace, lower and backend times and counts are those of the request.
     """

@@ -41,7 +41,7 @@ BUSY_OTHERS, BUSY_STEAL, BUSY_LOAD = 0.10, 0.05, 1.25  # shares of the CPU time;
 
 
 def capture() -> dict:
-    """The environment as plain JSON values. What cannot be read is "unknown". Raises UserError where JAX does not start
+    """The environment as plain JSON values. What cannot be read is "unknown". Raises UserError if JAX does not start
     in it."""
     start()
     return {
@@ -144,7 +144,7 @@ def gpus() -> list[dict] | str:
 
 
 def limits(root: str = "/") -> dict:
-    """What the container allows, by cgroup v2 or v1: {cpus, memory_bytes}, each a number, None where it sets no limit,
+    """What the container allows, by cgroup v2 or v1: {cpus, memory_bytes}, each a number, None if it sets no limit,
     or "unknown" where its files do not say. root: the folder in which /proc and /sys are."""
     tightest: dict[str, float | str | None] = {}
     for name, controller, limit in (("cpus", "cpu", cpu_limit), ("memory_bytes", "memory", memory_limit)):
@@ -157,7 +157,7 @@ def limits(root: str = "/") -> dict:
 
 
 def control_groups(controller: str, root: Path) -> list[Path]:
-    """Folders of this process's control group, innermost first. Raises LookupError where there is none."""
+    """Folders of this process's control group, innermost first. Raises LookupError if there is none."""
     lines = (root / "proc/self/cgroup").read_text().splitlines()
     own = {names: path for _, names, path in (line.split(":", 2) for line in lines)}
     names = next((names for names in own if controller in names.split(",")), "")  # version 2 names no controllers
@@ -233,7 +233,7 @@ def own_cpu_seconds() -> float:
 
 
 def busy(environment: dict) -> str:
-    """One phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" where not."""
+    """One phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" if not."""
     watch, cores = environment.get("watch") or {}, environment.get("cores")
     values = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
     others, steal, load = (value if isinstance(value, int | float) else 0 for value in values)

@@ -75,7 +75,7 @@ class Experiment:
 
     kind: what its rows are. beside: fields that are no parameters of the notebook, such as a list that stands in it.
     optional: its notebook draws without its table, and says that this is not measured.
-    given: the notebook's parameters that somebody chose, see `notebook.given`.
+    given: the notebook's parameters that someone chose, see `notebook.given`.
     """
 
     kind: ClassVar[type[Row]] = Trial
@@ -90,7 +90,7 @@ class Experiment:
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
         """The experiment with its fields taken by name from a notebook's parameters. others: fields that are no
-        parameters. Raises UserError where a parameter is missing."""
+        parameters. Raises UserError if a parameter is missing."""
         made = from_names(cls, parameters, **others)
         object.__setattr__(made, "given", notebook.given(str(parameters.get("NAME", "")), parameters))
         return made
@@ -109,7 +109,7 @@ class Experiment:
         """Raises UserError for what cannot be measured, before anything is loaded."""
 
     def check_recorded(self, table: str, meta: dict) -> None:
-        """Raises UserError for a parameter that somebody chose and that a table was not recorded with."""
+        """Raises UserError for a parameter that someone chose and that a table was not recorded with."""
         marks = marks_of(type(self))
         for name in names_of(self):
             said = name_in_notebook(name, marks[name])

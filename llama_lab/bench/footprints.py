@@ -28,7 +28,7 @@ LIBRARIES = {  # modules, or `module:function` where a function loads them
 
 
 def file_bytes(loaded: Checkpoint) -> int | None:
-    """Size of the one file that holds the weights; None where there is none."""
+    """Size of the one file that holds the weights; None if there is none."""
     path = Path(loaded.source)
     return path.stat().st_size if path.is_file() else None
 

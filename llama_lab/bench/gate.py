@@ -155,7 +155,7 @@ def near_tie(quantisation: str) -> float:
 
 
 def parting(tokens: np.ndarray, reference: np.ndarray) -> str:
-    """Where an approximate subject's row of tokens [n] parts from the reference's, in words; "" where it never does."""
+    """Where an approximate subject's row of tokens [n] parts from the reference's, in words; "" if it never does."""
     shared = min(len(tokens), len(reference))
     differs = np.flatnonzero(tokens[:shared] != reference[:shared])
     if len(differs):
@@ -246,7 +246,7 @@ class Reference:
         """The record, void when any row's tokens are not the reference's; a compilation's reason stays first. sampler:
         the subject's own, where it has one.
 
-        One that computes in fewer bits than any reference here makes a text of its own: where it parts is said, and its
+        One that computes in fewer bits than any reference here makes different text: where it parts is said, and its
         quality is measured as a distribution (`quality`).
         """
         if not record.token_times_ns:  # it failed, and says why

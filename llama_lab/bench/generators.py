@@ -81,7 +81,7 @@ class Function:
             raise UserError(f"{self.name!r} yields what cannot be timed: {error}") from None
 
     def first(self, question: str | Sequence[int], most: int) -> int:
-        """How many tokens its answer has: a first one, which is not timed. Raises UserError where it makes none."""
+        """How many tokens its answer has: a first one, which is not timed. Raises UserError if it makes none."""
         try:
             count = sum(map(len, self.blocks(question, most)))
         except UserError:
@@ -157,8 +157,8 @@ def as_long(reference: np.ndarray, count: int, stop: Sequence[int]) -> np.ndarra
 
 
 def spelled(said: Sequence[str], reference: np.ndarray, tokenizer: Tokenizer) -> Verdict:
-    """Whether the pieces of a text, one a token, are what the reference's tokens [n] read: together or each by itself,
-    special tokens written or left out. A near-tie cannot be told from text."""
+    """Whether the pieces of a text, one per token, are the reference's tokens [n] decoded, together or one by one, with
+    or without special tokens. Near-ties cannot be seen in text."""
     if len(said) != len(reference):
         return wrong(f"{len(said)} pieces of text, the reference has {len(reference)} tokens")
     ids, made, readings = reference.tolist(), "".join(said).rstrip(UNFINISHED), []
@@ -208,7 +208,7 @@ def named(given: str | Placement | tuple[str, Generator]) -> Function | Placemen
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raises UserError for a name that is none, or that two subjects have."""
+    """Raises UserError for an invalid name, or one that two subjects share."""
     for name in names:
         if not isinstance(name, str) or not name.strip() or name.endswith(AGAIN):
             raise UserError(f"name is {shown(name)}; it must be text, not empty and not ending in {AGAIN.strip()!r}.")

@@ -92,7 +92,7 @@ class Guard(Region):
 
     Guards nest: each sees all events of its own region. Events of every thread count. Other listeners stay registered.
     explain: also keep JAX's own explanation of each miss (`jax_explain_cache_misses`), see `cause`. It costs time only
-    when something is traced anew, but that time falls into the region.
+    when something is traced again, but that time falls into the region.
     """
 
     def __init__(self, explain: bool = False):

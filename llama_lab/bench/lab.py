@@ -33,7 +33,7 @@ class Lab:
     """A measuring process.
 
     say(kind, value): sends a message to the process that started this one. identity: run, block and process of its
-    rows. workload: None where the task makes its own. notes: what the note of this process says beside the usual.
+    rows. workload: None if the task makes its own. notes: what the note of this process says beside the usual.
     load_ns: what the last `load` took.
     """
 
@@ -96,7 +96,7 @@ class Lab:
         self.say("progress", [what, done, total])
 
     def peer(self, loaded: Checkpoint, name: str, block: int = 0) -> list[Subject]:
-        """A peer as a subject, in a list; an empty list where it cannot be built, which then is said to be missing."""
+        """A peer as a subject, in a list; an empty list where it cannot be built, which then is reported as missing."""
         from llama_lab import peers
 
         self.announce(what=f"building {name}", subject=name, block=block, order=0)

@@ -61,7 +61,7 @@ def name_of(executable) -> str:
 
 
 def analyse(executable) -> Program | None:
-    """An executable's sizes; None where this backend does not tell."""
+    """An executable's sizes; None if this backend does not tell."""
     try:
         sizes = executable.get_compiled_memory_stats()
     except (jax.errors.JaxRuntimeError, NotImplementedError):
@@ -80,7 +80,7 @@ def decode_program(programs: Iterable[Program], outermost_names: Collection[str]
 
     outermost_names: `placement.outermost`. Give it the programs of a process that ran this placement alone. Below
     `step` a prompt goes through the same functions, and the program that needs most may be the prompt's; a growing
-    cache has one a length.
+    cache has one per length.
     """
     wanted = set(outermost_names) - set(PREFILL)
     return max((p for p in programs if p.name in wanted), key=lambda p: p.need_bytes, default=None)
@@ -92,7 +92,7 @@ def live_buffers() -> int:
 
 
 def device_peak() -> int | None:
-    """Most bytes that were ever in use on the first device; None where it does not count, as on CPU."""
+    """Most bytes that were ever in use on the first device; None if it does not count, as on CPU."""
     return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use")
 
 

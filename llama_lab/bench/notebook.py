@@ -76,7 +76,7 @@ def of_file(text: str) -> dict[str, object]:
 
 
 def given(name: str, notebook: Mapping[str, object]) -> dict[str, object]:
-    """Parameters of a notebook that somebody chose, with their values: those that papermill set, and those whose value
+    """Parameters of a notebook that someone chose, with their values: those that papermill set, and those whose value
     is another than the notebook of that name was shipped with."""
     _, names = cells(notebook)
     changed = [each for each, value in shipped(name).items() if each in notebook and notebook[each] != value]

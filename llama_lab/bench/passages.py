@@ -48,7 +48,7 @@ def passages(loaded: Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[
 
 
 def cut(tokenizer: Tokenizer, ids: Sequence[int], places: Sequence[int], n: int) -> str | None:
-    """The first passage of n tokens at one of these places that reads back as the very same tokens; None where none
+    """The first passage of n tokens at one of these places that reads back as the very same tokens; None if none
     does."""
     for i in places:
         wanted = ids[i : i + n]

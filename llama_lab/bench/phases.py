@@ -243,7 +243,7 @@ class Bench:
 
 
 def blank_of(kind: object) -> object:
-    """What a field of this type holds where nothing was seen: None where that may be, else the first of a list of
+    """What a field of this type holds where nothing was seen: None if that may be, else the first of a list of
     values or the type's empty one."""
     inner = get_args(kind)
     if type(None) in inner:
@@ -300,7 +300,7 @@ class Subjects:
         return lab.load(available.form(lab.model, [] if self.peers else self.made()))
 
     def build(self, lab: Lab, loaded: Checkpoint, block: int) -> list[Subject]:
-        """The subjects. A peer that cannot be built is said to be missing, with its reason."""
+        """The subjects. A peer that cannot be built is reported as missing, with its reason."""
         placements = [protocol.subject(loaded, placement) for placement in self.made()]
         built = placements + [subject for name in self.peers for subject in lab.peer(loaded, name, block)]
         if self.sampled:

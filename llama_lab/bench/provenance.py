@@ -25,8 +25,8 @@ UNKNOWN, OLDER = "recorded before code was hashed", "older than its code"
 
 
 class Stamp(Declared):
-    """A table was stamped anew after a change that moves no time. before, now: commits. evidence: what was compared, in
-    short."""
+    """A table's stamp was renewed after a change that moves no time. before, now: commits. evidence: a summary of what
+    was compared."""
 
     why: str
     before: str
@@ -75,7 +75,7 @@ def describe(roots: Sequence[str]) -> dict:
 
 
 def changed(meta: dict) -> list[str] | None:
-    """Modules that have changed, come or gone since a table was recorded; None where its meta does not name any."""
+    """Modules that have changed, come or gone since a table was recorded; None if its meta does not name any."""
     code = meta.get("code")
     if not code:
         return None
@@ -84,7 +84,7 @@ def changed(meta: dict) -> list[str] | None:
 
 
 def complaint(meta: dict) -> str:
-    """A few words where a table is not of today's code; "" where it is."""
+    """A few words where a table is not of today's code; "" if it is."""
     modules = changed(meta)
     return UNKNOWN if modules is None else OLDER if modules else ""
 

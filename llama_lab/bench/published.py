@@ -50,23 +50,23 @@ def by_name() -> dict[tuple[str, str], Published]:
 
 
 def of(claim: str, quantity: str) -> Published:
-    """One published figure. Raises KeyError where there is none."""
+    """One published figure. Raises KeyError if there is none."""
     return by_name()[claim, quantity]
 
 
 def figure_of(claim: str, quantity: str) -> float:
-    """One published figure's value. Raises KeyError where there is none."""
+    """One published figure's value. Raises KeyError if there is none."""
     return of(claim, quantity).value
 
 
 def standing(claim: str, *quantities: str) -> str:
     """Where these figures of a claim stand, as it is written beside them: `document`, or `document, computed`. Raises
-    KeyError where there is none."""
+    KeyError if there is none."""
     return ", ".join(dict.fromkeys(of(claim, quantity).standing for quantity in quantities))
 
 
 def ends(claim: str, quantity: str) -> list[Published]:
-    """One figure, or its least and most where these were published. Raises KeyError where there is none."""
+    """One figure, or its least and most where these were published. Raises KeyError if there is none."""
     try:
         return [of(claim, quantity)]
     except KeyError:

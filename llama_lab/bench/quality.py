@@ -48,7 +48,7 @@ EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
 SAME_MODEL = 0.1
 # what rounds a small model's weights or activations so that little may be left of it
 COARSE, COARSE_MODEL = (("q4_0", "int8"), 4.0)
-LEAST_AGREEMENT = 0.5  # share of equal best tokens where there are no logits
+LEAST_AGREEMENT = 0.5  # share of equal best tokens if there are no logits
 POSITIONS = 32  # neighbours share their context: the interval resamples them together
 PICO = 1e12
 
@@ -64,7 +64,7 @@ class Window(Row):
     first: int  # position of the window's first token in the text
     # KL(float32 || this) of each position in 1e-12 nats; empty where the subject hands out no logits
     kl_pnat: list[int]
-    agree: list[int]  # 1 where both have the same best token, 0 where not, -1 where the subject's is not known
+    agree: list[int]  # 1 where both have the same best token, 0 if not, -1 if the subject's is not known
     text_sha256: str
 
     @property
@@ -193,7 +193,7 @@ class Quality(Texts):
 
 
 def reader(loaded: Checkpoint, name: str) -> Callable:
-    """ids → logits [T V] under an arithmetic, or any placement or peer; where there are none, best tokens [T], -1 for
+    """ids → logits [T V] under an arithmetic, or any placement or peer; if there are none, best tokens [T], -1 for
     an unknown one.
 
     Raises UnavailableError for a peer that cannot run.

@@ -1,4 +1,4 @@
-"""Records: one row a trial, with every token's time, and a meta document that says where they came from.
+"""Records: one row per trial, with every token's time, and a meta document that says where they came from.
 
 The file keeps what the probe before each block read; rows that are read have the bandwidth of their run, which is the
 most that any of its probes read (`roofline.of_runs`), and the meta says how far they spread.
@@ -90,7 +90,7 @@ def write(path: Path, trials: Iterable[Row], kind: type[Row] = Trial, **meta) ->
 
 
 def as_parquet(rows: list[dict], about: dict, kind: type[Row] = Trial) -> bytes:
-    """One row a trial, token times as a list; the meta under the schema's `llama_jax` key."""
+    """One row per trial, token times as a list; the meta under the schema's `llama_jax` key."""
     import pyarrow
     from pyarrow import parquet
 
@@ -125,13 +125,13 @@ def read(
 
 
 def read_meta(path: Path) -> dict:
-    """The meta of a CSV table. Raises UserError where it is damaged, FileNotFoundError for none."""
+    """The meta of a CSV table. Raises UserError if it is damaged, FileNotFoundError for none."""
     where = meta_path(path)
     return checked(boundary.parse(boundary.content(where), str(where), AGAIN, nan=True), str(where))
 
 
 def checked(about: object, where: str) -> dict:
-    """A meta document. Raises UserError for what is none, and for one that is not as it was written."""
+    """A meta document. Raises UserError for anything else, and for one that is not as it was written."""
     about = boundary.read(dict[str, Any], about, where, AGAIN)
     if about.get(SEAL) != digest(about):
         raise UserError(f"{where} is not as it was written (its digest of itself differs). {AGAIN}")

@@ -1,6 +1,6 @@
 """The physical limit: bytes a token must read, and how fast this machine reads bytes.
 
-Decoding one sequence is bound by memory: every weight is read once a token and used once. So the limit in tokens/s is
+Decoding one sequence is bound by memory: every weight is read once per token and used once. So the limit in tokens/s is
 bandwidth / bytes per token, and MBU (memory-bandwidth utilisation) is the share of it that a run reaches.
 
 A limit is an upper bound, and a probe can only read too little: another program was in its way. So the bandwidth of a

@@ -29,7 +29,7 @@ class Run:
 
     @classmethod
     def read(cls, run: str) -> Run:
-        """The same of a row; what: as text, "" where the kind is all it says."""
+        """The same of a row; what: as text, "" if the kind is all it says."""
         kind, _, what = run.partition(" ")
         return cls(kind, what)
 

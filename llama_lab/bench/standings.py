@@ -28,7 +28,7 @@ RATES = dict(decode="tg", prefill="pp", ttft=lambda trial: trial.ttft * 1e3)
 def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: str = MAIN) -> list[dict]:
     """One entry a subject, in the order given, of `summary.tally`: {name, decode, prefill (tokens/s) and ttft (ms), …},
     and {backend, dtype (as `weights` says it), arithmetic, limit: tokens/s that the bandwidth allows for its bytes};
-    None where nothing is known."""
+    None if nothing is known."""
     main = [t for t in of_run(trials, run) if t.phase == "warm"]
     frame = summary.tally(main, dict(name="subject"), RATES, seed=seed, order=[(name,) for name in names])
     entries = frame.to_dict("records")
@@ -49,7 +49,7 @@ def weights(trial: Trial) -> str:
 
 
 def best(entries: Sequence[dict], wanted: Callable[[dict], bool] = lambda entry: True) -> dict | None:
-    """The entry with the highest median decode rate among those that are wanted; None where none has a valid trial."""
+    """The entry with the highest median decode rate among those that are wanted; None if none has a valid trial."""
     return max((e for e in entries if e["decode"].n and wanted(e)), key=lambda e: e["decode"].median, default=None)
 
 

@@ -68,7 +68,7 @@ class Ratio:
     n: int  # pairs
     clusters: int = 1  # processes that were resampled as wholes; 1 if it was the pairs
     spread: float = 0.0  # IQR of the pairs' log-ratios
-    floor: float = 0.0  # |log| of the A/A control's ratio, 0 where there is none
+    floor: float = 0.0  # |log| of the A/A control's ratio, 0 if there is none
     control_differs: bool = False  # the control's interval excludes 1, and its ratio is not near 1
     times: bool = False  # a ratio of times: below 1 the subject is faster
 
@@ -234,7 +234,7 @@ def drift(values: Values) -> Drift:
 
 
 def percentiles(values: Values, at: Sequence[int] = (50, 95, 99)) -> dict[str, float | None]:
-    """Percentiles by name (`p95`); None where the sample is too small to hold ten values beyond one."""
+    """Percentiles by name (`p95`); None if the sample is too small to hold ten values beyond one."""
     values = np.asarray(values, float)
     return {f"p{p}": float(np.percentile(values, p)) if len(values) >= enough(p) else None for p in at}
 

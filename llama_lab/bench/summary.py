@@ -61,7 +61,7 @@ def over(above: dict, below: dict, seed: int = 0) -> Ratio:
 
 
 def control(trials: Rows, seed: int = 0, value: Where = "tg", place: Callable = in_block) -> Ratio:
-    """The A/A control: the second run in a block of the subject that ran twice over its first; n = 0 where none did."""
+    """The A/A control: the second run in a block of the subject that ran twice over its first; n = 0 if none did."""
     twice = next((t.subject for t in trials if t.subject.endswith(AGAIN)), "")
     return over(*(rates(trials, name, value, place) for name in (twice, twice.removesuffix(AGAIN))), seed)
 
@@ -94,7 +94,7 @@ def tally(
 
     by: columns that name a group → an attribute of a row, or a function of it; or attributes alone. value: columns of
     Summaries → likewise, what is taken of each valid row; rows where it is None are left out. quantiles: percentiles of
-    the first value, such as `p95`; None where there are too few. against: a baseline; `ratio` is then the decode rate
+    the first value, such as `p95`; None if there are too few. against: a baseline; `ratio` is then the decode rate
     of each line's subject over its, among the rows that differ in their subject alone. clusters: what is resampled as
     a whole; None resamples rows. order: the groups wanted, those without a row included; by default as they come.
 
@@ -224,7 +224,7 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
 
 
 def disturbed(table: Sequence[dict]) -> str:
-    """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" where it was."""
+    """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" if it was."""
     for e in table:
         ratio = e["ratio_to_baseline"]
         if e["name"].endswith(AGAIN) and ratio["verdict"] in (*DIFFERENT, Verdict.UNSTABLE):

@@ -39,7 +39,7 @@ def taken(folder: str) -> bytes:
 
 @contextlib.contextmanager
 def recorded(path: Path) -> Iterator[None]:
-    """Everything within goes into a file (.json.gz), written when it ends well. Raises UserError where it cannot be."""
+    """Everything within goes into a file (.json.gz), written when it ends well. Raises UserError if it cannot be."""
     path = Path(path)
     if path.is_dir():
         raise UserError(f"{path} is a folder; a trace is a file, such as {path / 'trace.json.gz'}.")
@@ -52,7 +52,7 @@ def recorded(path: Path) -> Iterator[None]:
 
 
 def events(trace: bytes | str | Path) -> list[dict]:
-    """The events of a trace, given as its bytes or its file, gzipped or plain. Raises UserError for what is none.
+    """The events of a trace, given as its bytes or its file, gzipped or plain. Raises UserError for anything else.
 
     Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU (Trace Event Format).
     """

@@ -29,7 +29,7 @@ def interval(estimate, form: str | Callable[[float], str] = ".2f", name: str = "
 
 
 def within(estimate, form: str | Callable[[float], str] = ".2f") -> str:
-    """The same after a space; "" where there is no interval."""
+    """The same after a space; "" if there is no interval."""
     return f" {interval(estimate, form)}" if math.isfinite(ends(estimate)[0]) else ""
 
 
@@ -49,7 +49,7 @@ def times(ratio: dict) -> str:
 
 
 def instructions(environment: dict) -> str:
-    """`kernels avx512vnni`: the instruction set, in which processors of one name differ; "" where none is known."""
+    """`kernels avx512vnni`: the instruction set, in which processors of one name differ; "" if none is known."""
     known = environment.get("kernels")
     return f"kernels {known}" if known and known != "none" else ""
 

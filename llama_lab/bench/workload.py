@@ -26,8 +26,8 @@ RANGES = {"new_tokens": (1, LARGEST), "length": (1, LARGEST), "batch": (1, 1 << 
 
 @dataclass(frozen=True)
 class Workload:
-    """What every subject is asked: prompts (texts, or token ids where there is no tokenizer) × new tokens, and how a
-    token is chosen. Row i of a batch draws with seed + i. Raises UserError for sizes that are none."""
+    """What every subject is asked: prompts (texts, or token ids if there is no tokenizer) × new tokens, and how a
+    token is chosen. Row i of a batch draws with seed + i. Raises UserError for invalid sizes."""
 
     prompts: tuple[str | tuple[int, ...], ...]
     new_tokens: int

@@ -52,7 +52,7 @@ def marked(
     """A subject's mark at its decode rate and a height, and the 95 % intervals of both, which are returned as lines
     (xs, ys).
 
-    distance: whose interval goes upwards; None where there is none to draw. width: of the bands, in points.
+    distance: whose interval goes upwards; None if there is none to draw. width: of the bands, in points.
     """
     (tint, marker), rate, bands = look(entry["name"], entry["backend"]), entry["decode"], []
     if distance is not None and np.isfinite(distance["kl_low"]):

@@ -206,7 +206,7 @@ class Manifest(Declared):
 
 
 def read_manifest(out_dir: str | Path) -> dict:
-    """What is drawn and answered in OUT; nothing yet where there is no manifest. Raises UserError for a damaged one."""
+    """What is drawn and answered in OUT; nothing yet if there is no manifest. Raises UserError for a damaged one."""
     path, remedy = Path(out_dir) / "figures" / "manifest.json", "Remove it, and draw the figures again."
     try:
         manifest = boundary.load(path, remedy=remedy)
@@ -226,7 +226,7 @@ def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -
 
 
 def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_dir: str | Path) -> str:
-    """Put a notebook's question and computed answer in the manifest; returns the answer. meta: None where nothing was
+    """Put a notebook's question and computed answer in the manifest; returns the answer. meta: None if nothing was
     measured yet."""
     about = dict(question=question, finding=finding, parameters={}, created=None, machine=None)
     if meta:

@@ -26,7 +26,7 @@ def themed(svg: str) -> str:
     """The picture with a style for dark pages: greys are turned round, as ink and paper are, and what is too dark to be
     seen is made lighter. Pages that show it by an <img> pass the reader's choice on.
 
-    Raises ValueError where there is no style element to put it in: then it is not Matplotlib's.
+    Raises ValueError if there is no style element to put it in: then it is not Matplotlib's.
     """
     if HEADER not in svg:
         raise ValueError("no style element: not an SVG of Matplotlib's")

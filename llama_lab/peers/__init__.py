@@ -3,9 +3,9 @@ imported before a peer is asked for.
 
 A peer lives in a module of this package with two functions, whatever it takes to run it:
 
-    missing(name, model) → None where the peer can run `model` here, else (reason, remedy): a sentence each. Cheap,
+    missing(name, model) → None if the peer can run `model` here, else (reason, remedy): a sentence each. Cheap,
         loads nothing.
-    subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises UnavailableError where it
+    subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises UnavailableError if it
         turns out only then that it cannot run.
 
 and a line in `PEERS`. One that cannot run is a labelled gap in the results, never a failure of the run.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Peer:
     """module: of this package. backend: as its trials name it. jax: its programs are JAX's, so that they can be cached
-    on disk. samples: it heeds the workload's sampler; one that does not makes greedy tokens alone."""
+    on disk. samples: it obeys the workload's sampler; one that does not makes greedy tokens alone."""
 
     module: str
     backend: str
@@ -117,7 +117,7 @@ def check(names: Sequence[str]) -> None:
 
 
 def module(name: str) -> ModuleType:
-    """The module a peer lives in. Raises UnavailableError where it cannot be imported."""
+    """The module a peer lives in. Raises UnavailableError if it cannot be imported."""
     try:
         return import_module(f"{__name__}.{get(name).module}")
     except ImportError as error:

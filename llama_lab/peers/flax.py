@@ -147,7 +147,7 @@ class Twin:
 
     start(pad [B], slots) → state: an empty cache. advance(ids [B T] or the last token [B], state) → (token [B], state).
     logits(ids [B T], state) → float32 [B T V], un-jitted, for evaluation. pure(ids, state) → a function without side
-    effects that does as `advance`, and its arguments; None where `advance` is one.
+    effects that does as `advance`, and its arguments; None if `advance` is one.
     """
 
     config: ModelConfig

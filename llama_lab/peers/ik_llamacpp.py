@@ -41,7 +41,7 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
-    """ik_llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    """ik_llama.cpp as a subject of the protocol. Raises UnavailableError if it cannot read the file."""
     return llamacpp.on_file(loaded, name, lambda path: llamacpp.Bare(opened(path), Context, BACKEND))
 
 

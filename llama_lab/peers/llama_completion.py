@@ -25,7 +25,7 @@ def missing(model: str) -> tuple[str, str] | None:
 
 def command(file: Path, prompt: str, new_tokens: int, threads: int) -> list[str]:
     """What answers one prompt under the model's own chat template, greedily, and ends. Without its warm-up, which a
-    single answer would only wait for. Raises UserError where it is not built."""
+    single answer would only wait for. Raises UserError if it is not built."""
     return [
         *(str(BUILT.required()), "--model", str(file), "--prompt", prompt, "--predict", str(new_tokens)),
         *("--temp", "0", "--threads", str(threads), "--threads-batch", str(threads), "--ctx-size", str(CONTEXT)),

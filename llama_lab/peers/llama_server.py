@@ -21,7 +21,7 @@ OPTIONS |= {f"LLAMA_BUILD_{part}": "OFF" for part in LEFT_OUT}
 
 
 def compiled(folder: str, target: str = "llama-server") -> Path:
-    """Build it, or another of llama.cpp's programs, in a folder. Raises UserError where a step fails."""
+    """Build it, or another of llama.cpp's programs, in a folder. Raises UserError if a step fails."""
     native.extract("", Path(folder, "source"))
     options = [f"-D{name}={value}" for name, value in OPTIONS.items()]
     native.run(["cmake", "-S", "source", "-B", "build", *options], {}, folder)
@@ -42,7 +42,7 @@ def missing(model: str) -> tuple[str, str] | None:
 
 def start(file: Path, slots: int, context: int, threads: int) -> tuple[subprocess.Popen, str]:
     """(the process, its address once the model is loaded): as many slots of so many tokens, none of which keeps what it
-    read of another request. Raises UserError where it is not built or does not start."""
+    read of another request. Raises UserError if it is not built or does not start."""
     path, port = BUILT.required(), native.free_port()
     url, cores = f"http://127.0.0.1:{port}", str(threads)
     command = [

@@ -35,7 +35,7 @@ from llama_lab.bench.process import allowed_cores
 from llama_lab.bench.workload import Subject, Workload, encoder
 from llama_lab.peers import requantised
 
-BATCH, MICRO_BATCH = 2048, 512  # tokens a call, and at a time within it: llama-bench's own
+BATCH, MICRO_BATCH = 2048, 512  # tokens per call, and at a time within it: llama-bench's own
 CACHE_BYTES = 2  # a cached value's: f16
 ERROR_LEVEL = 4  # a level of ggml's log
 heard: list[str] = []  # llama.cpp's last complaints; it says them nowhere else
@@ -65,7 +65,7 @@ def no_file(model: str, reader: str = "llama.cpp") -> tuple[str, str] | None:
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
-    """A way of asking llama.cpp as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    """A way of asking llama.cpp as a subject of the protocol. Raises UnavailableError if it cannot read the file."""
     return on_file(loaded, name, HighLevel if name == "llamacpp+generate" else lambda path: Bare(opened(path)))
 
 
@@ -80,7 +80,7 @@ def on_file(loaded: checkpoint.Checkpoint, name: str, runner: Callable[[Path], A
 def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
     """The file that a checkpoint was read from, or for a peer `…+TYPE` the one that llama.cpp's quantiser makes of it.
 
-    Raises UnavailableError where the peer cannot run here, or there is no such file.
+    Raises UnavailableError if the peer cannot run here, or there is no such file.
     """
     peers.require(name, loaded.source)
     kind, path = name.partition("+")[2], Path(loaded.source)
@@ -140,7 +140,7 @@ def opened(path: Path) -> Model:
 
 class Model:
     """A file as a loaded model, its pages mapped and not copied where they can be: freed when nobody refers to it any
-    more. Raises UnavailableError where it cannot be read."""
+    more. Raises UnavailableError if it cannot be read."""
 
     reader, remedy = "llama.cpp", "Convert the model anew with llama.cpp's own tools."
 
@@ -155,7 +155,7 @@ class Model:
 
 
 class Context:
-    """Room for the keys and values of some rows, and a batch to hand tokens over. Raises RuntimeError where there is
+    """Room for the keys and values of some rows, and a batch to hand tokens over. Raises RuntimeError if there is
     none.
 
     slots: positions a row. rows: sequences, each with positions of its own. every: logits of all positions may be asked
@@ -193,7 +193,7 @@ class Context:
         self.llama.llama_memory_seq_rm(self.llama.llama_get_memory(self.pointer), row, position, -1)
 
     def decode(self, tokens: Sequence[tuple[int, int, int, bool]]) -> None:
-        """One call with (id, position, row, whether its logits are wanted) a token. Raises RuntimeError where it
+        """One call with (id, position, row, whether its logits are wanted) a token. Raises RuntimeError if it
         fails."""
         batch = self.batch
         batch.n_tokens = len(tokens)
@@ -209,7 +209,7 @@ class Context:
 
 
 class Bare:
-    """`llama_decode` alone. The context is made by the first request, and anew only for one that needs more room or
+    """`llama_decode` alone. The context is made by the first request, and again only for one that needs more room or
     other rows. single: what answers one row only, as its errors call it."""
 
     def __init__(self, model: Model, make: Callable[..., Context] = Context, single: str = ""):
@@ -282,7 +282,7 @@ def logits(
     """ids → llama.cpp's logits of every position, float32 [T V], as the measured peer computes them; exact: with
     attention in float32.
 
-    Raises UnavailableError where llama.cpp cannot run the checkpoint.
+    Raises UnavailableError if llama.cpp cannot run the checkpoint.
     """
     model = opened(weights_of(loaded, name))
     return lambda ids: teacher_forced(Context(model, generate.bucket(len(ids)), every=True, exact=exact), ids)

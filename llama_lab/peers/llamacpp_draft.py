@@ -20,7 +20,7 @@ from llama_lab.bench.workload import Subject, Workload
 from llama_lab.peers import llamacpp
 
 DRAFTS = {"qwen2.5-coder-1.5b": "qwen2.5-coder-0.5b"}  # model: the one that drafts for it
-MOST, SURE = 16, 0.75  # drafts a pass; how likely the next one must be to the smaller model
+MOST, SURE = 16, 0.75  # drafts per pass; how likely the next one must be to the smaller model
 MODEL = peers.Latest()  # the smaller model opened last
 logits = llamacpp.logits
 
@@ -35,12 +35,12 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 
 def drafter(model: str) -> str | None:
-    """The model that drafts for one that is named, or whose file is called so; None where none is known."""
+    """The model that drafts for one that is named, or whose file is called so; None if none is known."""
     return DRAFTS.get(Path(checkpoint.canonical(model)).name.removesuffix(".gguf"))
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
-    """llama.cpp with a draft model as a subject of the protocol. Raises UnavailableError where it cannot read a
+    """llama.cpp with a draft model as a subject of the protocol. Raises UnavailableError if it cannot read a
     file."""
     if gap := missing(name, loaded.name):
         raise peers.UnavailableError(*gap)

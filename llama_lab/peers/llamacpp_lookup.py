@@ -29,7 +29,7 @@ logits = llamacpp.logits
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
-    """llama.cpp with drafts as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    """llama.cpp with drafts as a subject of the protocol. Raises UnavailableError if it cannot read the file."""
     return llamacpp.on_file(loaded, name, lambda path: Lookup(llamacpp.opened(path)))
 
 

@@ -40,18 +40,18 @@ class Built:
     compile: Callable[[str], Path]
 
     def binary(self) -> Path | None:
-        """The program that was built here; None where none was."""
+        """The program that was built here; None if none was."""
         path = paths.cache(self.name, self.version, self.name)
         return path if path.is_file() else None
 
     def required(self) -> Path:
-        """The same. Raises UserError where none was built."""
+        """The same. Raises UserError if none was built."""
         if (path := self.binary()) is None:
             raise UserError(f"{self.title} is not built here; run `make {self.name}`.")
         return path
 
     def build(self) -> Path:
-        """Build it. Raises UserError where a tool is missing or the build fails."""
+        """Build it. Raises UserError if a tool is missing or the build fails."""
         for tool, remedy in self.tools.items():
             if shutil.which(tool) is None:
                 raise UserError(
@@ -99,7 +99,7 @@ def last_words(log: IO[str]) -> str:
 def start(
     command: Sequence[str], settings: Mapping[str, str], answers: Callable[[], bool], server: str
 ) -> subprocess.Popen:
-    """A server's process once it answers; it ends with this one. Raises UserError where it does not, with its last
+    """A server's process once it answers; it ends with this one. Raises UserError if it does not, with its last
     words."""
     log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 (the server's to write)
     follower = [sys.executable, "-c", parent.FOLLOWER, str(os.getpid())]
@@ -129,7 +129,7 @@ def listening(host: str) -> bool:
 @contextlib.contextmanager
 def speaking(command: Sequence[str], server: str, ends_s: float) -> Iterator[str]:
     """The first line that a server says on stdout, once it answers; it is given so many seconds to end in the end.
-    Raises UserError where it ends without one, with its last words."""
+    Raises UserError if it ends without one, with its last words."""
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True)
         try:

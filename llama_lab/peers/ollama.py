@@ -262,7 +262,7 @@ class Server:
 
 
 def check(last, made: int, asked: int) -> None:
-    """Raises ServerError where an answer's tokens are not as many as the server counts, or not what was asked for."""
+    """Raises ServerError if an answer's tokens are not as many as the server counts, or not what was asked for."""
     ended = last.done_reason == "stop"  # at the token that ends a text: counted, not sent
     if last.eval_count not in ((made, made + 1) if ended else (made,)):
         raise ServerError(
@@ -286,7 +286,7 @@ def words(tokenizer) -> Iterator[int]:
 def top1(loaded: checkpoint.Checkpoint, ids: Sequence[int], positions: Sequence[int]) -> np.ndarray:
     """The server's best next token after ids[: p + 1] for each position p: int32 [n].
 
-    -1 where it cannot be known: the text does not lead back to the same ids, or what the server sends is not one token.
+    -1 if it cannot be known: the text does not lead back to the same ids, or what the server sends is not one token.
     One request a position, each of which may reuse what the server holds of the text before. Raises UnavailableError
     where the server cannot, or at any position does not, answer.
     """

@@ -40,7 +40,7 @@ TOOLS = {"go": "install Go 1.26 or newer (https://go.dev/dl)", "c++": "apt insta
 
 
 def compiled(folder: str) -> Path:
-    """Build it in a folder. Raises UserError where a step fails."""
+    """Build it in a folder. Raises UserError if a step fails."""
     include = paths.private("ollama", "headers")
     if not all((include / name).is_dir() for name in HEADERS):
         native.extract("vendor/", include, HEADERS)
@@ -60,7 +60,7 @@ BUILT = native.Built("ollama", VERSION, "Ollama", TOOLS, compiled)
 
 
 def amx(folder: str) -> str:
-    """The archive of ggml's part for AMX, compiled into a folder; "" where the compiler knows of none here. Raises
+    """The archive of ggml's part for AMX, compiled into a folder; "" if the compiler knows of none here. Raises
     UserError where that fails."""
     compiler = ["c++", *OPTIMISED.split()]
     if "__AMX_INT8__" not in native.run([*compiler, "-dM", "-E", "-x", "c++", os.devnull], {}, folder):
@@ -78,7 +78,7 @@ def amx(folder: str) -> str:
 @functools.cache
 def server() -> str:
     """The address of this process's own server, started when first asked for, on a port that the system chose; it ends
-    with the process. Raises UserError where it does not start."""
+    with the process. Raises UserError if it does not start."""
     process, url = start()
     interruption.at_end(native.end, process)
     return url

@@ -48,12 +48,12 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 
 def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
-    """OpenVINO as a subject of the protocol. Raises UnavailableError where it cannot read the file."""
+    """OpenVINO as a subject of the protocol. Raises UnavailableError if it cannot read the file."""
     return llamacpp.on_file(loaded, name, lambda path: Pipeline(opened(path)), cache_bytes=CACHE_BYTES)
 
 
 def library():
-    """`openvino_genai`. Raises UnavailableError where it is installed and does not load."""
+    """`openvino_genai`. Raises UnavailableError if it is installed and does not load."""
     try:
         import openvino_genai
     except (ImportError, OSError) as error:
@@ -121,7 +121,7 @@ class Pipeline:
 def logits(loaded: checkpoint.Checkpoint, name: str = "openvino") -> Callable[[Sequence[int]], np.ndarray]:
     """ids → OpenVINO's logits of every position, float32 [T V], by the model that the measured pipeline runs.
 
-    Raises UnavailableError where it cannot read the file, or the cache cannot be written.
+    Raises UnavailableError if it cannot read the file, or the cache cannot be written.
     """
     made = converted(llamacpp.weights_of(loaded, name), loaded.weights_hash)
     import openvino

@@ -4,7 +4,7 @@ cache.
 The quantiser runs in a process of its own: ggml ends the process where it meets what it did not expect, and the memory
 it takes is free again before anything is measured. Its result depends on the file, the type and its version alone, so
 two processes that make the same file at once do no harm. A file in the cache is used only with the SHA-256 it was made
-with; a damaged one is made anew.
+with; a damaged one is made again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def obtain(path: Path, digest: str, kind: str, threads: int, every: bool = False
     every: all matrices in that type; by default the quantiser leaves some in more bits, the vocabulary's above all.
     Already quantised matrices are quantised once more: what the file has lost stays lost, and a coarser type loses some
     more.
-    Raises UnavailableError where the quantiser fails, with its last words, or the cache cannot be written.
+    Raises UnavailableError if the quantiser fails, with its last words, or the cache cannot be written.
     """
     version = metadata.version("llama-cpp-python")
     made = paths.cache("requantised", f"{digest[:16]}-{kind}{'-every' * every}-{version}.gguf")

@@ -19,7 +19,7 @@ from llama_lab.bench.workload import Workload
 from llama_lab.peers.torch_eager import fetch, prompt
 from llama_lab.peers.torch_static import Slots, fixed, greedy, prompt_logits, step, whole_step
 
-KEPT = 4  # caches of a subject by (batch, slots), since compiled programs like to see one again; more are made anew
+KEPT = 4  # caches of a subject by (batch, slots), since compiled programs like to see one again; more are made again
 COARSE = 1024
 PROGRAMS = 64  # compiled from one function before PyTorch would fall back to eager without a word; its default is 8
 
@@ -59,8 +59,8 @@ def compiled(function: Callable, mode: str) -> Callable:
 
 
 def cached(module, mode: str = "default"):
-    """A greedy loop over the two programs. On a GPU the other modes record CUDA graphs, one a shape: prompts are padded
-    for them."""
+    """A greedy loop over the two programs. On a GPU the other modes record CUDA graphs, one per shape, so prompts are
+    padded."""
     module, records = fixed(module), mode != "default" and module.device.type == "cuda"
     first, further = compiled(prompt_part, mode), compiled(step, mode)
 

@@ -1,4 +1,4 @@
-"""CUDA graphs by hand: work on buffers that never move, captured once a shape and replayed.
+"""CUDA graphs by hand: work on buffers that never move, captured once per shape and replayed.
 
 A prompt is padded to its length's bucket (`generate.bucket`), one graph a bucket; the step is one graph a cache. Graphs
 are kept in a bounded LRU. All that a request needs is captured before its first replay, since a capture runs the work a
@@ -94,7 +94,7 @@ class Graphs:
         return self.homes.get(key) or self.homes.setdefault(key, self.home(self.module, *key))
 
     def graph(self, *key) -> Callable[[], None]:
-        """The replay of a graph, captured now where there is none."""
+        """The replay of a graph, captured now if there is none."""
         if key not in self.graphs:
             work = self.work(*key)
             self.graphs[key] = self.record(work), work

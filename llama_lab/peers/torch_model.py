@@ -7,7 +7,7 @@ run on the layout it was made for.
 `torch-int8` multiplies in int8 by PyTorch's dynamic quantisation: activations are rounded to 8 bits before each
 product, everything else stays in float32. `torch.ao.quantization.quantize_dynamic` is deprecated in favour of torchao,
 a package of its own that this project does not install; it is what PyTorch has by itself, and what most guides to int8
-on a CPU mean. Weights have one scale an output channel: one a tensor, the default, is no faster and further from the
+on a CPU mean. Weights have one scale per output channel: one a tensor, the default, is no faster and further from the
 model. Only linear layers change, the head among them; a tied embedding stays in float32 for looking tokens up, so its
 table is held twice.
 """
@@ -67,7 +67,7 @@ def quantised(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def assembled(description, weights: dict[str, torch.Tensor], scaling: RopeScaling | None) -> torch.nn.Module:
-    """A module that holds these tensors themselves; only what it computes from its configuration is made anew."""
+    """A module that holds these tensors themselves; only what it computes from its configuration is made again."""
     from transformers import AutoModelForCausalLM
 
     device, dtype = next((w.device, w.dtype) for w in weights.values())

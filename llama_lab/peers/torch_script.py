@@ -80,7 +80,7 @@ class Settled(torch.nn.Module):
 
 @functools.cache
 def scripted(function: Callable) -> Callable:
-    """A function through `torch.jit.script`, once a process, when it is first needed: a first request pays for it."""
+    """A function through `torch.jit.script`, once per process, when it is first needed: a first request pays for it."""
     return watched(made("script_ns", torch.jit.script, function))
 
 
@@ -96,7 +96,7 @@ def sample_frozen(logits: torch.Tensor, *settings: float) -> torch.Tensor:
 
 
 def chooser(work: Workload, sample: Callable = sample) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Logits [B 1 V] → token [B 1] as the workload wants it, its draws begun anew from its seed."""
+    """Logits [B 1 V] → token [B 1] as the workload wants it, its draws begun again from its seed."""
     settings = settings_of(work.sampler)
     if work.sampler.temperature > 0:
         torch.manual_seed(work.seed)

@@ -21,7 +21,7 @@ LONGEST = 300  # characters of an error
 def refused() -> Iterator[None]:
     """Code that is meant to fail: the kind of error and the first line of its message are printed.
 
-    Raises AssertionError where nothing fails, since the text around it would then be wrong.
+    Raises AssertionError if nothing fails, since the text around it would then be wrong.
     """
     try:
         yield

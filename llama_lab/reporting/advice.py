@@ -92,7 +92,7 @@ class Candidate:
 
     @property
     def refusal(self) -> str:
-        """Why it does not do what is wished; "" where it does."""
+        """Why it does not do what is wished; "" if it does."""
         if self.wish.exact and not self.exact:
             return "its tokens are not float32's"
         if self.wish.streaming and self.gap > MAX_GAP_S:
@@ -196,7 +196,7 @@ def changes(known: Sequence[Candidate], wish: Wish, best: Candidate) -> list[dic
 
 def consult(tables: Tables, model: str, wish: Wish, seed: int = 0) -> dict:
     """The recommendation by the trials of one model: {placement, seconds, start_seconds, request_seconds, evidence,
-    thin, runner_up, changes, refused, ranking}. Raises UserError where nothing recorded does what is wished."""
+    thin, runner_up, changes, refused, ranking}. Raises UserError if nothing recorded does what is wished."""
     mine = [(name, [t for t in trials if t.model == model], meta) for name, trials, meta in tables]
     if not any(trials for _, trials, _ in mine):
         models = ", ".join(sorted({t.model for _, trials, _ in tables for t in trials})) or "nothing else"
@@ -223,7 +223,7 @@ def consult(tables: Tables, model: str, wish: Wish, seed: int = 0) -> dict:
 
 def beside(second: Candidate, best: Candidate, seed: int = 0) -> dict:
     """The runner-up: {name, seconds, ratio, verdict, break_even_requests}. ratio: of its total seconds over the best
-    one's, paired by block, the verdict about it; None where the two did not run side by side."""
+    one's, paired by block, the verdict about it; None if the two did not run side by side."""
     both = sorted(set(second.seconds) & set(best.seconds)) if second.where == best.where else []
     sides, verdict = None, "not measured side by side"
     if both:
@@ -235,7 +235,7 @@ def beside(second: Candidate, best: Candidate, seed: int = 0) -> dict:
 
 
 def break_even(a: Candidate, b: Candidate) -> float | None:
-    """Requests a start from which on the order of two candidates turns; None where it never does."""
+    """Requests a start from which on the order of two candidates turns; None if it never does."""
     gained, paid = b.request - a.request, a.before - b.before
     return paid / gained if gained and paid / gained > 0 else None
 

@@ -32,7 +32,7 @@ ELSEWHERE = ("12", "15")  # notebooks that are recorded by targets of their own
 
 @dataclass(frozen=True)
 class Step:
-    """One notebook, or the headline. minutes: that it takes whole. done: when it was measured, "" where it is due."""
+    """One notebook, or the headline. minutes: that it takes whole. done: when it was measured, "" if it is due."""
 
     name: str
     minutes: float
@@ -91,7 +91,7 @@ def mark(name: str, out_dir: Path) -> Path:
 
 
 def proof(name: str, profile: str, out_dir: Path) -> dict | None:
-    """What is true of a step that is done: its parameters, machine and tables; None where a table is not there or is
+    """What is true of a step that is done: its parameters, machine and tables; None if a table is not there or is
     of other code."""
     tables = {}
     for path in tables_of(name, out_dir):
@@ -112,7 +112,7 @@ def proof(name: str, profile: str, out_dir: Path) -> dict | None:
 
 
 def done(name: str, profile: str, out_dir: Path) -> str:
-    """When a step was measured, by its mark; "" where it is due."""
+    """When a step was measured, by its mark; "" if it is due."""
     path = mark(name, out_dir)
     then = json.loads(path.read_text()) if path.is_file() else None
     return then["created"] if then and then["proof"] == proof(name, profile, out_dir) else ""
@@ -122,7 +122,7 @@ def done(name: str, profile: str, out_dir: Path) -> str:
 
 
 def lines(steps: Sequence[Step]) -> list[str]:
-    """The plan in words: how long all of it takes, then a line a step."""
+    """The plan in words: how long all of it takes, then a line per step."""
     due = [step for step in steps if not step.done]
     total, parts = minutes(60 * sum(step.minutes for step in due)), f"{len(due)} of {len(steps)} parts"
     first = f"about {total} for {parts}; each keeps what it has when it is interrupted"

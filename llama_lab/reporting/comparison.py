@@ -153,7 +153,7 @@ def as_json(ratio: Ratio, sides: Sequence[Sequence]) -> dict:
 
 
 def bandwidth(old: Sequence[Trial], new: Sequence[Trial]) -> dict:
-    """Medians of what was probed beside the warm trials, GB/s, and new over old; None where nothing was."""
+    """Medians of what was probed beside the warm trials, GB/s, and new over old; None if nothing was."""
     was, now = (summary.median([t.bandwidth_gbps for t in side if t.bandwidth_gbps]) for side in (old, new))
     return {"old": was, "new": now, "ratio": now / was if was and now else None}
 

@@ -136,19 +136,19 @@ def times() -> dict[str, float]:
 
 
 def ask(checkout: Path, *command: str) -> dict:
-    """What a fresh process prints last, its modules those of a checkout. Raises UserError where it fails."""
+    """What a fresh process prints last, its modules those of a checkout. Raises UserError if it fails."""
     around = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
     complaint = f"{command[0]} failed in {checkout}"
     return json.loads(output_of([sys.executable, "-P", *command], complaint, cwd=checkout, env=around).splitlines()[-1])
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git says. Raises UserError where it refuses."""
+    """What git says. Raises UserError if it refuses."""
     return output_of(["git", "-C", str(root), *arguments], f"git {arguments[0]}").strip()
 
 
 def output_of(command: list[str], complaint: str, **around) -> str:
-    """Standard output of a process. Raises UserError where it fails: the complaint, and what the process said last."""
+    """Standard output of a process. Raises UserError if it fails: the complaint, and what the process said last."""
     from llama_jax.plumbing.errors import UserError
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **around)
@@ -193,7 +193,7 @@ def gather(root: Path, before: str, tell: Callable[[str], None]) -> dict:
 
 
 def clean_commit(root: Path) -> str:
-    """The commit that is checked out. Raises UserError where files differ from it."""
+    """The commit that is checked out. Raises UserError if files differ from it."""
     from llama_jax.plumbing.errors import UserError
 
     if changed := git(root, "status", "--porcelain"):

@@ -60,7 +60,7 @@ class Notebook(Declared):
 
 
 def read(path: Path) -> nbformat.NotebookNode:
-    """A notebook. Raises UserError for a file that is none."""
+    """A notebook. Raises UserError for any other file."""
     remedy = "Bring it back: `git checkout` it."
     try:
         content = boundary.load(path, remedy=remedy)

@@ -42,7 +42,7 @@ class Machine:
         return self.about["machine"] + " (here)" * self.own
 
     def over(self, name: str, baseline: str = "") -> Number | None:
-        """Speed of a subject over that of another in the same blocks, by default its baseline; None where they did not
+        """Speed of a subject over that of another in the same blocks, by default its baseline; None if they did not
         run side by side."""
         below = baseline or self.about["baseline"]
         if name == below:
@@ -120,7 +120,7 @@ def by_features(machines: Sequence[Machine], names: Sequence[str]) -> Table:
 
 
 def span(values: Sequence[float]) -> str:
-    """`2.93 to 5.00`; the number where there is one, "" where there is none."""
+    """`2.93 to 5.00`; the number where there is one, "" if there is none."""
     return " to ".join(map(document.short, (min(values), max(values)) if len(values) > 1 else values))
 
 

@@ -27,7 +27,7 @@ COLUMNS = ("table", "words", "model", "lengths", "subject", "weights", "first", 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A table, and the section of the report that rests on it. Raises UserError where its meta file is damaged, or it
+    """A table, and the section of the report that rests on it. Raises UserError if its meta file is damaged, or it
     cannot be read."""
 
     path: Path
@@ -95,8 +95,8 @@ class Setting:
         """One subject's line.
 
         middle: the Summary of tokens/s; where `first`, of ms to the first token. share: of the limit that the bandwidth
-        allows; None where that is not known. void: warm trials that did not count. ratio: speed over the baseline's,
-        above 1 is faster; None of the baseline itself, or where there is none. words: what the setting is, beside model
+        allows; None if that is not known. void: warm trials that did not count. ratio: speed over the baseline's,
+        above 1 is faster; None of the baseline itself, or if there is none. words: what the setting is, beside model
         and lengths.
         """
         valid, every = (summary.warm(self.rows, subject, valid) for valid in (True, False))
@@ -123,7 +123,7 @@ class Setting:
 
 
 def verdict(subject: str, baseline: str, ratio: Ratio | None) -> str:
-    """`faster than step`, `baseline`, `inconclusive`, …; "" where there is no baseline."""
+    """`faster than step`, `baseline`, `inconclusive`, …; "" if there is no baseline."""
     if ratio is None:
         return "baseline" if subject == baseline else ""
     if subject == baseline + AGAIN:
@@ -172,10 +172,10 @@ def share(rows: list[Row]) -> float | None:
 
 
 def ratio_cell(ratio: Ratio | None) -> Number | None:
-    """A ratio in a table; None where there is none."""
+    """A ratio in a table; None if there is none."""
     return Number.within(ratio.value, ratio) if ratio is not None and ratio.n else None
 
 
 def share_cell(share: float | None) -> Number | None:
-    """A share of the limit in a table; None where it is not known."""
+    """A share of the limit in a table; None if it is not known."""
     return Number(f"{share:.6g}", f"{share:.0%}") if share else None

@@ -25,7 +25,7 @@ GATHER = "`llama-jax stale --evidence BEFORE` gathers it, BEFORE the commit from
 
 @dataclass(frozen=True)
 class Table:
-    """changed: modules that have changed since it was recorded, none where it is current; None where its meta does not
+    """changed: modules that have changed since it was recorded, none where it is current; None if its meta does not
     say of which code it is."""
 
     name: str
@@ -87,7 +87,7 @@ class Evidence(Declared):
 
     @property
     def failure(self) -> str:
-        """What speaks against it; "" where it holds."""
+        """What speaks against it; "" if it holds."""
         slower = [f"{name} takes {t.ratio} of its time (±{t.spread})" for name, t in self.times.items()]
         programs = f"other programs for {some(self.differing)}" if self.differing else ""
         return "" if self.holds else "; ".join(filter(None, [programs, *slower]))

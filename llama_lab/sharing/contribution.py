@@ -64,7 +64,7 @@ def build(folder: Path, examined: dict | None = None, features: tuple[str, ...] 
     """What the headline in FOLDER/data contributes. examined, features: doctor's output and the processor's features,
     asked of this machine by default.
 
-    Raises UserError where there is no headline, where it is another machine's, or of another model.
+    Raises UserError if there is no headline, where it is another machine's, or of another model.
     """
     trials, meta = record.read(Path(folder) / "data" / f"{HEADLINE}.csv", as_probed=True)
     environment = meta["environment"]

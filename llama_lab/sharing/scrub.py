@@ -69,7 +69,7 @@ def value(plain, names: Iterable[str] | None = None, folders: Iterable[str] | No
 
 
 def shows(plain) -> str:
-    """The first path or address in JSON values; "" where there is none."""
+    """The first path or address in JSON values; "" if there is none."""
     if isinstance(plain, dict | list | tuple):
         parts = (*plain, *plain.values()) if isinstance(plain, dict) else plain
         return next(filter(None, map(shows, parts)), "")

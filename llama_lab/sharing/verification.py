@@ -34,7 +34,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """A file and its problems. machine: "" where it could not be read; about, trials: as it holds them, the bandwidth
+    """A file and its problems. machine: "" if it could not be read; about, trials: as it holds them, the bandwidth
     that of the run."""
 
     machine: str
@@ -72,7 +72,7 @@ class Meta(Declared):
 
 
 def check(path: Path) -> Checked:
-    """See `CHECKS`. Raises UserError where there is no file; what is in it that should not be is a problem."""
+    """See `CHECKS`. Raises UserError if there is no file; what is in it that should not be is a problem."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"There is no file {path}; `llama-jax contribute` writes one.")

@@ -86,7 +86,7 @@ def activated(state, x):
 
 @function
 def o_bias(state, layer):
-    """Address of the bias of a layer's attention; 0 where there is none."""
+    """Address of the bias of a layer's attention; 0 if there is none."""
     biases = argument(p(state, layout.FRAME), O_BIASES)
     return data(biases) + 4 * p(state, layout.D) * layer if size(biases, 0) > 0 else types.int64(0)
 

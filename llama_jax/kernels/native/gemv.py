@@ -32,7 +32,7 @@ X, W, OUT, M, K, N, BLOCKS, SIZE, ROUNDED, ROW_PARTS, GROUP_PARTS = range(11)  #
 
 @function
 def problem(frame):
-    """Address of what is wrong with the call; 0 where nothing is."""
+    """Address of what is wrong with the call; 0 if nothing is."""
     if not counts(frame, 2, 1, 0):
         return bad_counts()
     x, w, out = argument(frame, 0), argument(frame, 1), result(frame, 0)

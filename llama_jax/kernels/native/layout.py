@@ -73,7 +73,7 @@ def norm(state, layer, i):
 
 @function
 def given_position(frame, sequence):
-    """Position of a sequence's first token of this call, below 0 where that is padding."""
+    """Position of a sequence's first token of this call, below 0 if that is padding."""
     return types.int64(load_i32(data(argument(frame, POSITION)) + 4 * sequence))
 
 

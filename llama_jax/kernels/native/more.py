@@ -1,6 +1,6 @@
 """What the fused step is given beside for families that have more than Llama and Qwen2, and whether it fits.
 
-Operands, after those that `operands` names, the biases of qkv among them (float32 [0, N] where there are none): of each
+Operands, after those that `operands` names, the biases of qkv among them (float32 [0, N] if there are none): of each
 layer its rope and its window int32 [L, 2], 0 for no window; norms of heads float32 [L, 2, h] (queries', keys'), or [0,
 2, h]; biases of attention's output float32 [L, D], or [0, D]. cos and sin are float32 [ropes, B T, r/2], of the first r
 numbers of a head. norms may be float32 [L, 4, D]: then the last two are of what attention and feed-forward give.

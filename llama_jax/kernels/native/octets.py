@@ -167,7 +167,7 @@ def dot16(total, x, y, z, w, q):
 
 @operation(BYTES, BYTES, BYTES)
 def with_sign_of(b, x, y):
-    """x, negated where y is negative, 0 where y is 0."""
+    """x, negated where y is negative, 0 if y is 0."""
     zero = every(B, 0)
     negated = b.select(b.icmp_signed("<", y, zero), b.sub(zero, x), x)
     return b.select(b.icmp_signed("==", y, zero), zero, negated)

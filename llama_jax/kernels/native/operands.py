@@ -88,7 +88,7 @@ bad_position = text("fused: a position is outside the cache, or logits are wante
 
 @function
 def problem(frame):
-    """Address of what is wrong with the call; 0 where nothing is."""
+    """Address of what is wrong with the call; 0 if nothing is."""
     if argument_count(frame) < FIXED or not counts(frame, argument_count(frame), 4, ATTRIBUTES if MORE else 5):
         return bad_counts()
     if not attributes_fit(frame):

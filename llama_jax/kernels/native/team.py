@@ -71,7 +71,7 @@ def invite(frame, state, task, helpers):
 
 @function
 def enter(state):
-    """A helper's first act: its number, from 1 on, or 0 where the work is over."""
+    """A helper's first act: its number, from 1 on, or 0 if the work is over."""
     fetch_add(state + INSIDE, 1)
     return fetch_add(state + CAME, 1) + 1 if load_shared(state + CLOSED) == 0 else 0
 

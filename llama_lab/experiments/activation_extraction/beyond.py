@@ -248,7 +248,7 @@ def upload(folder: Folder, objects: Mapping[str, bytes], writers: int) -> None:
 
 
 def differing(folder: Folder, objects: Mapping[str, bytes]) -> str:
-    """Which object there is not what was put there, by its SHA-256; "" where each is."""
+    """Which object there is not what was put there, by its SHA-256; "" if each is."""
 
     def came_back(name: str) -> bool:
         there = folder.read(name, LARGEST_OBJECT)

@@ -51,7 +51,7 @@ def uploads(rows: Sequence[Pass], seed: int = 0) -> list[dict]:
 
 
 def most(name: str):
-    """A column: the largest value that was seen, None where there is none."""
+    """A column: the largest value that was seen, None if there is none."""
     return lambda entry: max(entry["points"][name], default=None)
 
 

@@ -34,7 +34,7 @@ def running(delay: float = 0.0) -> Iterator[str]:
     """The URL of an empty bucket in a fresh server, which ends with the block. Within it, clients of S3 in this process
     and its children find the server by their environment.
 
-    delay: seconds that pass before each request is answered. Raises UserError where the server does not start.
+    delay: seconds that pass before each request is answered. Raises UserError if the server does not start.
     """
     for gap in missing():
         raise UserError(f"There is no {NAME}: {gap['reason']}; `{gap['remedy']}` adds what it needs.")

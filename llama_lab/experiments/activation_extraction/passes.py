@@ -80,7 +80,7 @@ class Extraction(Compiled, Row):
 
     @property
     def tg(self) -> float:
-        """Tokens/s, padding not counted; NaN where there is no time."""
+        """Tokens/s, padding not counted; NaN if there is no time."""
         return self.tokens / self.wall_ns * 1e9 if self.wall_ns else math.nan
 
     @property
@@ -205,7 +205,7 @@ class Passes:
     def by_command(self, workers: int, report: dict, why: str, out: Path, **identity) -> Extraction:
         """The row of a run by command; it may compile one program in each process, before its time begins.
 
-        report: of `--json`, empty where there is none, and then why.
+        report: of `--json`, empty if there is none, and then why.
         """
         config, setting = self.setting.loaded.config, self.setting
         spec = rungs.spec_of(rungs.PRODUCT, config.num_hidden_layers, setting.dtype)

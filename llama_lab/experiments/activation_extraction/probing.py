@@ -59,7 +59,7 @@ def auc(scores: np.ndarray, truth: np.ndarray) -> float:
     """Area under the ROC curve of scores [n] against truth bool [n]: the chance that a true one is scored above a false
     one.
 
-    Ties count half; NaN where all are of one kind.
+    Ties count half; NaN if all are of one kind.
     """
     from scipy import stats
 

@@ -83,7 +83,7 @@ COLUMNS = frames.Columns(
 
 def budget(meta: dict, seed: int = 0) -> list[dict]:
     """The plan's budget of a batch beside ours, an entry a stage and one for all: {stage, before, share, after:
-    published seconds, here: Summary of ms, own: its share of ours}. None where the plan has no such stage, and
+    published seconds, here: Summary of ms, own: its share of ours}. None if the plan has no such stage, and
     nothing at all where ours is not recorded."""
     spent = extraction_table.budget(meta)
     if not spent:

@@ -152,8 +152,8 @@ def build(name: str, setting: Setting, examples: Sequence[Example]) -> Rung:
 
 
 def padded(spec: ActivationSpec, rows: int) -> Callable[..., Unit]:
-    """plan(number, first, ids) → Unit: batches of `rows` examples in their order, one a row, each batch as long as its
-    longest."""
+    """plan(number, first, ids) → Unit: batches of `rows` examples in order, one per row, each batch as long as its
+    longest example."""
 
     def plan(number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
         parts = []

@@ -33,7 +33,7 @@ class Fleet:
 
 
 class Outcome(NamedTuple):
-    """seconds: until the last unit is committed. commits: units, each once. repeats: units finished when somebody else
+    """seconds: until the last unit is committed. commits: units, each once. repeats: units finished when someone else
     had committed them. failures: of workers. lost: seconds of work that failures took."""
 
     seconds: float

@@ -60,7 +60,7 @@ class Run(Row):
 
     @property
     def tg(self) -> float:
-        """Tokens/s, padding not counted; NaN where there is no time."""
+        """Tokens/s, padding not counted; NaN if there is no time."""
         return self.tokens / self.wall_ns * 1e9 if self.wall_ns else math.nan
 
 
@@ -203,7 +203,7 @@ def extracted(asked: Sequence[Example], folder: Path, options: dict, limit: floa
 
 
 def small_examples(count: int, seed: int) -> list[list[int]]:
-    """Random ids, each a full row of the small model's batch: no size of unit has padding that another has not."""
+    """Random ids, each a full row of the small model's batch: no size of unit has padding that another lacks."""
     draw, vocabulary = random.Random(seed), load_config(SMALL).vocab_size
     return [[draw.randrange(vocabulary) for _ in range(SMALL_LENGTH)] for _ in range(count)]
 

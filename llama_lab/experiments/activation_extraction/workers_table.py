@@ -45,7 +45,7 @@ def overheads(rows: Sequence[Run], seed: int = 0) -> dict[str, Summary]:
 
 
 def of_one(engines: Sequence[dict]) -> float:
-    """Median tokens/s of one process; 0 where no run of it counts."""
+    """Median tokens/s of one process; 0 if no run of it counts."""
     return next((e["rate"].median for e in engines if e["subject"] == ONE), 0.0)
 
 
@@ -60,7 +60,7 @@ def share(overhead: float, tokens: np.ndarray, rate: float) -> np.ndarray:
 
 
 def smallest(overhead: float, rate: float, below: float = BELOW) -> float:
-    """Tokens of a unit from which on its overhead is no more than that share of its time; 0 where there is none."""
+    """Tokens of a unit from which on its overhead is no more than that share of its time; 0 if there is none."""
     return max(0.0, overhead) * (1 / below - 1) * rate
 
 

@@ -243,7 +243,7 @@ def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
 
 
 def halved(gains: dict[str, Ratio]) -> str:
-    """What half the bytes a weight do to the decode rate. gains: placement → the rate over float32's."""
+    """What half the bytes per weight do to the decode rate. gains: placement → the rate over float32's."""
     known = {name: ratio for name, ratio in gains.items() if ratio.n and ratio.verdict in DIFFERENT}
     if not known:
         return f"Whether half the bytes a weight decode faster under {' or '.join(gains)} is not decided"
@@ -253,7 +253,7 @@ def halved(gains: dict[str, Ratio]) -> str:
 
 
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, temporaries: bool = False) -> None:
-    """Warm decode rates, one row a placement: points, median, interval, ratio to `step`; temporaries if asked."""
+    """Warm decode rates, one row per placement: points, median, interval, ratio to `step`; temporaries if asked."""
     for name, height in rows.heights(axes, names).items():
         good = summary.warm(trials, name)
         if not good:

@@ -59,7 +59,7 @@ class Compilation(Row):
     heard_compile_ns: int | None = None
     first_run_ns: int | None = None  # until its tokens are on the host
     instructions: int  # instructions of the optimised program, those that a fusion swallowed left out
-    executable_bytes: int | None = None  # serialised; None where the device cannot
+    executable_bytes: int | None = None  # serialised; None if the device cannot
     argument_bytes: int | None = None
     output_bytes: int | None = None
     temp_bytes: int | None = None
@@ -73,12 +73,12 @@ class Compilation(Row):
 
     @property
     def rate(self) -> float:
-        """Tokens/s of the warm run; NaN where there was none."""
+        """Tokens/s of the warm run; NaN if there was none."""
         return len(self.token_times_ns) / self.token_times_ns[-1] * 1e9 if self.token_times_ns else float("nan")
 
     @property
     def seconds(self) -> float:
-        """Trace, lower and compile together; NaN where they were not timed."""
+        """Trace, lower and compile together; NaN if they were not timed."""
         known = [self.trace_ns, self.lower_ns, self.compile_ns]
         return float("nan") if None in known else sum(known) / 1e9
 

@@ -86,7 +86,7 @@ AXES = {
 
 @styled
 def scaling(axes_points: Mapping[str, dict[str, list[dict]]], backends: Mapping[str, str]) -> Figure:
-    """Tokens/s against context and threads, a line a subject; every answer a point.
+    """Tokens/s against context and threads, a line per subject; every answer a point.
 
     axes_points: axis → `scaling.axis_of`. backends: of each subject.
     """

@@ -28,7 +28,7 @@ from llama_lab.peers import requantised
 @dataclass(frozen=True, kw_only=True)
 class PeopleFiles(sizes.Sizes):
     """Engines on each file that is here, as `Sizes`. A model that is not here, or instructions that this
-    processor does not have, are said to be missing."""
+    processor does not have, are reported as missing."""
 
     optional = True
 
@@ -67,7 +67,7 @@ class PeopleFiles(sizes.Sizes):
 @dataclass(frozen=True, kw_only=True)
 class Distances(file_types.Reading):
     """Each file beside float32 on the weights of the model's own: `MODEL` as it is, `MODEL/TYPE` rounded once more.
-    Those that are not here are said to be missing."""
+    Those that are not here are reported as missing."""
 
     people_read: tuple[str, ...]
 

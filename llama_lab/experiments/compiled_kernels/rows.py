@@ -51,7 +51,7 @@ class Pass(Row):
 class PassesOfRows(Experiment):
     """`row_blocks` processes of each engine, in seeded order; in each every shape is passed `row_passes` times.
 
-    What cannot run here is said to be missing in the journal's notes.
+    What cannot run here is reported as missing in the journal's notes.
     """
 
     kind = Pass

@@ -41,7 +41,7 @@ class Sizes(Experiment):
     `size_processes` processes; `run` of a row is the file's name.
 
     size_files: `MODEL/TYPE` each, such as `random:llama-3.2-1b/q4_0`, `smollm2-135m-instruct/q4_1`. Engines that cannot
-    run are said to be missing in the journal's notes.
+    run are reported as missing in the journal's notes.
     """
 
     size_engines: tuple[str, ...]
@@ -87,7 +87,7 @@ class Sizes(Experiment):
         return file_of(*name.rsplit("/", 1), tell), HERE
 
     def measure(self, runner: Runner) -> tuple[list[Trial], dict]:
-        """What cannot run on a file is said to be missing by the file's name."""
+        """What cannot run on a file is reported as missing by the file's name."""
         rounds = [(number, name) for number in range(self.size_processes) for name in self.present(runner)]
         for i, (number, name) in enumerate(rounds):
             runner.progress(f"engines on {name}", i, len(rounds))
@@ -153,7 +153,7 @@ def file_of(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
 
 
 def built(lab: Lab, loaded: checkpoint.Checkpoint, engines: Sequence[str], name: str) -> list[Subject]:
-    """The engines as subjects; one that cannot be built is said to be missing, by the file's name."""
+    """The engines as subjects; one that cannot be built is reported as missing, by the file's name."""
 
     def say(kind: str, value: dict) -> None:
         if kind == "note":
@@ -205,7 +205,7 @@ def rate_of(trial: Trial) -> float:
 
 
 def table(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
-    """One entry a file, shape and subject, by bytes a token: {file, what (DECODE or PREFILL), tokens, name, backend,
+    """One entry a file, shape and subject, by bytes per token: {file, what (DECODE or PREFILL), tokens, name, backend,
     bytes: that a token reads, rate: Summary of tokens/s (of a prompt: its tokens until the next one is there), mbu:
     median share of the limit, nan of a prompt's, best: the peer with the highest median rate there, ratio: over that
     peer, None without one, void: answers that do not count}."""

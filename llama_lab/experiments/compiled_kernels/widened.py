@@ -21,7 +21,7 @@ from llama_jax.plumbing.errors import UserError
 
 COLUMNS = 256  # of the widest block
 FAMILIES = ("llama", "qwen2")
-SIDES = {  # tensor's stem: which sizes its rows and its columns have; "" where it stays as it is
+SIDES = {  # tensor's stem: which sizes its rows and its columns have; "" if it stays as it is
     "token_embd": ("", "hidden"), "output": ("", "hidden"), "output_norm": ("hidden",), "attn_norm": ("hidden",),
     "ffn_norm": ("hidden",), "attn_q": ("heads", "hidden"), "attn_k": ("", "hidden"), "attn_v": ("", "hidden"),
     "attn_output": ("hidden", "heads"), "ffn_gate": ("inner", "hidden"), "ffn_up": ("inner", "hidden"),

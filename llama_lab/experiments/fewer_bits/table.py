@@ -92,7 +92,7 @@ def fewer_bits(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], s
 
 
 def far(what: str, text: str = ALL) -> Callable:
-    """A column of the distance from float32 on a text; None where it was not read."""
+    """A column of the distance from float32 on a text; None if it was not read."""
     return lambda e: e["distance"].get(text, {}).get(what)
 
 

@@ -67,7 +67,7 @@ def counted(counts: set[int]) -> str:
 
 @styled
 def gpu_first_token(times: dict[str, dict[str, dict[int, list[float]]]]) -> Figure:
-    """Milliseconds to the first token against the prompt's length, a panel a model, a line a subject. times:
+    """Milliseconds to the first token against the prompt's length, a panel a model, a line per subject. times:
     `data.first_tokens`."""
     figure, panels = new(1.6 + 5 * len(times), 4.6, columns=len(times), squeeze=False)
     for axes, (model, subjects) in zip(panels[0], times.items(), strict=True):

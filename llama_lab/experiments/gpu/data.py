@@ -157,7 +157,7 @@ def measured_on(rows: Sequence[GpuTrial]) -> str:
 
 
 def table(rows: Sequence[GpuTrial], seed: int = 0):
-    """For reading, a pandas.DataFrame: a line a model and subject."""
+    """For reading, a pandas.DataFrame: a line per model and subject."""
     begun = {(model, s["subject"]): s["seconds"] for model in models(rows) for s in starts(rows, model)}
     lines = [line for model in models(rows) for line in rates(rows, model, seed)]
     return frames.show([line | dict(start=begun.get((line["model"], line["subject"]))) for line in lines], COLUMNS)

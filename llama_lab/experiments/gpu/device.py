@@ -30,7 +30,7 @@ def prepare(deterministic: bool = False) -> None:
     """Before JAX touches the device: leave memory for PyTorch, and no network; `DETERMINISTIC` where that is asked for.
     What is set is inherited by children, and recorded in the environment.
 
-    Raises UserError where XLA_FLAGS say the opposite.
+    Raises UserError if XLA_FLAGS say the opposite.
     """
     os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -48,7 +48,7 @@ def is_deterministic(flags: str) -> bool:
 
 
 def describe(any_device: bool) -> dict:
-    """{platform, kind, memory_bytes} of the first device. Raises UserError where that is no GPU and a GPU is asked
+    """{platform, kind, memory_bytes} of the first device. Raises UserError if that is no GPU and a GPU is asked
     for."""
     device = jax.devices()[0]
     is_gpu = device.platform in GPU_PLATFORMS
@@ -64,7 +64,7 @@ def describe(any_device: bool) -> dict:
 
 
 def torch_device(platform: str) -> str | None:
-    """The name PyTorch has for the device that JAX runs on; None where PyTorch is missing or does not see it."""
+    """The name PyTorch has for the device that JAX runs on; None if PyTorch is missing or does not see it."""
     try:
         import torch
     except ImportError:
@@ -73,7 +73,7 @@ def torch_device(platform: str) -> str | None:
 
 
 def free_bytes() -> int | None:
-    """Device memory that JAX may still take; None where the device does not say."""
+    """Device memory that JAX may still take; None if the device does not say."""
     stats = jax.devices()[0].memory_stats() or {}
     known = {"bytes_limit", "bytes_in_use"} <= set(stats)
     return stats["bytes_limit"] - stats["bytes_in_use"] if known else None
@@ -110,7 +110,7 @@ class Probe:
 
 
 def mark() -> Before:
-    """What is there before a subject is built; PyTorch's count of its peak starts anew."""
+    """What is there before a subject is built; PyTorch's count of its peak starts again."""
     cuda = torch_cuda()
     if cuda:
         cuda.reset_peak_memory_stats()

@@ -20,7 +20,7 @@ TIE = 0.25  # standard deviations of the logits: at most so far below the best i
 
 
 class Judge:
-    """PyTorch's module, op by op, on the same weights; JAX's own model op by op where there is no module."""
+    """PyTorch's module, op by op, on the same weights; JAX's own model op by op if there is no module."""
 
     def __init__(self, loaded: Checkpoint, module=None):
         self.loaded, self.module, self.known = loaded, module, {}

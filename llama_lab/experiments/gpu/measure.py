@@ -44,7 +44,7 @@ def run(
     """Measure and write FOLDER/12-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is.
     deterministic: under XLA's flag for that. A run that is there already is kept as 12-gpu.jsonl.old.
 
-    Raises UserError where there is no GPU, the folder cannot be written, another measurement runs, or XLA_FLAGS
+    Raises UserError if there is no GPU, the folder cannot be written, another measurement runs, or XLA_FLAGS
     contradict `deterministic`.
     """
     gpudevice.prepare(deterministic)
@@ -211,7 +211,7 @@ class Bench:
         return row | dict(valid=row["valid"] and verdict.passed, reason=reason, agreed=agreed, gap=gap)
 
     def build(self, name: str) -> Subject:
-        """A placement, or a way of PyTorch's. Raises UnavailableError where it cannot run here."""
+        """A placement, or a way of PyTorch's. Raises UnavailableError if it cannot run here."""
         config, loaded = self.shape.config, self.loaded
         if name not in peers.PEERS:
             weights, free = 2 * config.num_parameters, gpudevice.free_bytes()

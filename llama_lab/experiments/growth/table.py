@@ -55,7 +55,7 @@ COLUMNS = frames.Columns(
 
 
 def crossing(points: Sequence[dict]) -> float:
-    """Where along an axis the arithmetic limit overtakes the bandwidth's, by interpolation; NaN where it does not."""
+    """Where along an axis the arithmetic limit overtakes the bandwidth's, by interpolation; NaN if it does not."""
     over = [(int(p["value"]), p["flops_ms"] / p["bytes_ms"]) for p in points if p["flops_ms"]]
     for (a, low), (b, high) in itertools.pairwise(over):
         if low < 1 <= high:
@@ -86,7 +86,7 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
 
 def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
     """The claim, the same of every axis, and what a batch gains. crossing: rows at which the time to compute overtakes
-    the time to read; NaN where it does not."""
+    the time to read; NaN if it does not."""
     batch = points.get("batch", ())
     rates = [int(p["value"]) / p["median"] for p in batch]
     return claim(points).text(

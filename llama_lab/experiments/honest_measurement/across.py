@@ -25,7 +25,7 @@ Rates = dict[str, dict[str, list[float]]]
 
 def gather(home: Path = paths.ROOT / "data", subjects: Sequence[str] = SUBJECTS) -> Rates:
     """Subject → table → tokens/s of each warm, valid, greedy answer of one row by the packaged model in a short
-    context. Tables of other kinds of row are passed over, and those of another processor than most were recorded on."""
+    context. Tables of other kinds of row are ignored, and those of another processor than most were recorded on."""
     rates: Rates = {name: {} for name in subjects}
     known = [path for path in sorted(home.glob("[0-9][0-9]-*.csv")) if record.meta_path(path).is_file()]
     metas = {path: record.read_meta(path) for path in known}
@@ -71,7 +71,7 @@ def claim(middle: dict[str, list[float]]) -> str:
 
 @styled
 def chart(rates: Rates, seed: int = 0) -> Figure:
-    """One panel a subject, one row a table: every answer, and its median, over the middle one of the medians."""
+    """One panel a subject, one row per table: every answer, and its median, over the middle one of the medians."""
     shown = medians(rates)
     tables = sorted({table for name in shown for table in rates[name]})
     figure, panels = new(11.5, 0.42 * len(tables) + 1.7, columns=max(1, len(shown)), sharey=True, squeeze=False)

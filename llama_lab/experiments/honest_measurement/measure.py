@@ -30,7 +30,7 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Subject, Workload
 from llama_lab.experiments.honest_measurement.selftest import guard_classes
 
-CACHED, UNCACHED = "growing cache", "no cache"  # both compile anew for every length, as the originals did
+CACHED, UNCACHED = "growing cache", "no cache"  # both compile again for every length, as the originals did
 SHORT = "short warm-up"  # phase of a trial whose warm-up was shorter than itself
 WARM_UP, TEST = 5, 15  # tokens, as published
 

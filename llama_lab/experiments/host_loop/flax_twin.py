@@ -55,7 +55,7 @@ class CallRow(Row):
     dispatch_ns: list[int]  # from call to return, each call
     complete_ns: list[int]  # from call to token, each call
     dispatches: int  # operations that one call hands to the device
-    output_bytes: int | None = None  # what its program hands back, as XLA says; None where it is no single program
+    output_bytes: int | None = None  # what its program hands back, as XLA says; None if it is no single program
     lowered: int  # in the burst; a burst in which anything was lowered or compiled is void
     compiled: int
     bytes_per_token: float

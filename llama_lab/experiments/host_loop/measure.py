@@ -169,7 +169,7 @@ def models(trials: Sequence[HostTrial], what: str = "strategies") -> list[str]:
 
 def table(trials: Sequence[HostTrial], model: str, seed: int = 0) -> list[dict]:
     """`summary.table` of one model's strategies, each with medians of where its time went: calls, microseconds a token,
-    cores busy; None where there is no valid trial."""
+    cores busy; None if there is no valid trial."""
     mine = of_model(trials, model)
     present = {t.subject for t in mine}
     entries = summary.table(mine, BASELINE, [n for n in STRATEGIES if n in present], seed)

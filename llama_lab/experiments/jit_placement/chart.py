@@ -126,7 +126,7 @@ def comparison(ratio: Ratio) -> str:
 
 @styled
 def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
-    """Milliseconds that drawing a token adds to choosing the best one, a row a placement."""
+    """Milliseconds that drawing a token adds to choosing the best one, a row per placement."""
     figure, axes = new(9.5, 0.55 * len(costs) + 1.6)
     heights = rows.heights(axes, [c.name for c in costs])
     for cost in costs:
@@ -147,7 +147,7 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
 
 @styled
 def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
-    """TTFT (left) and inter-token latency (right), warm, a row a subject."""
+    """TTFT (left) and inter-token latency (right), warm, a row per subject."""
     figure, (left, right) = new(11, 0.5 * len(table) + 1.8, columns=2, sharey=True)
     heights = rows.heights(left, [r["name"] for r in table])
     right.grid(axis="y", visible=False)

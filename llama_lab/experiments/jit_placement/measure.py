@@ -53,7 +53,7 @@ class JitPlacement(Experiment):
 
     @property
     def subjects(self) -> list[Placement]:
-        """The placements. Raises UserError for a name that is none."""
+        """The placements. Raises UserError for an unknown name."""
         return [parse(placement) for placement in self.placements]
 
     @property

@@ -123,7 +123,7 @@ def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
 
 
 def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[float]]]:
-    """Subject → context → ms a token after the first of each valid answer; `limit`: what the bandwidth allows."""
+    """Subject → context → ms per token after the first of each valid answer; `limit`: what the bandwidth allows."""
     warm = [t for t in trials if t.run == after(model, t.prompt_tokens) and t.phase == "warm" and t.valid]
     mine = {name: [t for t in warm if t.subject in (name, name + AGAIN)] for name in COMBINATIONS}
     series = {name: summary.grouped(rows, "prompt_tokens", lambda t: t.tpot * 1e3) for name, rows in mine.items()}

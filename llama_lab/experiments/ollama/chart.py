@@ -33,7 +33,7 @@ def tokens_per_second(
 ) -> Figure:
     """The original's figures (left), and its histogram measured again (right).
 
-    entries: of the ladder, our placement first. ratio: of the first over the second; None where there is no second.
+    entries: of the ladder, our placement first. ratio: of the first over the second; None if there is no second.
     published: system → (tokens/s, ± as published). missing: peers of which there is no histogram.
     """
     figure, (left, right) = new(10.5, 4.6, columns=2, width_ratios=(1, 2.4))

@@ -141,7 +141,7 @@ class Contest(Experiment):
 @dataclass(frozen=True, kw_only=True)
 class Files(Experiment):
     """The same questions to models that people have, each in its own file as it is; `run` of a row is the model. One
-    that is not here is said to be missing, and so is who cannot run it."""
+    that is not here is reported as missing, and so is who cannot run it."""
 
     optional = True
 

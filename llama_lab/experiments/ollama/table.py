@@ -108,7 +108,7 @@ def talks(
 
 
 def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
-    """Median seconds of each turn with the history kept, and of the same subject that reads it all again (NaN where it
+    """Median seconds of each turn with the history kept, and of the same subject that reads it all again (NaN if it
     was not asked so), a pandas.DataFrame."""
     import pandas as pd
 

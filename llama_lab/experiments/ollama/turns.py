@@ -58,7 +58,7 @@ FIRST_IDS, MORE_IDS = 40, 70  # lengths of the turns for a model without a token
 
 
 def conversation(loaded: Checkpoint, turns: int, new_tokens: int, seed: int = 0, opening: str = "") -> Workload:
-    """The prompts of a conversation's turns, each the whole history and the next question; random ids where there is no
+    """The prompts of a conversation's turns, each the whole history and the next question; random ids if there is no
     tokenizer. opening: what is said first of all.
 
     Its `length` is the longest one's: for one turn use `turn`.
@@ -98,7 +98,7 @@ def ask(
 
 def conversations(lab: Lab, names: Sequence[str], chats: int, turns: int, new_tokens: int, seed: int) -> None:
     """`chats` conversations with each server, interleaved turn by turn in seeded random order; judged as all trials
-    are. names: placements of ours, or `ollama`, which is said to be missing where it cannot be asked."""
+    are. names: placements of ours, or `ollama`, which is reported as missing where it cannot be asked."""
     with contextlib.ExitStack() as open_until_the_end:
         loaded = lab.load()
         whole = conversation(loaded, turns, new_tokens, seed)

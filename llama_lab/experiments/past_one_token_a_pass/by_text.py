@@ -49,8 +49,8 @@ SHAPE = ("file", "text")  # what subjects are compared within
 class Texts(Experiment):
     """Placements and peers on each text of each file, in turn, `text_blocks` times in each of `text_processes`
     processes; `run` of a row is the file's name. The first placement has no drafts. Models and instructions that are
-    not here, and subjects whose draft model is not or does not fit, are said to be missing. A peer has the instructions
-    that it was built for."""
+    not here, and subjects whose draft model is missing or does not fit, are reported as missing. A peer has the
+    instructions that it was built for."""
 
     optional = True
 
@@ -163,7 +163,7 @@ def texts_of(entry: dict) -> set:
 
 
 def taken(passes: Sequence[dict], entry: dict) -> dict | None:
-    """{tokens_a_pass, tried: drafts a pass, accepted: share of the drafts, costs} of an entry's subject; None where it
+    """{tokens_a_pass, tried: drafts per pass, accepted: share of the drafts, costs} of an entry's subject; None if it
     has no drafts."""
     some = [row for row in passes if (row["file"], row["subject"], ASKED[row["prompt"]][0])
             == (entry["file"], entry["name"], entry["text"])]  # fmt: skip

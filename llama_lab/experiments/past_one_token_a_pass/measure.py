@@ -97,8 +97,8 @@ def edit(page: str) -> str:
 
 
 def passes(loaded: Checkpoint, name: str, work: Workload) -> list[dict]:
-    """What a placement with drafts does, a row a prompt: {subject, prompt, made: tokens of each pass, depths: drafts of
-    each, costs: of a pass of each of its depths, in plain steps}."""
+    """What a placement with drafts does, a row per prompt: {subject, prompt, made: tokens of each pass, depths: drafts
+    of each, costs: of a pass of each of its depths, in plain steps}."""
     whole, rows = generate.build(loaded, name), []
     single = generate.build(loaded, replace(whole.placement, jit=("step",), until=None, tokens_per_call=1))
     for i, prompt in enumerate(work.prompts):

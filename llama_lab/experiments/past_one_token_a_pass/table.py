@@ -44,7 +44,7 @@ def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
 
 def taken(rows: Sequence[dict], tasks: Sequence[str], name: str, task: str) -> dict | None:
     """{tokens_a_pass, accepted (share of the drafts), drafted (share of the passes), made (tokens of each pass)} of a
-    subject on a task; None where nothing is known."""
+    subject on a task; None if nothing is known."""
     some = [row for row in rows if row["subject"] == name and tasks[row["prompt"]] == task]
     made = [n for row in some for n in row["made"]]
     if not made:

@@ -59,7 +59,7 @@ class Served(Trial):
     the stream."""
 
     padded_tokens: int  # length T of the prompt as it ran, the same for all rows
-    rows_asked: int  # rows of the batch that somebody asked for; the others are dummies
+    rows_asked: int  # rows of the batch that someone asked for; the others are dummies
     tokens_asked: int  # prompt tokens of those rows together, without padding
     change: str = ""  # what is new beside its prompt: sampling settings, weights put on the device again
 
@@ -161,7 +161,7 @@ def reference_work(stream: Stream) -> Workload:
 
 @dataclass(frozen=True)
 class Ask:
-    """One call of the server, its shapes chosen. prompts: the rows somebody asked for; up to `batch` rows run."""
+    """One call of the server, its shapes chosen. prompts: the rows someone asked for; up to `batch` rows run."""
 
     prompts: tuple[int, ...]
     length: int

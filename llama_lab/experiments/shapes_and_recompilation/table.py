@@ -38,7 +38,7 @@ class Account:
     warm: tuple[float, ...]  # the same of the warm requests
     tokens: int  # new tokens that were asked for
     padding: float  # prompt positions that ran in vain, as a share of all that ran
-    why: str  # condensed cause of the first compilation after the first request; "" where there was none
+    why: str  # condensed cause of the first compilation after the first request; "" if there was none
     wrong: int  # cold rows whose tokens are not the reference's, or that failed
     void: int  # warm rows that do not count
 
@@ -49,7 +49,7 @@ class Account:
 
 
 def middle(values: Sequence[float]) -> float:
-    """The median of what counts; NaN where nothing does."""
+    """The median of what counts; NaN if nothing does."""
     known = [v for v in values if np.isfinite(v)]
     return float(np.median(known)) if known else NAN
 
@@ -239,7 +239,7 @@ COLUMNS = frames.Columns(
 
 
 def cause_frame(rows: Sequence[Served], width: int = 300):
-    """Why things were compiled, a pandas.DataFrame: one row a subject and kind of cause, with its first example.
+    """Why things were compiled, a pandas.DataFrame: one row per subject and kind of cause, with its first example.
 
     requests: of the cold streams, all processes together. JAX's own words are cut to `width`.
     """

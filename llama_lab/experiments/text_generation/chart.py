@@ -69,7 +69,7 @@ def arrivals(trials: Sequence[Trial]) -> Figure:
 
 @styled
 def attention(words: Sequence[str], weights: np.ndarray, title: str) -> Figure:
-    """What each token looks at: a row a token that looks, a column one that is looked at, its share in percent.
+    """What each token looks at: a row per token that looks, a column one that is looked at, its share in percent.
     weights: [T T]."""
     figure, axes = new(7.2, 4.6)
     unseen = np.triu(np.ones_like(weights, bool), 1)  # a token looks at none that comes after it

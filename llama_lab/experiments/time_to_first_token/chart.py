@@ -99,7 +99,7 @@ def by_length(
     reading: dict[str, float],
     seed: int,
 ) -> None:
-    """Medians and their intervals against prompt length, a line a subject with its name at the end; limits in red.
+    """Medians and their intervals against prompt length, a line per subject with its name at the end; limits in red.
     shown: those that stand out."""
     asked, entries = table.lengths(trials), [e for e in table.table(trials, seed) if e["n"]]
     lines = {
@@ -133,7 +133,7 @@ def ratios_by_length(
     shown: Sequence[str],
     title: str,
 ) -> None:
-    """Ratios (subject, length, ratio), a line a subject with its name at the end; points a little apart so that
+    """Ratios (subject, length, ratio), a line per subject with its name at the end; points a little apart so that
     intervals are seen."""
     names, ends = list(dict.fromkeys(name for name, _, _ in ratios)), {}
     for i, name in enumerate(names):

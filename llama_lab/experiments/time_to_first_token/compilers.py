@@ -75,7 +75,7 @@ COLUMNS = frames.Columns(
 
 
 def missing() -> str:
-    """One line where TorchScript's half cannot be shown here; "" where it can."""
+    """One line where TorchScript's half cannot be shown here; "" if it can."""
     gaps = peers.missing([PEER], "")
     return " ".join(f"TorchScript's half is not shown: {gap['reason']} {gap['remedy']}" for gap in gaps)
 
@@ -189,7 +189,7 @@ def torchscript(settings: Sampler = SAMPLER, vocabulary: int = VOCABULARY) -> li
 
 
 def why_unfused() -> str:
-    """That TorchScript's fuser makes no group on this processor, as PyTorch itself says; "" where it does."""
+    """That TorchScript's fuser makes no group on this processor, as PyTorch itself says; "" if it does."""
     from torch import _C
 
     if _C._jit_can_fuse_on_cpu() and (_C._llvm_enabled() or not _C._jit_get_te_must_use_llvm_cpu()):

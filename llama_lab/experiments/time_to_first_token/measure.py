@@ -230,7 +230,7 @@ class FirstTokens(Experiment):
 
     def build(self, lab: Lab, loaded: Checkpoint, names: Sequence[str], block: int, engines: dict) -> list[Subject]:
         """Subjects by name; policies of one placement share its engine and so its programs, which `engines` then holds
-        by placement. A peer that cannot be built is said to be missing."""
+        by placement. A peer that cannot be built is reported as missing."""
         from llama_lab.peers import PEERS
 
         made, sampler = {}, Sampler(temperature=self.temperature) if self.temperature else None

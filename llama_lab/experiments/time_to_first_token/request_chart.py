@@ -20,7 +20,7 @@ TICKS_APART = 1.3  # as a factor, on a log axis of lengths
 
 @styled
 def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
-    """Every warm first token at one length, a row a subject, with median and, where the sample can hold it, P99."""
+    """Every warm first token at one length, a row per subject, with median and, where the sample can hold it, P99."""
     entries = sorted((e for e in table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
     if not entries:
         return notes.nothing(f"There is no valid warm request at {n} tokens.")

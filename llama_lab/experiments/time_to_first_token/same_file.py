@@ -29,7 +29,7 @@ NEW_TOKENS = 1  # tokens of each answer: no decode program is compiled for what 
 @dataclass(frozen=True)
 class FirstOnFile(Experiment):
     """`first_blocks` requests of every subject at every length, the first placement's twice, all interleaved in one
-    process. What cannot run here is said to be missing in the journal's notes."""
+    process. What cannot run here is reported as missing in the journal's notes."""
 
     kind = Start
 
@@ -80,7 +80,7 @@ def over(
     trials: Sequence[Start], name: str, n: int, seed: int = 0, others: Sequence[str] = SAME_FILE
 ) -> tuple[str | None, Ratio | None]:
     """Whose of these first tokens is soonest at a length, of llama.cpp's modes of the same file by default, and a
-    subject's time over its, paired by passage; None each where there is no valid trial."""
+    subject's time over its, paired by passage; None each if there is no valid trial."""
     rival = table.best(trials, others, [n])
     known = rival and table.milliseconds(trials, name, n)
     return rival, of_times(table.sooner(trials, rival, name, n, seed)) if known else None

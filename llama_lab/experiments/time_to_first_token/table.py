@@ -51,14 +51,14 @@ def milliseconds(trials: Sequence[Start], subject: str, n: int) -> list[float]:
 
 
 def middle(trials: Sequence[Start], subject: str, n: int) -> float:
-    """Median TTFT in ms, NaN where there is no valid trial."""
+    """Median TTFT in ms, NaN if there is no valid trial."""
     times = milliseconds(trials, subject, n)
     return float(np.median(times)) if times else NAN
 
 
 def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """One entry a length and subject that was asked at it, of `summary.tally`, in ms: {tokens, subject, n, mean, sd,
-    min, max, p50, its interval low and high, p95 and p99: None where the sample cannot hold them, void, reasons}."""
+    min, max, p50, its interval low and high, p95 and p99: None if the sample cannot hold them, void, reasons}."""
     names = placements(trials) + rivals(trials)
     frame = summary.tally(
         [t for t in trials if t.phase == "warm"],
@@ -130,7 +130,7 @@ def sooner(trials: Sequence[Start], subject: str, other: str, n: int, seed: int 
 
 def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> str | None:
     """The subject with the least geometric mean of its median TTFTs, among those that have a valid trial at each of
-    these lengths; None where none has."""
+    these lengths; None if none has."""
     means = {name: np.mean(np.log([middle(trials, name, n) for n in at])) for name in names}
     known = {name: mean for name, mean in means.items() if np.isfinite(mean)}
     return min(known, key=known.get) if known else None

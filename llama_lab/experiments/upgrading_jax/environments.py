@@ -30,7 +30,7 @@ def check(releases: Sequence[str]) -> None:
 
 
 def interpreter() -> tuple[str, str]:
-    """(path of the Python that runs all releases, its version). Raises UserError where none of `PYTHONS` is here."""
+    """(path of the Python that runs all releases, its version). Raises UserError if none of `PYTHONS` is here."""
     home = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for wanted in PYTHONS:
         known = [shutil.which(f"python{wanted}"), *map(str, sorted(home.glob(f"{wanted}.*/bin/python{wanted}")))]
@@ -41,7 +41,7 @@ def interpreter() -> tuple[str, str]:
 
 
 def said_by(python: str) -> str:
-    """A Python's version; "" where it does not run."""
+    """A Python's version; "" if it does not run."""
     code = "import platform; print(platform.python_version())"
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     return done.stdout.strip() if done.returncode == 0 else ""
@@ -50,7 +50,7 @@ def said_by(python: str) -> str:
 def make(release: str, python: str, folder: Path = FOLDER) -> Path:
     """The interpreter of a release's environment, which is made where it is not there yet.
 
-    One that was interrupted is made anew. Raises GapError where it cannot be installed: no such release, none for this
+    One that was interrupted is made again. Raises GapError if it cannot be installed: no such release, none for this
     Python, no network.
     """
     home = folder / release

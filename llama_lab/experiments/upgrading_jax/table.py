@@ -68,7 +68,7 @@ def sound(trials: Sequence[Trial], meta: dict) -> list[str]:
 
 
 def cache_hits(trials: Sequence[Trial], release: str) -> tuple[int, int] | None:
-    """(programs read, programs compiled) by the second process with the same persistent cache; None where it did not
+    """(programs read, programs compiled) by the second process with the same persistent cache; None if it did not
     run."""
     starts = [t for t in trials if t.run == START + release and t.phase == "cached"]
     return (starts[-1].cache_hits, starts[-1].compiled) if starts else None
@@ -81,7 +81,7 @@ def compile_seconds(trials: Sequence[Trial], release: str, placement: str) -> fl
 
 
 def by_release(trials: Sequence[Trial], meta: dict):
-    """For reading, a pandas.DataFrame: a line a release, those that could not be had included."""
+    """For reading, a pandas.DataFrame: a line per release, those that could not be had included."""
     import pandas as pd
 
     names, lines = meta["parameters"]["placements"], []
@@ -107,7 +107,7 @@ def by_release(trials: Sequence[Trial], meta: dict):
 
 
 def broken(meta: dict):
-    """What broke when, a pandas.DataFrame: a line a known fault, a column a release, each cell what was seen here."""
+    """What broke when, a pandas.DataFrame: a line per known fault, a column a release, each cell what was seen here."""
     import pandas as pd
 
     lines = []

@@ -92,7 +92,7 @@ def as_called(name: str, function, program, args: tuple, named: dict) -> Jitted:
 
 
 def reasons(function: Jitted) -> Iterator[str]:
-    """Why each of its arguments that is not simply traced is so. Raises LookupError where nobody has said it."""
+    """Why each of its arguments that is not simply traced is so. Raises LookupError if nobody has said it."""
     for what, names, known in (("static", function.static, STATIC), ("donated", function.donated, DONATED)):
         for name in names:
             if name not in known:

@@ -21,7 +21,7 @@ SOLID, DASHED = dict(linewidth=2), dict(linestyle="--", markerfacecolor="none")
 
 @styled
 def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> Figure:
-    """First token, gaps between pieces and tokens a second against the offered rate, a line a server.
+    """First token, gaps between pieces and tokens a second against the offered rate, a line per server.
 
     rising: `table.rising`. missing: servers that did not run, each named.
     """

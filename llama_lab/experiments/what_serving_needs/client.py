@@ -41,7 +41,7 @@ LLAMACPP = Api("/completion", "content", "stop", "tokens_predicted", "tokens_eva
 
 @dataclass
 class Heard:
-    """What came back. Times in ns since the request was due. status: HTTP's, 0 where the connection broke."""
+    """What came back. Times in ns since the request was due. status: HTTP's, 0 if the connection broke."""
 
     sent_ns: int = 0
     status: int = 0
@@ -52,7 +52,7 @@ class Heard:
 @dataclass(frozen=True)
 class Answer:
     """A request as it was answered. piece_ns: when each piece of text came, since it was due. tokens, prompt_tokens: as
-    the server counts them. reason: why it is no answer, "" where it is one or was refused (503)."""
+    the server counts them. reason: why it is no answer, "" if it is one or was refused (503)."""
 
     sent_ns: int
     status: int
@@ -64,8 +64,8 @@ class Answer:
 
 
 def body(api: Api, model: str, ask: Ask, context: int, threads: int) -> bytes:
-    """A request for a stream, greedy, its prompt as it stands, on the processor; options that only Ollama heeds are
-    passed over by ours."""
+    """A request for a stream, greedy, its prompt as it stands, on the processor; options that only Ollama obeys are
+    ignored by ours."""
     if api is LLAMACPP:  # whose threads and contexts are its own
         asked = dict(prompt=ask.text, n_predict=ask.new_tokens, cache_prompt=False)
         return json.dumps(asked | GREEDY | dict(stream=True, seed=0)).encode()

@@ -47,7 +47,7 @@ class Request(Row):
     rate: float  # requests a second that are due
     due_ns: int  # since the load began
     sent_ns: int
-    status: int  # HTTP's: 200 answered, REFUSED, 0 where the connection broke
+    status: int  # HTTP's: 200 answered, REFUSED, 0 if the connection broke
     prompt_tokens: int
     asked_tokens: int  # of the answer at most
     tokens: int  # of the answer, as the server counts
@@ -192,7 +192,7 @@ def present(runner: Runner, names: Sequence[str]) -> list[str]:
 
 
 def warm(server: Server) -> None:
-    """The first requests, one after the other. Raises UserError where one fails."""
+    """The first requests, one after the other. Raises UserError if one fails."""
     for text in WARM:
         (answer,) = answers_of(server, [Ask(0.0, text, 1, 4)])
         if answer.status != 200 or answer.reason:

@@ -38,7 +38,7 @@ def first_ms(request: Request) -> float | None:
 def load(e: dict) -> dict:
     """What the requests of one load say beside their first tokens.
 
-    tail, gap: percentiles of the first tokens and of the gaps between pieces, milliseconds, None where their number is
+    tail, gap: percentiles of the first tokens and of the gaps between pieces, milliseconds, None if their number is
     too small; tail_note says so. tokens_s: tokens of all answers over the time until the last piece; offered: what was
     asked for, over the time until the last was due. padding: share of the tokens run for prompts that are none; None
     for a server that does not say."""
@@ -96,7 +96,7 @@ def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
 
 
 def tail_of(entries: Sequence[dict]) -> int | None:
-    """The highest of TAILS that at least one of these loads holds; None where none does."""
+    """The highest of TAILS that at least one of these loads holds; None if none does."""
     return max((p for p in TAILS if any(e["tail"][f"p{p}"] is not None for e in entries)), default=None)
 
 

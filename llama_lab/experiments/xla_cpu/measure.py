@@ -167,7 +167,7 @@ def compare(finding: Finding, identity: dict, order: int = 0, repeats: int = REP
 
 
 def different(slow, fast) -> str:
-    """Why two programs' results are not the same numbers; "" where they are. Shapes may differ by axes of one."""
+    """Why two programs' results are not the same numbers; "" if they are. Shapes may differ by axes of one."""
     for a, b in zip(jax.tree.leaves(slow), jax.tree.leaves(fast), strict=True):
         a, b = (np.asarray(x, np.float32).ravel() for x in (a, b))
         if a.shape != b.shape or not np.abs(a - b).max() <= NEAR * np.abs(b).max():

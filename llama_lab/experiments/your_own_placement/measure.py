@@ -143,7 +143,7 @@ def built(loaded: Checkpoint, asked: Sequence[Placement]) -> list[Subject]:
 
 
 def as_recorded(mine: Placement, meta: dict) -> Placement:
-    """The placement that the trials were made with. Raises UserError where it is not the one that stands in the
+    """The placement that the trials were made with. Raises UserError if it is not the one that stands in the
     notebook now."""
     there = Placement(**meta["placement"])
     if there != mine:
@@ -176,7 +176,7 @@ def table(trials: Sequence[Trial], names: Sequence[str], seed: int = 0) -> list[
 
 @dataclass(frozen=True)
 class Fate:
-    """What became of a subject. caught: by whom, "" where it has a row with a verdict. why: in words."""
+    """What became of a subject. caught: by whom, "" if it has a row with a verdict. why: in words."""
 
     name: str
     caught: str
