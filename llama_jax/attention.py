@@ -30,7 +30,7 @@ class Attention:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class CallPositions:
-    """Where in the sequence this call's tokens stand: computed once a step, read by every layer."""
+    """Positions of this call's tokens in the sequence: computed once per step, read by every layer."""
 
     slot: jax.Array  # int32 scalar: the cache slot of the first of the T tokens
     cos: jax.Array | None  # [B 1 T r/2], of the first r numbers of a head; None if nothing is rotated
@@ -53,8 +53,8 @@ class Parts:
 def attention_mask(config: ModelConfig, position_mask: Int[Array, "B W"]) -> Bool[Array, "B W"]:
     """True if a position holds a token, False if it holds padding. All positions after these W hold tokens.
 
-    position_mask: 1 or 0, a row per sequence; padding may stand anywhere, and positions are counted without it.
-    `layer.forward` adds the causal part, which depends on where a call's tokens stand in the cache.
+    position_mask: 1 or 0, a row per sequence; padding may be anywhere, and positions do not count it. `layer.forward`
+    adds the causal part, which depends on the position of a call's tokens in the cache.
     Raises UserError for a mask of another shape or kind, or longer than the model's context.
     """
     shape, dtype = getattr(position_mask, "shape", ()), getattr(position_mask, "dtype", type(position_mask).__name__)
@@ -113,10 +113,10 @@ def scaled_dot_product(
     tap: Callable = untapped,
     scale: float | None = None,
 ) -> Float[Array, "B H T h"]:
-    """softmax(queries keys^T scale) values with H/K query heads a key head, N = B K. scale: by default h ** -0.5.
+    """softmax(queries keys^T scale) values with H/K query heads per key head, N = B K. scale: by default h ** -0.5.
 
     Scores and softmax are in float32, masked scores -inf.
-    A query that may see nothing (a padding row) gets zeros, not NaN.
+    A query that may not see anything (a padding row) gets zeros, not NaN.
     """
     b, heads, t, h = queries.shape
     n, s = keys.shape[:2]

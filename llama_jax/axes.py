@@ -1,7 +1,7 @@
 """The shape annotations of the model: jaxtyping's, where it is installed.
 
 Annotations are never evaluated here (`from __future__ import annotations`), only by tests that check shapes. So a
-machine that merely measures speed need not have the library: any name will do then.
+machine that only measures speed does not need the library.
 """
 
 from __future__ import annotations

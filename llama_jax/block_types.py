@@ -1,4 +1,4 @@
-"""GGUF's types of quantised blocks: what a block holds, how it stands in memory here, and its weights as numbers.
+"""GGUF's types of quantised blocks: what a block holds, its layout in memory here, and its weights as numbers.
 
 A block is 32 or 256 neighbouring weights of one row with float16 scales
 (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). With q a weight's code, and sc and m the codes of its
@@ -7,8 +7,8 @@ run of 32 (q6_k: of 16):
     q4_1  d q + m       q5_1  d q + m
     q4_k  d sc q - dmin m        q5_k  the same        q6_k  d sc (q - 32), sc signed
 
-In memory 16 rows of a block stand together, so that a row is a SIMD lane. The bits are those of the file, in another
-order: a weight is expanded where it is used. A group of 16 rows is, for each run j of 32 columns,
+In memory 16 rows of a block are grouped, so that a row is a SIMD lane. The bits are those of the file in another order;
+a weight is expanded where it is used. A group of 16 rows is, for each run j of 32 columns,
     4 vectors of 64 bytes: byte 4 r + i of vector v holds the low four bits of column 4 v + i of row r in its low half,
       those of column 16 + 4 v + i in its high half (q8_0: 8 vectors, whose byte 4 r + i is column 4 v + i)
     q5_*: one vector whose byte 4 r + i has the fifth bit of column 4 p + i as its bit p
@@ -32,7 +32,7 @@ ROWS, RUN = 16, 32  # rows of a group; columns that one vector of activations me
 
 
 class Layout(NamedTuple):
-    """What one row of a block is made of: `columns` weights of `bits` bits, `codes` bytes of scales, `halves` float16
+    """The parts of one row of a block: `columns` weights of `bits` bits, `codes` bytes of scales, `halves` float16
     numbers."""
 
     columns: int
@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
     @property
     def group(self) -> int:
-        """Bytes of the 16 rows of a block; no two types have the same."""
+        """Bytes of the 16 rows of a block; they differ between all types."""
         return ROWS * self.row
 
 
@@ -221,7 +221,7 @@ def in_runs(q, layout: Layout, np=np):
 
 
 def packed_codes(codes, np=np):
-    """A file's 12 bytes of scale codes, whose runs 4 to 7 lie scattered, in our order."""
+    """A file's 12 bytes of scale codes, whose runs 4 to 7 are scattered, in our order."""
     first, second, third = np.split(codes, 3, axis=-1)
     scale = np.concatenate([first & 63, third & 15 | first >> 6 << 4], axis=-1)
     minimum = np.concatenate([second & 63, third >> 4 | second >> 6 << 4], axis=-1)

@@ -1,4 +1,4 @@
-"""Messages to prompt: the checkpoint's own chat template, rendered in a process of its own (`template`)."""
+"""Messages to prompt: the checkpoint's chat template, rendered in a separate process (`template`)."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from llama_jax.tokenizer import Numbers, Tokenizer, check_length, check_text
 
 
 class Message(TypedDict):
-    """What one side of a conversation says: Message(role="user", content="Hi")."""
+    """One message of a conversation: Message(role="user", content="Hi")."""
 
     role: Literal["system", "user", "assistant"]
     content: str
 
 
 class GivenMessage(boundary.Declared):
-    """A message as it must be given."""
+    """The fields that a message must have."""
 
     model_config = ConfigDict(extra="forbid")
     role: Literal["system", "user", "assistant"]
@@ -44,7 +44,7 @@ END = "\ufdd1\ufdef "  # after a message to be continued; a template that trims 
 def render(
     tokenizer: Tokenizer, messages: Sequence[Message], answer: bool = True, continue_final_message: bool = False
 ) -> str:
-    """The conversation as the model was trained to read it; `answer` opens the assistant's turn.
+    """The conversation in the model's chat template; `answer` opens the assistant's turn.
 
     continue_final_message: the last message begins the assistant's answer, and its turn stays open instead.
 
@@ -57,7 +57,7 @@ def render(
 
 @dataclass(frozen=True)
 class Prompt:
-    """A conversation that is still to be rendered, which the tokenizer does that it is given to."""
+    """A conversation that is not rendered yet; the tokenizer that receives it renders it."""
 
     messages: tuple[Message, ...]
     continue_final_message: bool = False
@@ -80,10 +80,10 @@ def encode(
     answer: bool = True,
     continue_final_message: bool = False,
 ) -> list[int]:
-    """Token ids of a rendered conversation; the template writes the special tokens itself.
+    """Token ids of a rendered conversation; the template writes the special tokens.
 
-    allow_special_tokens: what spells a special token in a message is that token; else it stays text. answer,
-    continue_final_message, and errors: as for `render`.
+    allow_special_tokens: text in a message that spells a special token becomes that token; otherwise it stays text.
+    answer, continue_final_message, and errors: as for `render`.
     """
     messages = checked(messages, continue_final_message)
     template_of(tokenizer)  # before the tokenizer is asked, which may be `Numbers`
@@ -94,8 +94,8 @@ def encode(
 
 
 def checked(messages: Sequence[Message], continue_final_message: bool = False) -> list[Message]:
-    """The messages. Raises UserError if they are none, hold what no tokenizer reads, or end with another's than the
-    assistant's though that is to be continued."""
+    """The messages. Raises UserError if they are invalid, contain text that no tokenizer reads, or should be continued
+    but do not end with the assistant's."""
     given = list(messages) if isinstance(messages, tuple) else messages
     parsed = boundary.read(Conversation, given, "The messages", 'Write each as {"role": "user", "content": text}.')
     for i, message in enumerate(parsed):
@@ -109,7 +109,7 @@ def checked(messages: Sequence[Message], continue_final_message: bool = False) -
 
 
 def as_text(tokenizer: Tokenizer, content: str) -> str:
-    """The content with its special tokens marked to be text. Raises UserError if it cannot be written so."""
+    """The content with its special tokens marked as text. Raises UserError if that is not possible."""
     if (marked := tokenizer.marked(content)) != content:
         tokenizer.encode(content)
     return marked
@@ -124,7 +124,7 @@ def template_of(tokenizer: Tokenizer | Numbers, remedy: str = "give a plain prom
 
 def rendered(tokenizer: Tokenizer, messages: list[Message], answer: bool = True) -> str:
     template_source = template_of(tokenizer)
-    # tools and documents are None if there are none, and a special token that the model lacks is not defined
+    # tools and documents are None, and a special token that the model lacks is undefined
     given = dict(tokenizer.names, messages=messages, tools=None, documents=None, add_generation_prompt=answer)
     text = renderer(template_source).render(given)
     if "error" in text:
@@ -154,7 +154,7 @@ def ask(question: str, system: str | None = None) -> list[Message]:
 
 
 class Renderer:
-    """The process of one template, started when it is first needed, and again after it was ended."""
+    """The process of one template, started on first use, and again if it was ended."""
 
     def __init__(self, source: str):
         self.source, self.process, self.lock = source, None, threading.Lock()
@@ -195,7 +195,7 @@ def launched() -> subprocess.Popen:
 
 
 def start_early() -> None:
-    """Start the process of the next template now: it is ready when a model that is loaded meanwhile is."""
+    """Start the process of the next template now, so that it is ready once the model is loaded."""
     STARTED.append(launched())
 
 

@@ -1,4 +1,4 @@
-"""Model configuration: a frozen, hashable value with Hugging Face's field names, and one line a preset."""
+"""Model configuration: a frozen, hashable value with Hugging Face's field names, and one line per preset."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class RopeScaling:
     """How rotary frequencies are stretched beyond the trained context.
 
     kind: "linear" (all frequencies divided by `factor`), "llama3" (Llama 3.1's piecewise rule:
-    https://github.com/meta-llama/llama-models, `apply_scaling`) or "factors" (one divisor a frequency, as
+    https://github.com/meta-llama/llama-models, `apply_scaling`) or "factors" (one divisor per frequency, as
     GGUF's `rope_freqs.weight` stores them).
     """
 
@@ -27,14 +27,14 @@ class RopeScaling:
 
 
 def tuples(values: dict) -> dict:
-    """Values read from JSON, whose lists are tuples again: what is a static argument of `jax.jit` must be hashable."""
+    """Values read from JSON, with lists turned into tuples: a static argument of `jax.jit` must be hashable."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True)
 class Home:
-    """Where the weights of a configuration are: the name that `checkpoint.load` knows them by, and a function of a
-    dtype that reads them."""
+    """Where the weights of a configuration are: their name for `checkpoint.load`, and a function that reads them in a
+    given dtype."""
 
     name: str
     load: Callable
@@ -50,15 +50,15 @@ class ModelConfig:
     a table. hidden_act: "silu", gated (SwiGLU), "gelu_tanh", gated (GeGLU), or "gelu_new", not gated; both GELU by its
     tanh formula. qkv_bias: biases of query, key and value. bias: biases of all other products.
 
-    home: where its weights are; None if it was not read from a checkpoint. It is no part of the shape: two models
-    of one shape share their programs.
+    home: where its weights are; None if it was not read from a checkpoint. It is not part of the shape: two models of
+    the same shape share their programs.
 
-    What follows is off in Llama. o_bias: a bias of attention's output, with no other beside it but `qkv_bias`. qk_norm:
-    a norm of each head of queries and keys, before they are rotated. post_norms: a norm of what attention and
-    feed-forward give, before it is added. embedding_scale: the embedding is multiplied by it. attention_scale: of the
-    scores; None: head_dim ** -0.5. window: `local_layers` see the last so many positions, and rotate by the base
-    `local_rope_theta`, unscaled, where there is one. unrotated_layers: their queries and keys stay as they are.
-    rotary_dim: the first so many numbers of a head are rotated; None: all. rotary_scale: of rotated numbers (LongRoPE).
+    The other fields are off in Llama. o_bias: a bias of attention's output, alone or with `qkv_bias`. qk_norm: a norm
+    of each head of queries and keys, before rotation. post_norms: a norm of the output of attention and feed-forward,
+    before it is added. embedding_scale: factor of the embedding. attention_scale: of the scores; None: head_dim **
+    -0.5. window: number of last positions that `local_layers` see; they rotate by the base `local_rope_theta`,
+    unscaled, if there is one. unrotated_layers: their queries and keys are not rotated. rotary_dim: how many numbers
+    of a head are rotated, from the first; None: all. rotary_scale: of rotated numbers (LongRoPE).
     """
 
     hidden_size: int
@@ -95,7 +95,7 @@ class ModelConfig:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The fields that are off in Llama and on here."""
+        """The fields that are off in Llama and on in this model."""
         return tuple(f.name for f in fields(self) if f.kw_only and getattr(self, f.name) != f.default)
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ FAMILIES: dict[str, dict] = {  # model_type: the fields that tell it from Llama
 
 
 def gemma3(width: int, layers: int) -> dict:
-    """What Gemma 3 of a width and depth has beside its other sizes."""
+    """Fields of a Gemma 3 that follow from its width and depth."""
     local = dict(window=512, local_layers=tuple(i for i in range(layers) if (i + 1) % 6), local_rope_theta=1e4)
     return FAMILIES["gemma3"] | local | dict(embedding_scale=width**0.5)
 
@@ -209,8 +209,8 @@ SMALL = {  # family: what its checkpoints choose, at the size of `tiny`
 
 
 def tiny(family: str = "llama", **changes) -> ModelConfig:
-    """A very small model of a family, for tests and experiments of a few milliseconds. Grouped-query attention but for
-    GPT-2."""
+    """A very small model of a family, for tests and experiments of a few milliseconds. Grouped-query attention, except
+    for GPT-2."""
     own = FAMILIES[family] | SMALL.get(family, {})
     small = ModelConfig(32, 64, 2, 4, 4 if family == "gpt2" else 2, 8, 97, 1e-5, 1e4, None, 256, True, **own)
     return replace(small, **changes)

@@ -1,12 +1,12 @@
-"""What a pass of each number of drafts costs on this machine, in plain steps: measured once, with the very program that
+"""The cost of a pass with each number of drafts on this machine, in plain steps: measured once, with the program that
 runs, and kept in the user's cache.
 
     engine = ll.build(checkpoint, "loop+fused+lookup")                       # measures when it is first needed
     engine = replace(engine, costs=Costs((1, 1.1, 1.7, 3.2)))                # or is told: the same passes every time
 
-On a machine where rows cost nothing every pass may have all drafts, on one where each costs as much as a step none is
-worth it; `decoding.depth` weighs that against how many are right. Costs never change what `fused` says, and under XLA
-nothing but near-ties (`decoding.drafts`).
+On a machine where rows cost nothing, every pass may have all drafts; where each costs as much as a step, none pays off.
+`decoding.depth` weighs the cost against how many drafts are right. Costs never change the tokens of `fused`, and under
+XLA they change only near-ties (`decoding.drafts`).
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ QUIET = 1.25  # the usual call may take so many times the fastest; beyond that, 
 
 @dataclass
 class Costs:
-    """given: of each of `placement.depths`, in plain steps; None if they are measured. known: those that were, by
-    the shape of what was asked."""
+    """given: the cost of each of `placement.depths`, in plain steps; None if they are measured. known: measured costs,
+    by the shape of the request."""
 
     given: Sequence[float] | None = None
     known: dict = field(default_factory=dict)
@@ -51,8 +51,8 @@ class Costs:
             self.given = tuple(number(each, "A pass's cost", LEAST, GREATEST) for each in values)
 
     def of(self, engine, batch, token, carry, sampler, bounds):
-        """(bounds with costs, carry) for a call of `engine.programs.decode` with these arguments, all else unchanged.
-        Where the costs are not known, that program runs some times first; what it writes nobody reads.
+        """(bounds with costs, carry) for a call of `engine.programs.decode` with these arguments, otherwise unchanged.
+        If the costs are unknown, that program first runs a few times; its output is not read.
 
         Raises UserError if those given are for other depths.
         """
@@ -79,14 +79,13 @@ class Costs:
 
 
 def only(index: int, depths: Sequence[int]) -> np.ndarray:
-    """Costs under which every pass has the depth of this index, whatever was learned."""
+    """Costs that make every pass take the depth of this index, whatever was learned."""
     return np.where(np.arange(len(depths)) == index, LEAST, np.inf).astype(np.float32)
 
 
 def measured(engine, token, carry, sampler, bounds) -> tuple[np.ndarray, bool, object]:
-    """(costs float32 [depths], whether the machine was quiet, carry): calls of one pass each, the depths in turn. What
-    they write lies behind the cache's length, where it is masked until others overwrite it, as after drafts that were
-    wrong."""
+    """(costs float32 [depths], whether the machine was quiet, carry): calls of one pass each, the depths in turn. They
+    write behind the cache's length, where positions are masked until they are overwritten, as after wrong drafts."""
     depths, times, started = engine.placement.depths, [], time.perf_counter()
     bounds = replace(bounds, limit=np.int32(1), stop=np.full_like(bounds.stop, -1))
     while len(times) < FEWEST or (len(times) < MOST_ROUNDS and time.perf_counter() - started < TIME):
@@ -110,8 +109,8 @@ def measured(engine, token, carry, sampler, bounds) -> tuple[np.ndarray, bool, o
 
 
 def copied(carry):
-    """What a call gives away and the next one needs again: all but keys and values, and what a proposer keeps, which
-    goes back by itself as it does after drafts that were wrong."""
+    """What a call donates and the next one needs again: everything but keys and values, and what a proposer keeps,
+    which rewinds by itself as it does after wrong drafts."""
     small = replace(carry, cache=replace(carry.cache, entries=None), kept=None)
     return jax.tree.map(jnp.copy, small)
 
@@ -123,7 +122,7 @@ def rewound(after, before):
 
 @contextlib.contextmanager
 def unread(engine):
-    """What a program that sends tokens is called with, so that nobody gets them."""
+    """Arguments for a program that sends tokens, so that no reader gets them."""
     if engine.programs.receiver is None:
         yield {}
         return
@@ -132,8 +131,7 @@ def unread(engine):
 
 
 def entry(engine, asked: tuple):
-    """Where costs are kept; None if the user's cache is of no use. Another program, machine or shape is another
-    file."""
+    """The file for costs; None if the user's cache cannot be used. Each program, machine and shape has its own file."""
     known = of_engine(engine) | dict(asked=asked, rounds=(FEWEST, MOST_ROUNDS, TIME))
     if engine.placement.kernels != "none":
         from llama_jax.kernels import isa
@@ -147,7 +145,7 @@ def entry(engine, asked: tuple):
 
 
 def kept(path, many: int) -> np.ndarray | None:
-    """Costs of an entry; None if there is none, or one that is no list of so many costs."""
+    """Costs of an entry; None if there is none, or if it is not a list of as many costs."""
     content = path and entries.read(path, LARGEST)
     with contextlib.suppress(ValueError, UserError, TypeError):
         costs = Costs(json.loads(content)).given if content else ()
@@ -156,7 +154,7 @@ def kept(path, many: int) -> np.ndarray | None:
 
 
 def keep(path, costs: np.ndarray) -> None:
-    """Write an entry, where that is possible: without it the next process measures again."""
+    """Write an entry if possible; without it the next process measures again."""
     if path:
         with contextlib.suppress(UserError):
             entries.write(path, json.dumps([round(float(cost), 4) for cost in costs]).encode())

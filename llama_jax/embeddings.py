@@ -1,4 +1,4 @@
-"""Token embedding: ids in, vectors out; with learned positions where the model has them."""
+"""Token embedding: ids in, vectors out; with learned positions if the model has them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def embed(
 def forward(
     config: ModelConfig, embeddings: Embedding, ids: Int[Array, "B T"], positions: Int[Array, "B T"] | None = None
 ) -> Float[Array, "B T D"]:
-    """The first part of a step that a person composes. positions: of the ids, for a model that learned them.
+    """The first part of a step that you compose yourself. positions: of the ids, for a model with learned positions.
 
-    Raises UserError for ids of another shape or kind, for ids or positions that the tables do not have, and where such
-    a model is given no positions. Inside `jax.jit` nobody can see the numbers: all is NaN there if a table lacks one.
+    Raises UserError for ids of another shape or kind, for ids or positions outside the tables, and if such a model gets
+    no positions. Inside `jax.jit` the numbers cannot be checked: there the result is NaN instead.
     """
     check_ids(ids)
     if config.positions == "learned" and positions is None:
@@ -54,12 +54,12 @@ def forward(
     if config.positions != "learned":
         return x
     last = config.max_position_embeddings - 1
-    learned = jnp.all(jnp.asarray(positions) <= last)  # below 0 is padding, which nobody sees
+    learned = jnp.all(jnp.asarray(positions) <= last)  # below 0 is padding, which is masked
     return demanded(x, learned, lambda: f"The model learned the positions 0 to {last}; give none past them.")
 
 
 def demanded(x: jax.Array, holds: Bool[Array, ""], otherwise: Callable[[], str]) -> jax.Array:
-    """x where `holds`. Where not: NaN inside `jax.jit`, outside a UserError with the words of `otherwise`."""
+    """x if `holds`. Otherwise NaN inside `jax.jit`, and outside it a UserError with the text of `otherwise`."""
     if isinstance(holds, jax.core.Tracer):
         return jnp.where(holds, x, jnp.nan)
     if not holds:
@@ -68,7 +68,7 @@ def demanded(x: jax.Array, holds: Bool[Array, ""], otherwise: Callable[[], str])
 
 
 def check_ids(ids: Int[Array, "B T"]) -> None:
-    """Raises UserError for what is no array of whole numbers [B T]."""
+    """Raises UserError for anything but an array of whole numbers [B T]."""
     shape, dtype = getattr(ids, "shape", None), getattr(ids, "dtype", None)
     if shape is None or len(shape) != 2 or not jnp.issubdtype(dtype, jnp.integer):
         given = f"{dtype}{list(shape)}" if shape is not None else f"a {type(ids).__name__}"

@@ -33,8 +33,8 @@ def fetch(tokens: jax.Array) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Engine:
-    """A model under a placement. params: what its programs take, `Both` where another model drafts, whose configuration
-    is `draft`. fetch: brings tokens to the host; a measurement puts a clock around it. costs: of passes with drafts."""
+    """A model under a placement. params: what its programs take; `Both` if another model drafts. draft: the draft
+    model's configuration. fetch: brings tokens to the host; a measurement times it. costs: of passes with drafts."""
 
     config: ModelConfig
     params: Model | Both
@@ -51,15 +51,15 @@ class Engine:
 
 
 def load(model: str | Source, placement: Placement | str, dtype: str | None = None) -> Checkpoint:
-    """A model, by name or open already, in the form that a placement computes on, so that it is in memory in no other
-    first; dtype: in this form instead. Raises UserError as `checkpoint.load`."""
+    """A model, by name or already open, loaded directly in the form that a placement computes on. dtype: in this form
+    instead. Raises UserError as `checkpoint.load`."""
     source = find(model) if isinstance(model, str) else model
     return read(source, dtype or computed_on(source, parse(placement)))
 
 
 def usual(source: Source) -> Placement:
-    """The placement that streams an answer soonest: a step that is one compiled kernel where the model's file has
-    blocks of its own, the kernel computes its family and this machine can run it; else the jitted step."""
+    """The placement that starts to answer soonest: a step that is one compiled kernel, if the file has quantised
+    blocks, the kernel supports the family and this machine can run it; otherwise the jitted step."""
     from llama_jax.kernels import fused  # here: other placements need none of it
 
     try:
@@ -71,19 +71,19 @@ def usual(source: Source) -> Placement:
 
 
 def computed_on(source: Source, placement: Placement) -> str:
-    """The dtype of `checkpoint.load` that gives a placement what it computes on: for kernels, where it names nothing
-    else, the file's own blocks."""
+    """The dtype of `checkpoint.load` that a placement computes on: for kernels, unless it names another, the file's own
+    blocks."""
     if placement.weights == "loaded":
         return own_blocks(source) if placement.kernels != "none" else "float32"
     return {"f32": "float32", "bf16": "bfloat16"}.get(placement.weights, placement.weights)
 
 
 def build(checkpoint: Checkpoint, placement: Placement | str = "loop", draft: Checkpoint | None = None) -> Engine:
-    """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet. draft: the model that the
-    placement names for drafts, where it is loaded already; else it is loaded here.
+    """Bind a checkpoint to a placement, given as a value or by name. Nothing is compiled yet. draft: the placement's
+    draft model, if it is already loaded; otherwise it is loaded here.
 
-    Raises UserError for an unknown placement, where this machine or these weights do not serve it, and for a draft
-    model that is not there or has another vocabulary.
+    Raises UserError for an unknown placement, for one that this machine or these weights cannot run, and for a draft
+    model that is missing or has another vocabulary.
     """
     placement = parse(placement)
     require_kernels(placement)
@@ -101,11 +101,11 @@ def build(checkpoint: Checkpoint, placement: Placement | str = "loop", draft: Ch
 def bind(
     config: ModelConfig, params: Model, placement: Placement, draft: tuple[ModelConfig, Model] | None = None
 ) -> Engine:
-    """As `build`, from a bare configuration and parameters, which are quantised here where the placement asks for it.
-    draft: those of the model that drafts, where the placement names one.
+    """As `build`, from a bare configuration and parameters, which are quantised here if the placement asks for it.
+    draft: those of the draft model, if the placement names one.
 
-    Raises UserError if the weights cannot be brought into that form, and where an option of JAX keeps the model from
-    computing right (`settings.COMPUTING`).
+    Raises UserError if the weights cannot be converted, and if an option of JAX makes the model compute something else
+    (`settings.COMPUTING`).
     """
     threads.COMPUTING.begin()
     settings.check()
@@ -135,7 +135,7 @@ def drafting(checkpoint: Checkpoint, placement: Placement) -> Checkpoint:
 
 @contextlib.contextmanager
 def about_the_draft(placement: Placement) -> Iterator[None]:
-    """What is wrong here is wrong with the draft model, whose errors say so."""
+    """Errors raised inside are about the draft model, and say so."""
     try:
         yield
     except UserError as error:
@@ -178,8 +178,8 @@ def form(checkpoint: Checkpoint, placement: Placement) -> str | None:
 
 
 def requantised(source: Source, placement: Placement, dtype: str | None = None) -> str | None:
-    """Which of a model's matrices this placement computes on in other blocks than they are stored in, though neither it
-    nor dtype names them; one sentence, None if there are none."""
+    """One sentence about matrices that this placement converts to other blocks, although neither it nor dtype names
+    them; None if there are none."""
     if placement.weights not in ("loaded", "gguf") or dtype in ROUNDED:
         return None
     by_name = "gguf" in (placement.weights, dtype)

@@ -33,11 +33,11 @@ def head(
 def forward(
     config: ModelConfig, params: Head, x: Float[Array, "B T D"], position_mask: Int[Array, "B W"]
 ) -> Float[Array, "B V"]:
-    """The last part of a step that a person composes: logits of each row's last token, float32.
+    """The last part of a step that you compose yourself: float32 logits of each row's last token.
 
     position_mask: its first T columns say which tokens of x are padding; it may have more. A later piece of a prompt
     needs its own columns. With T = 1 the mask is not read.
-    Raises UserError for a mask of fewer rows or columns, and for a head without a matrix of its own.
+    Raises UserError for a mask with fewer rows or columns, and for a head without its own matrix.
     """
     rows, t = x.shape[:2]
     if params.weight is None:

@@ -22,8 +22,7 @@ from llama_jax.plumbing import threads
 
 
 def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
-    """host="sync" and "async": the reader's thread starts the calls, one or `in_flight` of them before it looks at a
-    token."""
+    """host="sync" and "async": the reader's thread starts one or `in_flight` calls before it looks at a token."""
     if engine.placement.until == "stop":
         yield until_stop(engine, batch, token, carry, sampler)
         return
@@ -44,18 +43,18 @@ def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iter
 
 
 def in_three_threads(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
-    """host="queue": one thread starts calls, one fetches their tokens, the reader's does nothing but read. Bounded
-    queues join them."""
+    """host="queue": one thread starts calls, one fetches their tokens, and the reader's thread only reads. Bounded
+    queues connect them."""
     bound = engine.placement.in_flight
     started = threads.ahead(calls(engine, batch, token, carry, sampler), bound, "decode")
     yield from threads.ahead(fetched(engine, started), bound, "fetch")
 
 
 def called_back(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
-    """host="callback": a thread makes the calls, which on a CPU return only when they are done. Tokens are sent from
-    within them.
+    """host="callback": a thread makes the calls, which on a CPU return only when they are done. They send their tokens
+    from inside.
 
-    Nothing bounds how far the device is ahead of the reader: it never waits for one, and a token is a few bytes.
+    Nothing limits how far the device runs ahead of the reader: it never waits, and a token is a few bytes.
     """
 
     def run(channel: threads.Channel) -> None:
@@ -80,8 +79,8 @@ LOOPS = {"sync": in_one_thread, "async": in_one_thread, "queue": in_three_thread
 
 
 def calls(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[tuple[jax.Array, bool]]:
-    """Start the calls one after the other: (their tokens on the device, whether `decode` made them, which may send
-    them itself)."""
+    """Start the calls one after the other: (their tokens on the device, whether `decode` made them and may send them
+    itself)."""
     programs, placement = engine.programs, engine.placement
     for size in sizes(placement, batch.new_tokens - 1):
         whole = placement.jits_decode and size == placement.tokens_per_call
@@ -94,7 +93,7 @@ def calls(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[tup
 
 
 def drafted_calls(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[tuple[np.ndarray, bool]]:
-    """As `calls`, where a call itself decides how many tokens it makes: (those on the host, True)."""
+    """As `calls`, for calls that decide themselves how many tokens they make: (those on the host, True)."""
     left = batch.new_tokens - 1
     while left:
         bounds = Bounds(stop=batch.stop, limit=np.int32(left))
@@ -113,7 +112,7 @@ def fetched(engine: Engine, started: Iterator[tuple[jax.Array, bool]]) -> Iterat
 
 
 def sizes(placement: Placement, wanted: int) -> list[int]:
-    """Tokens that each call makes, so that no more than `wanted` are: full chunks, then single steps for the rest."""
+    """Tokens of each call, `wanted` in total: full chunks, then single steps for the rest."""
     size = placement.tokens_per_call
     return [size] * (wanted // size) + [1] * (wanted % size)
 

@@ -1,4 +1,4 @@
-"""What must be the same for a compiled program, or what was measured of one, to be the right one here."""
+"""What must match for a compiled program, or a measurement of one, to be valid here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from llama_jax.plumbing import settings
 
 
 def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
-    """What must be the same for a program to be the right one here, by names that a person knows."""
+    """What must match for a program to be valid here, under readable names."""
     device = jax.devices()[0]
     processor = cpu() if device.platform == "cpu" else ""
     where = (device.platform, device.device_kind, device.client.platform_version, processor)
@@ -40,7 +40,7 @@ def identity(config: ModelConfig, placement: Placement, weights: str) -> dict:
 
 
 def cpu() -> str:
-    """The kind of CPU that machine code was made for, as short as a hash of what it can do."""
+    """The kind of CPU that machine code was made for: a hash of its features."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         able = next(line for line in lines if line.startswith(("flags", "Features")))
@@ -50,12 +50,12 @@ def cpu() -> str:
 
 
 def processors() -> int | None:
-    """How many of them this process may run on."""
+    """How many cores this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def of_engine(engine) -> dict:
-    """What an engine's programs are made from besides their own arguments."""
+    """What an engine's programs depend on besides their arguments."""
     here = identity(engine.config, engine.placement, kinds(engine.model))
     if engine.draft:
         here |= {"draft": engine.draft.shape(), "its weights": kinds(engine.params.draft)}

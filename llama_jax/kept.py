@@ -1,15 +1,15 @@
-"""Compiled programs kept in the user's cache, for commands that each are a process: the second one traces, lowers and
-compiles nothing.
+"""Compiled programs kept in the user's cache, so that the next command traces, lowers and compiles nothing.
 
     store = kept.Store()
     engine = kept.build(checkpoint, "step", store)        # as `ll.build`: the same tokens
 
-A program is an entry (`plumbing.entries`) of a folder that is the user's alone. Its name is a digest of all that it was
-made from: the sources of this package, jax, the processor, the options of JAX and XLA, the model's configuration, the
-placement, and the shapes of what it is called with, weights among them. An entry that is damaged is made again. The
-weights are not in it.
+A program is an entry (`plumbing.entries`) of the user's private folder. Its name is a digest of everything it depends
+on: the sources of this package, jax, the processor, the options of JAX and XLA, the model's configuration, the
+placement, and the shapes of its arguments, including the weights. A damaged entry is made again. An entry does not
+contain the weights.
 
-An executable is written before it has run: XLA on CPU cannot serialise a sort that has, nor what came from a file.
+An executable is written before it has run: XLA on CPU cannot serialise a sort that has run, or a program read from a
+file.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in a description
 
 @dataclass
 class Store:
-    """The programs of this user. made, read: how many were compiled and written here, and how many came from there.
+    """The programs of this user. made, read: how many were compiled and written, and how many were read.
 
-    complaint: why some are not kept, one sentence; "" if all are. Raises UserError if the folder cannot be made,
-    or others may write there: nothing of it is then read.
+    complaint: why some are not kept, one sentence; "" if all are. Raises UserError if the folder cannot be made, or if
+    others may write there; then nothing is read.
     """
 
     made: int = 0
@@ -57,7 +57,7 @@ class Store:
     folder: os.PathLike = field(default_factory=lambda: paths.private(FOLDER))
 
     def executable(self, name: str, called: Called) -> jax.stages.Compiled:
-        """The program of this name, from its entry, else compiled now and kept."""
+        """The program of this name: read from its entry, or compiled now and kept."""
         path = self.folder / f"{name}-{called.digest[:32]}"
         with compilations.keeping():
             content = entries.read(path, LARGEST)
@@ -85,7 +85,7 @@ class Store:
 
     @property
     def summary(self) -> str:
-        """What became of the programs, one line for people; "" if there were none."""
+        """One line about the programs; "" if there were none."""
         parts = [f"{self.read} read"] * bool(self.read) + [f"{self.made} made"] * bool(self.made)
         line = f"programs kept in {self.folder}: {', '.join(parts)}" if parts else ""
         return "; ".join(filter(None, [line, self.complaint]))
@@ -93,7 +93,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Called:
-    """A program with the arguments of its first call. made_from: all else that decides what it is."""
+    """A program with the arguments of its first call. made_from: everything else that it depends on."""
 
     program: Callable
     static: str | None
@@ -107,7 +107,7 @@ class Called:
 
     @property
     def description(self) -> str:
-        """All that decides what the executable is, as text."""
+        """Everything that the executable depends on, as text."""
         leaves, tree = jax.tree.flatten((self.args, self.dynamic))
         samplers = jax.tree.leaves(self.args[1:], is_leaf=lambda value: isinstance(value, Sampler))
         known = {
@@ -128,13 +128,13 @@ class Called:
         return self.program.lower(*self.args, **self.named).compile()
 
     def content(self, program: jax.stages.Compiled) -> bytes:
-        """An entry's content: a line that says of what it is, and the executable."""
+        """An entry's content: a line of description, and the executable."""
         blob = serialize_executable.serialize(program)
         return self.digest.encode() + b"\n" + pickle.dumps(blob)
 
     def loaded(self, content: bytes) -> jax.stages.Compiled | None:
-        """The executable of an entry whose SHA-256 is right; None if it is another's, or this device does not take
-        it."""
+        """The executable of an entry with the right SHA-256; None if it belongs to another program, or this device
+        rejects it."""
         digest, _, rest = content.partition(b"\n")
         if digest != self.digest.encode():
             return None
@@ -160,8 +160,9 @@ class Kept(AheadOfTime):
 
 
 def build(checkpoint: Checkpoint, placement: Placement | str, store: Store) -> Engine:
-    """As `generate.build`, with the programs of a store. A placement that says itself how it is compiled (`+aot`,
-    `+persistent`) is left as it is; so is one whose programs call into this very process. Raises UserError as that."""
+    """As `generate.build`, with the programs of a store. A placement that defines how it is compiled (`+aot`,
+    `+persistent`) is left as it is; so is one whose programs call back into this process. Raises UserError as
+    `generate.build`."""
     placement = parse(placement)
     if placement.compile != "lazy" or not placement.jit:
         return generate.build(checkpoint, placement)

@@ -5,7 +5,7 @@ growing   keys and values concatenated at every step, the way the original noteb
           and, under `jax.jit`, a new compilation. Kept to be measured.
 none      only the ids are kept, in S slots; every step runs the whole sequence again.
 
-Keys and values are kept as float32, bfloat16, float16 or int8. int8 has one float32 scale a position and head, so a
+Keys and values are kept as float32, bfloat16, float16 or int8. int8 has one float32 scale per position and head, so a
 value is off by at most 1/254 of the largest of its head (bfloat16: 1/256 of its own; float16: 1/2048, up to 65,504).
 Tests bound the effect on the logits: on the packaged model, after 64 cached tokens, their relative error against
 float32 is below 1 % for bfloat16, 0.2 % for float16 and 5 % for int8.
@@ -48,9 +48,9 @@ class LayerCache:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class KVCache:
-    """What is kept of the tokens so far. N = B K: batch rows and key heads.
+    """The cache of the tokens so far. N = B K: batch rows and key heads.
 
-    `list(cache)` is one `LayerCache` a layer, and `KVCache(layers)` the whole again.
+    `list(cache)` has one `LayerCache` per layer; `KVCache(layers)` joins them again.
     """
 
     # a layer: (keys, values) [N S h], int8 with (…, key scales, value scales) [N S 1]; a scan: [L N …]
@@ -89,11 +89,11 @@ def create(
     *,
     rows: int = 1,
 ) -> KVCache:
-    """An empty cache for B rows and `slots` positions (growing: zero positions). pad: as `transform` reads it; without,
-    the cache is one of `rows` rows for the model's parts, which read a position mask. dtype: one of `DTYPES`, or its
+    """An empty cache for B rows and `slots` positions (growing: zero positions). pad: as `transform` reads it; without
+    it, the cache has `rows` rows for the model's parts, which read a position mask. dtype: one of `DTYPES`, or its
     name.
 
-    Raises UserError for another policy or dtype, and for rows or slots that cannot be.
+    Raises UserError for another policy or dtype, and for impossible rows or slots.
     """
     dtype = checked(policy, slots, rows, dtype)
     rows = rows if pad is None else pad.shape[0]
@@ -111,7 +111,7 @@ def create(
 
 
 def checked(policy: str, slots: int, rows: int, dtype) -> np.dtype:
-    """The dtype, if these are a cache's. Raises UserError otherwise."""
+    """The dtype, if a cache can have it. Raises UserError otherwise."""
     if policy not in POLICIES:
         raise UserError(f"The cache's policy is {shown(policy)}; it must be one of {', '.join(POLICIES)}.")
     whole(slots, "slots"), whole(rows, "rows", 1)
@@ -163,7 +163,7 @@ def append_growing(entry, k, v, slot):
 
 
 def append_none(entry, k, v, slot):
-    """Keep nothing: this call's own keys and values are all there is."""
+    """Keep nothing: there are only this call's keys and values."""
     return k, v, None
 
 
@@ -173,7 +173,7 @@ APPEND = {"fixed": append_fixed, "growing": append_growing, "none": append_none}
 def open_call(cache: KVCache, ids: Int[Array, "B T"]) -> tuple[jax.Array, jax.Array, int | jax.Array, KVCache]:
     """What a call must run: (ids to run [B T'], slot of the first of them, index of the last real one, cache).
 
-    With kept keys these are the new ids alone; without, the whole buffer with the new ids written in.
+    With cached keys these are the new ids only; otherwise the whole buffer with the new ids written in.
     """
     if cache.ids is None:
         return ids, cache.length, ids.shape[1] - 1, cache
@@ -192,8 +192,8 @@ def keys_seen(cache: KVCache, t: int, policy: str) -> int:
 def causal_mask(
     slots: Int[Array, " T"], pad: Int[Array, " B"], s: int, window: int | None = None
 ) -> Bool[Array, "B T S"]:
-    """True if a token may look: back, no further than `window` slots, its own among them. Row of a sequence with pad
-    2 and T = S = 5:
+    """True for the slots that a token may see: earlier ones and its own, at most `window`. A row with pad 2 and T = S =
+    5:
 
     slot  0 1 2 3 4
     0     . . . . .      padding sees nothing

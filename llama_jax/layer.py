@@ -64,7 +64,7 @@ def assembled(
     place: Callable = lambda name, function: function,
     tap: Callable = untapped,
 ) -> Callable:
-    """layer(params, x, where, entry) of this model, each function in it passed through place(name, function).
+    """layer(params, x, where, entry) of this model, with each function in it passed through place(name, function).
 
     append: one of `kvc.APPEND`.
     """
@@ -83,12 +83,12 @@ def forward(
     x: Float[Array, "B T D"],
     layer_cache: LayerCache,
 ) -> tuple[Float[Array, "B T D"], LayerCache]:
-    """One layer of a step that a person composes: (x, the layer's cache with T more positions).
+    """One layer of a step that you compose yourself: (x, the layer's cache with T more positions).
 
-    rotation: `model.create(config).rope`, or `rope.create(config, i)` of layer i where layers differ. mask: from
+    rotation: `model.create(config).rope`, or `rope.create(config, i)` for layer i if layers differ. mask: from
     `attention.attention_mask`.
-    Raises UserError for a mask or a cache that does not fit, and for a full cache. Inside `jax.jit` nobody can see how
-    full a cache is: what is past its last slot is NaN there.
+    Raises UserError for a mask or a cache that does not fit, and for a full cache. Inside `jax.jit` the length of a
+    cache cannot be checked: positions past its last slot give NaN there.
     """
     if rotation is None:
         raise UserError("There is no rope; model.create(config) makes it, or rope.create(config, i) if layers differ.")
@@ -102,7 +102,7 @@ def forward(
 
 
 def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
-    """Raises UserError if the mask, the tokens and the cache are not of one call and one model."""
+    """Raises UserError if the mask, the tokens and the cache do not belong to the same call and model."""
     if x.ndim != 3 or x.shape[2] != config.hidden_size:
         raise UserError(f"x is {list(x.shape)}; it must be [B T {config.hidden_size}], as embeddings.forward gives it.")
     if not isinstance(layer_cache, LayerCache):
@@ -127,7 +127,7 @@ def check(config: ModelConfig, mask, x, layer_cache: LayerCache) -> None:
 
 
 def call_positions(rotation: Rope, mask: Bool[Array, "B W"], slot, t: int, slots: int) -> CallPositions:
-    """Where the T tokens of a call that begins at `slot` stand, and what each may see of a cache of `slots`."""
+    """Positions of the T tokens of a call that begins at `slot`, and what each may see of a cache of `slots`."""
     real = jnp.pad(mask, ((0, 0), (0, slots - mask.shape[1])), constant_values=True)
     queries = slot + jnp.arange(t, dtype=jnp.int32)
     seen = (jnp.arange(slots) <= queries[:, None]) & real[:, None]

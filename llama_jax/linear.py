@@ -1,5 +1,4 @@
-"""The model's one matrix product, with or without a bias. A weight is an array or any pytree that brings its own
-`matmul`."""
+"""The model's matrix product, with or without a bias. A weight is an array, or any pytree with its own `matmul`."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ def matmul(x: Float[Array, "... I"], weight, out_dtype=None) -> Float[Array, "..
 
 
 def narrow(weight) -> bool:
-    """Whether a weight's numbers are smaller than the float32 that a CPU multiplies."""
+    """Whether a weight's numbers are narrower than the float32 that a CPU multiplies."""
     return weight.dtype.itemsize < 4 and jax.default_backend() == "cpu"
 
 
@@ -38,9 +37,9 @@ def single_row(x) -> bool:
 def row_product(x: Float[Array, "... K"], weight) -> Float[Array, "... N"]:
     """x @ weight.T in float32 for one row and a weight of bfloat16, float16 or int8.
 
-    XLA:CPU converts the whole weight before it multiplies a matrix by it, but as it reads it where the other side is a
-    vector. The barrier ties the weight to this token, or the conversion would be moved out of a loop over tokens and
-    all of it kept as float32.
+    XLA:CPU converts the whole weight before it multiplies a matrix by it, but converts while reading if the other
+    operand is a vector. The barrier ties the weight to this token. Without it, XLA would move the conversion out of a
+    loop over tokens and keep the whole weight as float32.
     """
     x, weight = jax.lax.optimization_barrier((x, weight))
     return (x.reshape(-1).astype(jnp.float32) @ weight.astype(jnp.float32).T).reshape(*x.shape[:-1], -1)

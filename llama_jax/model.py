@@ -35,17 +35,17 @@ class Model:
 
     @property
     def vocabulary(self) -> jax.Array:
-        """The matrix that logits are made with, [V D]: the head's own or, when tied, the embedding's."""
+        """The matrix of the logits, [V D]: the head's own or, when tied, the embedding's."""
         return self.embeddings.weight if self.head.weight is None else self.head.weight
 
 
 def create(config: ModelConfig, params: Model | None = None, dtype: str | None = None) -> Model:
-    """A model's weights for a step that a person composes of its parts: with `rope`, and with a matrix in the head also
-    where it is the embedding's. `rope` is None if layers differ in it: `rope.create(config, i)` makes layer i's.
-    params: weights that are loaded already; else they are read from where `config` was, in `dtype` (float32).
+    """A model's weights for a step that you compose from its parts: with `rope`, and with a matrix in the head even if
+    it is the embedding's. `rope` is None if layers differ in it; `rope.create(config, i)` makes layer i's. params:
+    weights that are already loaded; otherwise they are read from where `config` came from, in `dtype` (float32).
 
-    Raises UserError if `config` says nothing of weights, as `checkpoint.load` does, for layers that are stacked, for
-    weights of another shape than the configuration's, and for a dtype of weights that are loaded already.
+    Raises UserError if `config` names no weights, for stacked layers, for weights that do not fit the configuration,
+    and for a dtype together with loaded weights. Other errors as `checkpoint.load`.
     """
     if params is None:
         if config.home is None:
@@ -70,7 +70,7 @@ def create(config: ModelConfig, params: Model | None = None, dtype: str | None =
 
 @dataclass(frozen=True)
 class Parts:
-    """The functions that `transform` is composed of, each jitted or not, and what is known before any token."""
+    """The functions that `transform` is composed of, each jitted or not, and what is fixed before any token."""
 
     ropes: tuple[Rope, ...]  # those that differ; `layers` knows which of them each layer has
     policy: str  # of the KV cache, one of `kvc.POLICIES`
@@ -99,7 +99,7 @@ def transform(model: Model, ids: Int[Array, "B T"], cache: KVCache, *, parts: Pa
 def unrolled(
     layers: tuple[Layer, ...], x, wheres: list[CallPositions], entries, *, layer: Callable, kinds: tuple[int, ...]
 ):
-    """Run the layers one after the other, each its own code. kinds: which of `wheres` each layer has."""
+    """Run the layers one after the other, each with its own code. kinds: which of `wheres` each layer has."""
     done = []
     for i, params in enumerate(layers):
         x, entry = layer(params, x, wheres[kinds[i]], None if entries is None else entries[i])
@@ -108,8 +108,8 @@ def unrolled(
 
 
 def scanned(layers: Layer, x, wheres: list[CallPositions], entries, *, layer: Callable, kinds: tuple[int, ...]):
-    """Run the layers as one `lax.scan` over stacked weights: one body to compile, however deep the model. Where layers
-    differ in their positions, each reads its own from a stack; one that rotates nothing, by an angle of 0."""
+    """Run the layers as one `lax.scan` over stacked weights: one body to compile, however deep the model. If layers
+    differ in their positions, each reads its own from a stack; one that rotates nothing rotates by an angle of 0."""
     if len(wheres) == 1:
 
         def body(x, layer_and_entry):
@@ -151,8 +151,7 @@ def cast(model: Model, dtype) -> Model:
 
 
 def on_matrices(function: Callable, model: Model) -> Model:
-    """The model with function(weight, is it the vocabulary's) in the place of each matrix that it multiplies by; layers
-    not stacked."""
+    """The model with each matrix replaced by function(weight, whether it is the vocabulary's); layers not stacked."""
     embeddings = replace(model.embeddings, weight=function(model.embeddings.weight, True))
     head = model.head if model.head.weight is None else replace(model.head, weight=function(model.head.weight, True))
 
@@ -168,10 +167,10 @@ def on_matrices(function: Callable, model: Model) -> Model:
 
 
 def quantised(model: Model, form: str) -> Model:
-    """The same model with its matrices in one of `quantise.FORMS`, all else in float32; as it is where it has that form
-    already.
+    """The same model with its matrices in one of `quantise.FORMS` and everything else in float32; unchanged if it
+    already has that form.
 
-    Raises UserError for a model that is quantised otherwise, and for "gguf" where the weights are not a file's blocks.
+    Raises UserError for a model that is quantised otherwise, and for "gguf" if the weights are not a file's blocks.
     """
 
     def matrix(weight, vocabulary: bool):
@@ -195,7 +194,7 @@ def quantised(model: Model, form: str) -> Model:
 
 
 def multiplied_by(model: Model, product: Product | None) -> Model:
-    """The same blocks, multiplied by a kernel; None: by XLA. Raises UserError for weights that are none."""
+    """The same blocks, multiplied by a kernel; None: by XLA. Raises UserError for weights that are not blocks."""
 
     def matrix(weight, _):
         if isinstance(weight, Int8):

@@ -1,6 +1,6 @@
-"""Many requests, prompts in and texts out: tokenise → transform → detokenise, each in a thread of its own.
+"""Many requests, prompts in and texts out: tokenise → transform → detokenise, each in its own thread.
 
-The host's text work then goes on while the device computes. Bounded queues join the threads; requests keep their order.
+The host works on text while the device computes. Bounded queues connect the threads; requests keep their order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BOUND = 8  # items between two stages
 
 
 class Piece(NamedTuple):
-    """What one block of tokens adds to one request's text; "" while a character is incomplete."""
+    """The text that one block of tokens adds to one request; "" while a character is incomplete."""
 
     request: int  # index of its prompt
     text: str
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
 
 
 def reader(tokenizer: Tokenizer | Numbers) -> Callable[[Iterable[int]], str]:
-    """A function from an answer's next token ids to what they add to its text. One answer, one reader."""
+    """A function from an answer's next token ids to the text that they add. One reader per answer."""
     if isinstance(tokenizer, Numbers):
         written = iter([""])
         return lambda ids: "".join(next(written, " ") + str(int(i)) for i in ids)
@@ -50,12 +50,12 @@ def serve(
 ) -> Iterator[Piece]:
     """Answers to prompts (texts or token ids), piece by piece, one request after the other.
 
-    allow_special_tokens: the texts hold their own special tokens, as rendered chats do; else they are text, and get
-    those that the model expects around one.
+    allow_special_tokens: the texts contain their special tokens, as rendered chats do; otherwise they are plain text
+    and get the special tokens that the model expects around text.
 
-    bound: items that wait between two stages; 0 does the same work in the reader's own thread, one step after the
-    other. stop: tokens that end an answer, the tokenizer's by default. Further options as for `generate.stream`; any
-    placement will do. An error in any stage is raised here at once. Closing the iterator ends all threads.
+    bound: items that wait between two stages; 0 does the same work in the reader's thread, one step after the other.
+    stop: tokens that end an answer, the tokenizer's by default. Other options as for `generate.stream`; any placement
+    works. An error in any stage is raised here at once. Closing the iterator ends all threads.
     """
     if bound < 0:
         raise UserError(f"bound is {bound}; it must be 0 (one thread) or more.")
@@ -80,7 +80,7 @@ def tokenise(
 def transform(
     engine: Engine, requests: Iterator[list[int]], new_tokens: int, **options
 ) -> Iterator[tuple[int, np.ndarray, bool]]:
-    """(index of the request, tokens [n], False) as they come, and (index, no tokens, True) where its answer ends."""
+    """(index of the request, tokens [n], False) as they arrive, and (index, no tokens, True) when its answer ends."""
     with contextlib.closing(requests):
         for i, ids in enumerate(requests):
             with contextlib.closing(generate.stream(engine, [ids], new_tokens, **options)) as blocks:
@@ -90,7 +90,7 @@ def transform(
 
 
 def detokenise(tokenizer: Tokenizer | Numbers, blocks: Iterator[tuple[int, np.ndarray, bool]]) -> Iterator[Piece]:
-    """Each block's text; an answer that ends within a character gives what there is of it last."""
+    """Each block's text; an answer that ends within a character yields the incomplete character last."""
     with contextlib.closing(blocks):
         read, ids, so_far = reader(tokenizer), [], ""
         for i, tokens, ended in blocks:

@@ -1,4 +1,4 @@
-"""Placements as values: a placement is a set of names at which `jax.jit` is applied, and the switches that cross with
+"""Placements as values: a placement is a set of names at which `jax.jit` is applied, and the switches that combine with
 it.
 
 The names are the functions of the model's call tree, which `transforms.assemble` builds:
@@ -47,23 +47,23 @@ LONGEST = 200  # characters of a name
 
 
 def check_name(name: str) -> None:
-    """Raises UserError for what cannot be the name of a placement: no text, or too long."""
+    """Raises UserError for an invalid placement name: not text, or too long."""
     if not isinstance(name, str) or not 0 < len(name) <= LONGEST:
         raise UserError(f"The placement is {shown(name)}; it must be a name of 1 to {LONGEST} characters.")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """A way to run the model: at which names `jax.jit` is applied, and the switches that cross with it.
+    """A way to run the model: at which names `jax.jit` is applied, and the switches that combine with it.
 
-    jit: names of `TREE`. donate: give the jitted function its KV cache to overwrite. tokens_per_call: tokens that one
+    jit: names of `TREE`. donate: let the jitted function overwrite its KV cache. tokens_per_call: tokens that one
     call of a jitted `decode` makes (`lax.scan`). until="stop": one call runs to the stop token (`lax.while_loop`).
     weights, kernels, layers, cache, kv, sampling, compile, host: see `SWITCHES`. weights="gguf" are the file's own
     blocks, "q8_0", "q4_0", "q4_1" and "int8" are quantised here; with kernels, "loaded" means the file's own blocks
-    where it has them, else q8_0. host="sync" reads each call's tokens before it starts the next; "async" runs
-    `in_flight` calls ahead in one thread; "queue" starts calls, fetches and reads in three; "callback" has each token
-    sent from within the compiled decode while it goes on. drafts: tokens proposed a pass, from the text so far or by
-    the model `draft`, named as for `checkpoint.load`; nothing is loaded here.
+    if it has them, otherwise q8_0. host="sync" reads each call's tokens before it starts the next; "async" runs
+    `in_flight` calls ahead in one thread; "queue" starts calls, fetches and reads in three threads; "callback" sends
+    each token from inside the running program. drafts: tokens proposed per pass, from the text so far or by the model
+    `draft`, named as for `checkpoint.load`; nothing is loaded here.
     Raises UserError for an unknown name or a set that contradicts itself.
     """
 
@@ -118,9 +118,9 @@ class Placement:
 
     @property
     def depths(self) -> tuple[int, ...]:
-        """How many drafts a pass may have, rising from 0. Each is another body of the program: where the body is one
-        call of a kernel these are the passes of 1, 2, 4 and 8 rows, or where each draft is a step of a model all of
-        them; else none and all."""
+        """How many drafts a pass may have, rising from 0. Each number is another body of the program. If the body is
+        one call of a kernel, passes have 1, 2, 4 or 8 rows; if each draft is a step of a model, any number; otherwise
+        none or all."""
         each = (1, 3, 7) if self.draft is None else range(1, self.drafts)
         few = each if self.kernels == "fused" else ()
         return (0, *(depth for depth in few if depth < self.drafts), *([self.drafts] if self.drafts else []))
@@ -258,13 +258,12 @@ DRAFT = re.compile(r"\+draft([1-9][0-9]{0,3})?:(.*)", re.DOTALL)  # stands last:
 
 
 def parse(name: str | Placement) -> Placement:
-    """A placement by its name: one of the ladder, chunkK, or `jit:` and names of `TREE` with dots between them, each
-    with +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`. One that is a placement already is
-    given back.
+    """A placement by its name: one of the ladder, chunkK, or `jit:` and names of `TREE` joined by dots, each with
+    +modifiers, such as `step+scan+donate`, `chunk16` or `jit:attend.head`. A placement is returned as it is.
 
     `+async4` and `+queue4` keep four calls in flight, `+lookup4` proposes up to four drafts per pass. `+draft:NAME`, or
-    `+draft4:NAME`, stands last: all that follows the colon names a model, as for `checkpoint.load`. It is not looked
-    for here.
+    `+draft4:NAME`, comes last: everything after the colon is a model's name, as for `checkpoint.load`. The model is not
+    looked up here.
     """
     if isinstance(name, Placement):
         return name
@@ -298,7 +297,7 @@ def change_of(modifier: str, name: str) -> dict:
 
 
 def stem(base: str, name: str) -> Placement:
-    """The placement that a name's modifiers change: what stands before the first plus."""
+    """The placement that a name's modifiers change: the part before the first plus."""
     if base in LADDER:
         return LADDER[base]
     if chunk := re.fullmatch(r"chunk([1-9][0-9]{0,5})", base):

@@ -1,4 +1,4 @@
-"""The prompt pool: science questions, committed so that runs compare."""
+"""The prompt pool: science questions, committed so that runs are comparable."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REMEDY = 'A prompt pool is {"prompts": [text, …]}.'
 
 
 class PromptPool(boundary.Declared):
-    """The content of a pool; a model that writes one must answer with the same."""
+    """The schema of a pool; a model that writes one must follow it."""
 
     prompts: list[Annotated[str, Field(min_length=1, max_length=100_000)]] = Field(min_length=1, max_length=100_000)
 

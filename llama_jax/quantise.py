@@ -1,4 +1,4 @@
-"""Quantised matrices that the model's one product takes in place of an array: GGUF's blocks (`block_types`), and int8 a
+"""Quantised matrices that the model's product accepts instead of an array: GGUF's blocks (`block_types`), and int8 per
 row."""
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ BYTES_PER_WEIGHT = {kind: layout.row / layout.columns for kind, layout in LAYOUT
 
 
 def kind_of(form: str, vocabulary: bool) -> str:
-    """The kind of block that a matrix gets: that of the form, but q8_0 for the vocabulary's matrices, which a head
-    reads too.
+    """The kind of block for a matrix: that of the form, except q8_0 for the vocabulary's matrices.
 
-    llama.cpp's own quantiser keeps them in more bits as well, since every logit comes straight from them.
+    llama.cpp's quantiser also keeps those in more bits, because every logit comes straight from them.
     """
     return "q8_0" if vocabulary and form in ROUNDED else form
 
@@ -40,10 +39,9 @@ class Blocks:
     """A matrix [N, K] in GGUF's blocks, 16 rows of a block together.
 
     data: bytes [G, B, S], G = N/16 and B = K/columns of a block rounded up, S the bytes of a group of this kind
-    (`block_types`); rows that are not there are zero bytes, columns that are not there are quantised zeros and must
-    meet zeros.
-    product: what multiplies on the blocks themselves, such as `kernels.gemv.product`; None: XLA, with the weights
-    expanded inside the program.
+    (`block_types`). Missing rows are zero bytes; missing columns are quantised zeros and must meet zeros.
+    product: a function that multiplies by the blocks directly, such as `kernels.gemv.product`; None: XLA, with the
+    weights expanded inside the program.
     """
 
     data: jax.Array
@@ -101,8 +99,8 @@ class Blocks:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Joined:
-    """A matrix [N, K] of several, one below the other, whose blocks are of different kinds: a file's queries, keys and
-    values may be."""
+    """A matrix [N, K] stacked from several with different kinds of blocks, as a file's queries, keys and values may
+    have."""
 
     pieces: tuple[Blocks, ...]
 
@@ -137,8 +135,8 @@ class Joined:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Table:
-    """A matrix [N, K] of which rows are looked up and nothing else, in a file's blocks as they stand there: so the
-    bytes may be the mapped file's own, and only those of the rows that are used come into memory.
+    """A matrix [N, K] for looking up rows only, in a file's own blocks. The bytes may be those of the mapped file, so
+    only the rows that are used come into memory.
 
     data: bytes [N, B, S], S those of a block (`Layout.row`).
     """
@@ -172,7 +170,7 @@ class Table:
         return expand(*parts_of_rows(rows, self.kind), self.kind).reshape(*ids.shape, -1)
 
     def multiplied_by(self, product: Product | None) -> Table:
-        """As it is: nothing is multiplied by it."""
+        """Unchanged, because nothing is multiplied by it."""
         return self
 
 
@@ -222,19 +220,16 @@ def is_quantised(weight) -> bool:
 
 
 def pack(raw: np.ndarray, kind: str, columns: int | None = None) -> Blocks:
-    """Blocks of a GGUF tensor's bytes [N, B, bytes a block]. Rows of several tensors are concatenated before, not
-    after: a group of 16 may hold the end of one and the beginning of the next. columns: K, where 32 does not divide
-    it."""
+    """Blocks of a GGUF tensor's bytes [N, B, bytes per block]. Concatenate the rows of several tensors before, not
+    after: a group of 16 may hold the end of one and the beginning of the next. columns: K, if 32 does not divide it."""
     shape = raw.shape[0], columns or LAYOUTS[kind].columns * raw.shape[1]
     return Blocks(jnp.asarray(grouped(raw, kind)), kind, shape)
 
 
 def quantise(values: np.ndarray, kind: str) -> np.ndarray:
-    """GGUF bytes [N, K/32, bytes a block] of a float matrix [N, K], by the `gguf` library's own rounding, which is
-    llama.cpp's.
+    """GGUF bytes [N, K/32, bytes per block] of a float matrix [N, K], rounded by the `gguf` library as llama.cpp does.
 
-    Columns up to the next multiple of 32 are filled with zeros. Raises UserError for values that float16 scales cannot
-    hold.
+    Columns are padded with zeros to a multiple of 32. Raises UserError for values too large for float16 scales.
     """
     from gguf import GGMLQuantizationType, quantize  # here: a machine that only measures speed may lack the library
 

@@ -1,5 +1,5 @@
-"""A live view of an answer: text as it comes, what its first token took, and tokens/s of the steps in which nothing was
-compiled. For people; never inside a timed region, where drawing and decoding would be in the time."""
+"""A live view of an answer: text as it arrives, the time to its first token, and tokens/s of the steps in which nothing
+was compiled. For display only: in a timed region, drawing and decoding text would count."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Before = Sequence[tuple[str, float]]  # what came before a request, such as ("lo
 class View:
     """One moment of an answer. Seconds since the request; `before` came before it.
 
-    pieces: how many came where they are text, without ids. compiling: seconds in which this process compiled, until the
-    first token and after it; keeping: in which it read or wrote compiled programs. warm: tokens of the steps in which
-    neither happened, and the seconds of these steps.
+    pieces: how many pieces arrived, if they are text without ids. compiling: seconds in which this process compiled,
+    until the first token and after it; keeping: in which it read or wrote compiled programs. warm: tokens of the steps
+    in which neither happened, and the seconds of these steps.
     """
 
     text: str
@@ -47,12 +47,12 @@ class View:
 
     @property
     def tokens(self) -> int:
-        """How many tokens came; of an answer in text, one a piece."""
+        """Number of tokens; in an answer of text, one per piece."""
         return len(self.token_ids) or self.pieces
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of the warm steps after the first token; None if there was no such step."""
+        """Rate of the warm steps after the first token; None if there was no such step."""
         return self.warm[0] / self.warm[1] if self.warm[1] else None
 
     @property
@@ -84,7 +84,7 @@ def span(seconds: float) -> str:
 
 
 class Pace:
-    """When an answer's tokens came, and when this process compiled meanwhile. start: of the request."""
+    """When an answer's tokens arrived, and when this process was compiling. start: of the request."""
 
     def __init__(self, start: float | None = None, before: Before = ()):
         self.compiled, self.before = compilations.watch(), before
@@ -94,7 +94,7 @@ class Pace:
         self.came = False
 
     def arrive(self, tokens: int) -> None:
-        """So many tokens come now."""
+        """Record this many tokens as arriving now."""
         now = time.perf_counter()
         if self.came:
             self.steps.append((self.last, now, tokens))
@@ -117,10 +117,10 @@ class Pace:
 
 
 class TokenView:
-    """An answer that grows, and is drawn whenever it does.
+    """An answer that is drawn whenever it grows.
 
-    tokenizer: needed for ids alone. draw: is called with each `View`. start: `time.perf_counter()` at the request, when
-    that was before this call. before: what came before the request, to be shown.
+    tokenizer: needed only for ids. draw: called with each `View`. start: `time.perf_counter()` at the request, if that
+    was before this call. before: what happened before the request, to be shown.
     """
 
     def __init__(
@@ -135,9 +135,9 @@ class TokenView:
         self.view: View | None = None
 
     def add_token(self, token: str | object) -> View:
-        """The answer with one more token: its text or its id. A block of ids (`ids_of`) is as many tokens at once.
+        """The answer with one more token: its text or its id. A block of ids (`ids_of`) is several tokens at once.
 
-        Raises UserError for what is neither, for ids without a tokenizer, and for both kinds in one answer.
+        Raises UserError for anything else, for ids without a tokenizer, and for both kinds in one answer.
         """
         so_far = self.view or View("", (), 0.0, 0.0)
         if isinstance(token, str):
@@ -163,13 +163,13 @@ class TokenView:
 
     @property
     def tps(self) -> float:
-        """`View.tokens_per_second`; 0.0 as long as there is none."""
+        """`View.tokens_per_second`; 0.0 until there is one."""
         return (self.view and self.view.tokens_per_second) or 0.0
 
 
 def ids_of(token: object) -> list[int]:
-    """The ids that a token of a generator holds: a whole number, or an array of them of one sequence, [n], [n 1] or
-    [1 n]. Waits until they are computed. Raises UserError for anything else."""
+    """The ids in a token of a generator: a whole number, or an array of one sequence, [n], [n 1] or [1 n]. Waits
+    until they are computed. Raises UserError for anything else."""
     with contextlib.suppress(ValueError, TypeError):  # a list of lists of different lengths, and what is no list
         ids = np.asarray(token)
         one_sequence = ids.dtype.kind in "iu" and ids.size == max(ids.shape, default=1)
@@ -198,16 +198,15 @@ def token_view(
     start: float | None = None,
     before: Before = (),
 ) -> Iterator[TokenView]:
-    """A view for whoever makes the tokens: `add_token(text)` shows one more, `tps` is their rate.
+    """A view for code that makes tokens itself: `add_token(text)` shows one more, `tps` is their rate.
 
         with ll.render.token_view(prompt=question) as view:
             for token in generator(question):
                 view.add_token(token)
         view.tps
 
-    It is drawn in Jupyter as HTML, else in the terminal, the prompt above it; a pipe or a file gets the text alone, as
-    it is, once it is whole. tokenizer: for tokens that are ids. For people: what is drawn takes time, so that `tps` is
-    no measurement.
+    It is drawn in Jupyter as HTML, otherwise in the terminal below the prompt; a pipe or file gets only the text, once
+    it is complete. tokenizer: for tokens that are ids. Drawing takes time, so `tps` is not a measurement.
     """
     above = f"> {prompt if len(prompt) <= LONGEST else prompt[:LONGEST] + ' …'}" if prompt else ""
     with _screen(above, console) as draw:
@@ -245,7 +244,7 @@ def as_html(view: View, above: str = "") -> str:
 
 
 def _screen(above: str, console: Console | None) -> contextlib.AbstractContextManager[Callable[[View], None]]:
-    """What draws a view, where this process shows things."""
+    """The function that draws a view, wherever this process displays things."""
     if console is None and in_jupyter():
         return _jupyter(above)
     console = console or Console()
@@ -278,7 +277,7 @@ def _terminal(above: str, console: Console) -> Iterator[Callable[[View], None]]:
 
 @contextlib.contextmanager
 def _file(console: Console) -> Iterator[Callable[[View], None]]:
-    """A pipe or a file gets the text as it is, not wrapped, and nothing else; what there is of it after an error."""
+    """Write the text, unwrapped, to a pipe or a file and nothing else; after an error, the text so far."""
     last = None
 
     def draw(view: View) -> None:

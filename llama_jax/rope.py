@@ -16,11 +16,11 @@ from llama_jax.config import ModelConfig, RopeScaling
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class Rope:
-    """How a layer rotates queries and keys, and how far back it looks. Part of the program, as the configuration is.
+    """How a layer rotates queries and keys, and how far back it looks. Part of the program, like the configuration.
 
-    inverse: angular frequencies in radians a position, [r/2] for the first r numbers of a head, scaling applied; None
-    where nothing is rotated. scale: of what is rotated. window: the positions that are seen, the token's own among
-    them; None: all before it.
+    inverse: angular frequencies in radians per position, [r/2] for the first r numbers of a head, scaling applied; None
+    if nothing is rotated. scale: factor of rotated numbers. window: number of positions that a token sees, its own
+    included; None: all earlier ones.
     """
 
     inverse: tuple[float, ...] | None
@@ -29,7 +29,7 @@ class Rope:
 
 
 def create(config: ModelConfig, layer: int = 0) -> Rope:
-    """What `layer.forward` rotates a layer by."""
+    """The rotation that `layer.forward` applies to a layer."""
     local = layer in config.local_layers
     rotated = config.positions == "rope" and layer not in config.unrotated_layers
     inverse = tuple(frequencies(config, local).tolist()) if rotated else None
@@ -44,7 +44,7 @@ def of_layers(config: ModelConfig) -> tuple[tuple[Rope, ...], tuple[int, ...]]:
 
 
 def frequencies(config: ModelConfig, local: bool = False) -> np.ndarray:
-    """Angular frequencies in radians a position, float32 [r/2], scaling applied; those of local layers."""
+    """Angular frequencies in radians per position, float32 [r/2], scaling applied; those of local layers."""
     size = config.rotary_dim or config.head_dim
     half = np.arange(0, size, 2, dtype=np.float64) / size
     own = config.local_rope_theta if local else None
@@ -68,13 +68,13 @@ def scale(inverse: np.ndarray, scaling: RopeScaling) -> np.ndarray:
 
 
 def angles(positions: Int[Array, "B T"], inverse: Float[np.ndarray, " h2"]) -> tuple[jax.Array, jax.Array]:
-    """Cosines and sines [B 1 T h/2] of each position, computed once a step and shared by all layers."""
+    """Cosines and sines [B 1 T h/2] of each position, computed once per step and shared by all layers."""
     theta = positions[:, None, :, None].astype(jnp.float32) * inverse
     return jnp.cos(theta), jnp.sin(theta)
 
 
 def turned(rope: Rope, positions: Int[Array, "B T"]) -> tuple[jax.Array | None, jax.Array | None]:
-    """As `angles`, of a layer's rope, scale applied; (None, None) where nothing is rotated."""
+    """As `angles`, for a layer's rope, scale applied; (None, None) if nothing is rotated."""
     if rope.inverse is None:
         return None, None
     cos, sin = angles(positions, np.asarray(rope.inverse, np.float32))
@@ -84,7 +84,7 @@ def turned(rope: Rope, positions: Int[Array, "B T"]) -> tuple[jax.Array | None, 
 def rotate(
     x: Float[Array, "B N T h"], cos: Float[Array, "B 1 T r2"], sin: Float[Array, "B 1 T r2"]
 ) -> Float[Array, "B N T h"]:
-    """Rotate the pairs (x[i], x[i + r/2]) by their position's angle; what is behind the first r numbers stays."""
+    """Rotate the pairs (x[i], x[i + r/2]) by their position's angle; numbers after the first r stay as they are."""
     with jax.named_scope("rope"):
         rest = [x[..., 2 * cos.shape[-1] :]] if 2 * cos.shape[-1] < x.shape[-1] else []
         turning = x[..., : 2 * cos.shape[-1]] if rest else x

@@ -1,7 +1,7 @@
 """Taps: named points inside a layer at which a value can be looked at, or replaced, while the model runs.
 
-`layer` and `attend` hand each of these values to `tap(name, value)` and go on with what comes back. The default leaves
-them as they are and costs nothing in a compiled program.
+`layer` and `attend` pass each of these values to `tap(name, value)` and continue with the result. The default returns
+them unchanged and costs nothing in a compiled program.
 
 resid_pre   the residual stream before the layer      [B T D]
 q, k, v     queries, keys, values, before rotation    [B H T h], [B K T h], [B K T h]

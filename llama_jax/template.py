@@ -1,9 +1,9 @@
-"""A process that renders one chat template: its source, then any number of conversations, one JSON line each; for
-each conversation a line with the text or with what went wrong.
+"""A process that renders one chat template. It reads the source and then any number of conversations, one JSON line
+each, and answers each conversation with a line that has the text or the error.
 
-A template is a program that came with the weights. Jinja's sandbox keeps it from the machine, and this process from its
-time and memory: the kernel ends it where it takes more. `llama_jax.chat` runs it as a script; it imports Jinja
-alone.
+A template is a program that comes with the weights. Jinja's sandbox keeps it away from the machine. This process limits
+its time and memory; the kernel ends it if it takes more. `llama_jax.chat` runs it as a script, which imports only
+Jinja.
 """
 
 import datetime
@@ -51,7 +51,7 @@ def environment():
     from jinja2 import ext, nodes, sandbox, utils
 
     class Generation(ext.Extension):
-        """{% generation %} … {% endgeneration %}: what the assistant says, which training wants to know of."""
+        """{% generation %} … {% endgeneration %}: the assistant's text, marked for training."""
 
         tags = {"generation"}  # noqa: RUF012 - Jinja's own way
 
@@ -60,7 +60,7 @@ def environment():
             return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
     class Namespace(utils.Namespace):
-        """Holds no name that Python's own objects have."""
+        """An object without any of the names that Python's own objects have."""
 
         def __setitem__(self, name, value):
             if str(name).startswith("_"):

@@ -1,4 +1,4 @@
-"""One prompt, text in and text out, in one call. Many at once are `pipeline.serve`, token by token is `render.show`."""
+"""One prompt, text in and text out, in one call. For many see `pipeline.serve`; token by token, `render.show`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from llama_jax.tokenizer import Numbers
 
 @dataclass(frozen=True)
 class Stats:
-    """What an answer took. Seconds since the request, which begins with a loaded model.
+    """Timing of an answer, in seconds since the request, which begins with a loaded model.
 
     tokens_per_second: of the steps after the first token in which nothing was compiled; None if there was no such
     step, as in a first call of a placement that makes all tokens at once. compiling: seconds of these in which programs
     were compiled; ttft holds its part. compilations: programs that XLA compiled during the call, loading included.
-    chat: whether the prompt went through the model's chat template. One answer is no measurement.
+    chat: whether the prompt went through the model's chat template. One answer is not a measurement.
     """
 
     tokens: int
@@ -38,15 +38,15 @@ class Stats:
 
 @dataclass(frozen=True)
 class Held:
-    """The model that was last asked, in the forms that its placements compute on, and its engines: what is compiled
-    stays so. asked: as the caller named it."""
+    """The last model that was used, in the forms that its placements compute on, and its engines with their compiled
+    programs. asked: as the caller named it."""
 
     asked: str | Checkpoint
     checkpoints: dict[tuple[str, bool], Checkpoint] = field(default_factory=dict)
     engines: dict[Placement, Engine] = field(default_factory=dict)
 
     def checkpoint(self, placement: Placement) -> Checkpoint:
-        """The model, loaded in the form that this placement computes on where it is not yet."""
+        """The model in the form that this placement computes on, loaded if necessary."""
         if isinstance(self.asked, Checkpoint):
             return self.asked
         form = placement.weights, placement.kernels != "none"
@@ -59,8 +59,7 @@ _held: Held | None = None
 
 
 def held(model: str | Checkpoint) -> Held:
-    """What is kept of a model, nothing yet where it is not the one that was asked last: one is held at a time. Raises
-    UserError."""
+    """The kept state of a model, empty if another one was used last: only one is kept. Raises UserError."""
     global _held
     if _held is None or not (_held.asked is model or (isinstance(model, str) and _held.asked == model)):
         if not isinstance(model, str | Checkpoint):

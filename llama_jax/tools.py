@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 def default_arg(value: T | None, default: T | None = None, default_factory: Callable[[], T] | None = None) -> T | None:
-    """The value, or what stands for it where it is None: `default`, else what `default_factory` makes.
+    """The value; if it is None, `default` or else the result of `default_factory`.
 
-    0, False and empty lists are values. The factory is called only where it is needed.
+    0, False and empty lists are values. The factory is called only if it is needed.
     """
     if value is not None:
         return value

@@ -1,13 +1,12 @@
-"""How many drafts a pass has: so many that it makes the most tokens for its time, none included.
+"""How many drafts a pass has: the number, possibly none, that makes the most tokens per time.
 
-A pass with k drafts makes 1 + P1 + … + Pk tokens on average, Pi being the probability that the first i are right in
-every row, and takes as long as `costs` plain steps. The depth with the largest quotient is taken.
+A pass with k drafts makes 1 + P1 + … + Pk tokens on average, where Pi is the probability that the first i are right in
+every row. It takes as long as `costs` plain steps. The depth with the largest quotient wins.
 
-Probabilities are learned from the answer itself, for each kind of what a proposer finds, and apart from them for a
-draft after one that was right: such come in runs. A plain step teaches as well where the drafts are known by then: was
-the first of them the token that it made? So drafts that begin to be right are noticed while none is tried. Where drafts
-cost something, and are not known then, what was learned fades until they are tried again. What was long ago counts less
-and less.
+Probabilities are learned from the answer itself, for each kind of match, and separately for a draft after a right one,
+because right drafts come in runs. A plain step teaches too, if the drafts are known by then: was the first of them the
+token that the step made? So drafts that become right are noticed even while none is tried. If drafts cost something and
+are not known then, what was learned fades until they are tried again. Older outcomes count less and less.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FORGETTING = 0.97  # what a plain step does that cannot say whether drafts had b
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Learned:
-    """What became of the drafts so far. N: kinds of what is found, and behind them that of drafts after a right one."""
+    """Outcome of the drafts so far. N: kinds of match, and last the kind of drafts after a right one."""
 
     trials: jax.Array  # float32 [B N], decayed
     right: jax.Array  # float32 [B N], those of them that were right
@@ -44,7 +43,7 @@ def nothing(rows: int, priors: Sequence[float], depths: Sequence[int]) -> Learne
 
 
 def free(depths: Sequence[int]) -> np.ndarray:
-    """Costs for callers who know none: rows cost nothing, so that a pass has all drafts as soon as there are any."""
+    """Costs for callers without any: rows cost nothing, so a pass takes all drafts as soon as there are any."""
     return np.ones(len(depths), np.float32)
 
 
@@ -55,7 +54,7 @@ def rates(learned: Learned, priors: Sequence[float]) -> Float[Array, "B N"]:
 
 
 def kinds(learned: Learned, kind: Int[Array, " B"]) -> Bool[Array, "B N"]:
-    """Which of the kinds each row's first draft is of; none where nothing was found."""
+    """The kind of each row's first draft; none if nothing was found."""
     last = learned.trials.shape[1] - 1
     of = jnp.where((kind >= 0) & learned.running, last, kind)
     return of[:, None] == jnp.arange(last + 1)
@@ -64,8 +63,8 @@ def kinds(learned: Learned, kind: Int[Array, " B"]) -> Bool[Array, "B N"]:
 def chosen(
     learned: Learned, kind: Int[Array, " B"], ends, room, depths: Sequence[int], priors: Sequence[float]
 ) -> Int[Array, ""]:
-    """Which of the depths a pass has. kind: of what was found, below 0 if that is nothing. ends: `drafts.Ends`.
-    room: slots behind the newest token's."""
+    """Index of the depth for a pass. kind: of the match, below 0 for none. ends: `drafts.Ends`. room: slots after the
+    newest token's."""
     known, at = rates(learned, priors), jnp.arange(max(depths))
     first = jnp.sum(known * kinds(learned, kind), axis=1)
     right = first[:, None] * known[:, -1:] ** at  # [B K]: that so many are
@@ -76,8 +75,8 @@ def chosen(
 
 
 def learn(learned: Learned, kind: Int[Array, " B"], right: Int[Array, " B"], tried, index) -> Learned:
-    """After a pass of the depth of this index. right: how many drafts of each row were, of the first `tried` ones; 0
-    where nobody knows."""
+    """The state after a pass of the depth of this index. right: how many of the first `tried` drafts of each row were
+    right; 0 if unknown."""
     of, last = kinds(learned, kind) & (tried > 0), jnp.arange(learned.trials.shape[1]) == learned.trials.shape[1] - 1
     after = jnp.where((kind >= 0)[:, None] & last, jnp.maximum(right - 1, 0)[:, None], 0)
     wrong = last & (right > 0)[:, None] & (right < tried)[:, None]

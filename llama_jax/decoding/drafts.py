@@ -1,16 +1,16 @@
-"""Several tokens per pass. Someone proposes the next few tokens as drafts, and one pass over all of them shows how many
-the model would have made itself.
+"""Several tokens per pass. A proposer drafts the next few tokens, and one pass over all of them shows how many the
+model would have made itself.
 
-This is speculative decoding (Leviathan et al. 2023, https://arxiv.org/abs/2211.17192), all of it on the device. Who
-proposes is a `Proposer`: the text so far (`lookup`). At any temperature the tokens are those of the same placement
-without drafts (to the bit under the fused kernel; XLA may add up several rows in another order than one, which at a
-near-tie would show). Row i of a pass draws with the key that token i would have drawn with, and a draft is taken where
-it equals the token drawn. This accepts a draft with the probability that the model gives it and else draws from what
-remains, which is rejection sampling.
+This is speculative decoding (Leviathan et al. 2023, https://arxiv.org/abs/2211.17192), entirely on the device. A
+`Proposer` drafts from the text so far (`lookup`) or with another model (`smaller`). At any temperature the tokens are
+those of the same placement without drafts: to the bit under the fused kernel; XLA may add up several rows in another
+order than one, which can change a near-tie. Row i of a pass draws with the key of token i, and a draft is accepted if
+it equals the token drawn. This accepts a draft with the probability that the model gives it, and otherwise draws from
+the rest, which is rejection sampling.
 
 A rejected draft's keys and values stay in the cache after its `length`, where they are masked, until others overwrite
-them. The cache has one length for all rows of a batch: among the rows that have met no stop token, the one that takes
-fewest tokens decides.
+them. The cache has one length for all rows of a batch: the row that accepts the fewest tokens decides, not counting
+rows that have met a stop token.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from llama_jax.sampling import Draw
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Drafted(Carry):
-    """A carry that knows the text. ids: int32 [B S+1], what stands in the cache's slots, and in the next one the newest
-    token. learned: what became of the drafts so far. kept: what the proposer hands from pass to pass, None if that
-    is nothing."""
+    """A carry that knows the text. ids: int32 [B S+1], the tokens in the cache's slots and then the newest one.
+    learned: the outcome of the drafts so far. kept: what the proposer hands from pass to pass, None for nothing."""
 
     ids: jax.Array
     learned: Learned
@@ -44,20 +43,20 @@ class Drafted(Carry):
 
 
 class Found(NamedTuple):
-    """What a proposer sees before it is known how many drafts the pass has."""
+    """What a proposer finds before the number of drafts of the pass is chosen."""
 
     drafts: Int[Array, "B K"] | None  # as many as a pass may have; None if they cost something
     kind: Int[Array, " B"]  # of what each row has, counted from 0; below that where it has nothing
 
 
 class Proposer(Protocol):
-    """Who proposes. Plain steps do not tell it: what it missed stands in the carry's `ids`.
+    """A source of drafts. Plain steps do not inform it; what it missed is in the carry's `ids`.
 
     priors: how likely a first draft of each kind is right, before any was tried; and last, one after a right one.
     prefill(params, ids [B T], pad, slots) → kept: the first piece of a prompt. extend(params, ids, carry) → kept: one
-    more, which `carry.ids` already has at its cache's length. look(carry, count) → `Found`, for at most so many drafts
-    after the newest token, which is `carry.ids` at its cache's length. propose(params, found, carry, sampler, count) →
-    (drafts int32 [B count], carry), once it is known how many; sampler: what the tokens are drawn with.
+    more piece, which `carry.ids` already has at its cache's length. look(carry, count) → `Found`, for at most `count`
+    drafts after the newest token, which is `carry.ids` at its cache's length. propose(params, found, carry, sampler,
+    count) → (drafts int32 [B count], carry), once the number is chosen; sampler: draws the tokens.
     """
 
     priors: tuple[float, ...]
@@ -82,7 +81,7 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a pass is made of. depths: how many drafts it may have, rising from 0. sample: logits [B V], draw, sampler →
+    """The parts of a pass. depths: how many drafts it may have, rising from 0. sample: logits [B V], draw, sampler →
     (token [B], draw). least: tokens after which a call of `decode` ends, None if stop tokens end it."""
 
     steps: Steps
@@ -117,7 +116,7 @@ class Drafts:
         return self.plain(self.steps.step, params, token, carry, sampler)
 
     def plain(self, step: Callable, params, ids, carry: Drafted, sampler):
-        """A step of `steps`, which know no drafts."""
+        """A step of `steps`, which do not use drafts."""
         token, plain = step(params, ids, Carry(carry.cache, carry.draw), sampler)
         return token, replace(carry, cache=plain.cache, draw=plain.draw)
 
@@ -130,12 +129,11 @@ def written(carry: Drafted, ids: Int[Array, "B T"], slot) -> Drafted:
 def decode(
     params, token, carry: Drafted, sampler, bounds: Bounds, *, request=None, drafts: Drafts, send: Callable | None
 ):
-    """Passes as one `lax.while_loop`: until `drafts.least` tokens are made, and at most `least` + K; or, where that is
-    None, until every row has met a stop token. Never more than `limit`.
+    """Passes as one `lax.while_loop` until `drafts.least` tokens are made, at most `least` + K; if `least` is None,
+    until every row has met a stop token. Never more than `limit`.
 
     Arguments and results as `transforms.Programs.decode`. bounds.out: int32 [n + K B] for n tokens; None if `least`
-    says n, and there the stop tokens count for nothing. bounds.costs: float32 [depths], what a pass of each takes, in
-    plain steps.
+    is n, which ignores stop tokens. bounds.costs: float32 [depths], the cost of a pass of each, in plain steps.
     """
     stop, limit, out, least = bounds.stop, bounds.limit, bounds.out, drafts.least
     costs = depth.free(drafts.depths) if bounds.costs is None else bounds.costs
@@ -163,8 +161,8 @@ def decode(
 
 
 def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, ends: Ends):
-    """(tokens int32 [K+1 B], how many of them count, carry): drafts verified, as many as are worth it and as the cache
-    has room for; or one plain step."""
+    """(tokens int32 [K+1 B], how many of them count, carry): verified drafts, as many as pay off and fit into the
+    cache; or one plain step."""
     carry = written(carry, token[:, None], carry.cache.length)
     found, room = drafts.proposer.look(carry, drafts.most), carry.ids.shape[1] - 2 - carry.cache.length
     index = depth.chosen(carry.learned, found.kind, ends, room, drafts.depths, drafts.proposer.priors)
@@ -190,8 +188,8 @@ def one_pass(params, token, carry: Drafted, sampler, drafts: Drafts, ends: Ends)
 
 
 def once(wanted, function: Callable, state):
-    """function(state) where it is wanted, else the state. A loop of at most one turn: what a branch of `lax.cond`
-    overwrites XLA copies first, the whole cache here."""
+    """function(state) if wanted, otherwise the state. It is a loop of at most one turn, because XLA copies whatever a
+    branch of `lax.cond` overwrites: here the whole cache."""
 
     def body(turn):
         return jnp.bool_(False), function(turn[1])
@@ -200,8 +198,8 @@ def once(wanted, function: Callable, state):
 
 
 def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, ends: Ends):
-    """(tokens int32 [T B], how many count, right drafts of each row int32 [B], carry): drafts up to the first wrong one
-    and the token after them, at most `most`, and none after all rows have ended."""
+    """(tokens int32 [T B], how many count, right drafts of each row int32 [B], carry): drafts before the first wrong
+    one and the token after them, at most `most`, and none after all rows have ended."""
     stop, done, most, _ = ends
     length, rows = carry.cache.length, jnp.concatenate([token[:, None], proposal], axis=1)
     chosen, cache = choices(params, rows, carry, sampler, drafts)

@@ -1,4 +1,4 @@
-"""Drafts from the text itself: what followed the last tokens where they stood before.
+"""Drafts from the text itself: the tokens that followed an earlier occurrence of the last tokens.
 
 Prompt lookup (Saxena 2023, https://github.com/apoorvumang/prompt-lookup-decoding) needs no second model. The tokens so
 far are part of the carry, and the search is a comparison of arrays.
@@ -41,8 +41,8 @@ def proposed(ids: Int[Array, "B S"], length, pad: Int[Array, " B"], count: int) 
     """(drafts int32 [B K], their kind int32 [B]: tokens that agree less `LEAST`, -1 if nothing is found) after the
     token at `length`, the newest.
 
-    They follow the place before it that agrees in most of the last `LONGEST` tokens, `LEAST` of them or more. A text
-    that ends too soon after that place is taken to repeat itself:
+    They follow the earlier place that agrees in most of the last `LONGEST` tokens, at least `LEAST`. If the text ends
+    too soon after that place, it is assumed to repeat itself:
 
     ids     4 7 5 6 7 5 _       the last two are also at 1 and 2
     drafts              6 7 5 6 7

@@ -1,6 +1,6 @@
-"""What may be asked of a model, and what it is made into: a batch, padded, with the cache that it needs.
+"""Requests to a model: checked, padded to a batch, with the cache that they need.
 
-Everything that a caller gives is checked here, before any work and before anything is allocated.
+Everything that a caller passes is checked here, before any work and before anything is allocated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def bucket(n: int) -> int:
 
 
 def padded(prompts: Sequence[Sequence[int]], length: int) -> tuple[np.ndarray, np.ndarray]:
-    """(ids int32 [B T], pad int32 [B]): prompts padded on the left to `length`, and how far each of them is."""
+    """(ids int32 [B T], pad int32 [B]): prompts padded on the left to `length`, and by how much each is padded."""
     ids, pad = np.zeros((len(prompts), length), np.int32), np.array([length - len(p) for p in prompts], np.int32)
     for row, prompt, start in zip(ids, prompts, pad, strict=True):
         row[start:] = prompt
@@ -99,7 +99,7 @@ def request(
 
 
 def token_ids(prompt: Sequence[int], vocabulary: int) -> Sequence[int]:
-    """A prompt that is not empty, each of its items a token id. Raises UserError for one that is none."""
+    """A prompt that is not empty and holds only token ids. Raises UserError otherwise."""
     if hasattr(prompt, "dtype"):
         prompt = np.asarray(prompt)
         if prompt.ndim != 1 or prompt.dtype.kind not in "iu":
@@ -120,7 +120,7 @@ def token_ids(prompt: Sequence[int], vocabulary: int) -> Sequence[int]:
 
 
 def check_seeds(seeds: Sequence[int] | int, rows: int) -> np.ndarray:
-    """One seed a row, uint32; a single seed s gives row i the seed s + i, so that equal prompts differ."""
+    """One seed per row, uint32; a single seed s gives row i the seed s + i, so that equal prompts differ."""
     first = integer(seeds)
     given = listed(seeds, "seeds", "whole numbers, or a single one") if first is None else range(first, first + rows)
     if len(given) != rows:
@@ -129,8 +129,8 @@ def check_seeds(seeds: Sequence[int] | int, rows: int) -> np.ndarray:
 
 
 def check_stop(stop: Collection[int], vocabulary: int) -> np.ndarray:
-    """The stop tokens, each once, int32; -1 if there is none. They may be outside the vocabulary, as a tokenizer's
-    are where a model has fewer."""
+    """The stop tokens, each once, int32; -1 if there is none. They may be outside the vocabulary, because a tokenizer
+    may have more tokens than the model."""
     given = stop if isinstance(stop, set | frozenset) else listed(stop, "stop", "token ids")
     if len(given) > vocabulary:
         raise UserError(f"There are {len(given)} stop tokens; the vocabulary has {vocabulary}.")

@@ -1,12 +1,12 @@
 """Drafts by a smaller model of the same vocabulary, inside the same program as the model that verifies them.
 
-It draws each draft with the key that the model will draw that token with, from its own probabilities. Two draws with
-one key agree far more often than two with a key each (Gumbel coupling; Daliri et al. 2024,
+It draws each draft from its own probabilities, with the key that the model will use for that token. Two draws with the
+same key agree far more often than two with different keys (Gumbel coupling; Daliri et al. 2024,
 https://arxiv.org/abs/2408.07978), and the tokens remain those of the model alone.
 
-It has a cache of its own, which counts as far as the text that it has read is still the text: drafts that were rejected
-end it, and what plain steps made it reads before it proposes again. Its first step reads the last two tokens. Where it
-knows the first of them already, that costs little beside the weights; where all its drafts were taken, it does not.
+It has its own cache, which is valid as far as the text that it has read is still the text. Rejected drafts end it, and
+tokens of plain steps are read before it proposes again. Its first step reads the last two tokens. If all its drafts
+were accepted, both are new to it; otherwise it knows the first, and reading that again costs little beside the weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Both:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Read:
-    """What the smaller model has read. ids: int32 [B S+1], what stands in the slots of its cache."""
+    """What the smaller model has read. ids: int32 [B S+1], the tokens in the slots of its cache."""
 
     cache: KVCache
     ids: jax.Array
@@ -80,8 +80,8 @@ class Smaller:
         return drafts, replace(carry, kept=Read(own.cache, ids))
 
     def caught_up(self, params: Model, carry: Drafted) -> KVCache:
-        """Its cache with all of the text but the last two tokens: rolled back to what still is the text, and what it
-        lacks read, some of it again where that fills a block."""
+        """Its cache with all of the text but the last two tokens: rolled back to the part that is still the text, with
+        the rest read, some of it again if that fills a block."""
         kept, end = carry.kept, carry.cache.length - 1
         rows, slots = carry.ids.shape[0], carry.ids.shape[1] - 1
         size = min(BLOCK, slots)
