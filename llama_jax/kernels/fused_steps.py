@@ -1,7 +1,7 @@
 """The steps of a model whose tokens the fused kernel makes; the same functions as `llama_jax/decoding/steps.py`.
 
-A prompt is rows of the same kernel, some at a time, so that a token leaves the same keys and values whether it came in
-a prompt or was made.
+A prompt is rows of the same kernel, a few at a time, so a token leaves the same keys and values whether it was part of
+a prompt or generated.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ def product(x: Float[Array, "... K"], data: jax.Array, shape: tuple[int, int]) -
     """x @ blocks.T in float32, the activations rounded to int8 per 32 columns; data and shape are those of a
     `quantise.Blocks`.
 
-    One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once a member; it has no
+    One XLA operation, usable un-jitted, jitted, in loops and under `vmap`, which calls it once per member; it has no
     gradient.
     Raises UserError if the kernels cannot be compiled.
     """

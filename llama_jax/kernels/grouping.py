@@ -1,5 +1,4 @@
-"""Rows of a file's blocks into groups of 16 (`llama_jax.block_types`): by compiled code, or in NumPy where there is
-none."""
+"""Rows of a file's blocks into groups of 16 (`llama_jax.block_types`): by compiled code, or in NumPy without it."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ WORTH = 64 << 20  # bytes of a matrix for which NumPy takes as long as the compi
 
 
 def put(groups: np.ndarray, kind: str, first: int, rows: np.ndarray, head: int = 0) -> bool:
-    """Put a file's rows [N, B, bytes a block] into a matrix's zeroed groups [G, B, S], from its row `first` on; whether
-    all their float16 numbers are finite.
+    """Put a file's rows [N, B, bytes per block] into a matrix's zeroed groups [G, B, S], from row `first` on. Returns
+    whether all their float16 numbers are finite.
 
-    head: rows of an attention head whose rotary pairs lie interleaved in the file, which are taken apart (N is then a
-    multiple of it); 0 leaves all in order.
+    head: rows of an attention head whose rotary pairs are interleaved in the file and must be separated (N is then a
+    multiple of it); 0 keeps the order.
     """
     layout, (n, blocks, size) = LAYOUTS[kind], rows.shape
     last = -(-(first + n) // ROWS)
@@ -39,15 +38,15 @@ def put(groups: np.ndarray, kind: str, first: int, rows: np.ndarray, head: int =
 
 
 def apart(rows: np.ndarray, head: int) -> np.ndarray:
-    """Rows [N, ...] with the interleaved rotary pairs of each head of so many rows apart again; as they are where head
-    is 0."""
+    """Rows [N, ...] with the interleaved rotary pairs of each head of this many rows separated; unchanged if head is
+    0."""
     return rows.reshape(-1, head // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape) if head else rows
 
 
 @functools.cache
 def compiled(worth: bool) -> Callable | None:
-    """The compiled function, which lets other threads run meanwhile; None if there is none, or where it would have
-    to be compiled first and that is not worth it."""
+    """The compiled function, which lets other threads run; None if there is none, or if compiling it first does not pay
+    off."""
     if kernels.missing():
         return None
     from llama_jax.kernels import build  # here: it needs what may be missing

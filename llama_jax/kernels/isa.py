@@ -15,8 +15,8 @@ VARIABLE = "LLAMA_JAX_ISA"
 
 @dataclass(frozen=True)
 class Target:
-    """isa: which code is generated. cpu, features: what LLVM may use for it, in LLVM's names. more: whether it is the
-    fused step of families that have more than Llama and Qwen2, and nothing else."""
+    """isa: which code is generated. cpu, features: what LLVM may use for it, in LLVM's names. more: whether it is only
+    the fused step of families with features beyond Llama and Qwen2."""
 
     isa: str
     cpu: str

@@ -1,7 +1,7 @@
 """The weights of all layers in a few arrays, as the fused kernel takes them.
 
-A call costs its host something for each array that it is given, and more where the weights of the token before have
-swept the caches: thirty layers in arrays of their own, 180 of them, cost a fifth of a token
+A call costs its host some time for each array, and more after the previous token's weights have swept the caches: 180
+separate arrays for thirty layers cost a fifth of a token
 (`data/performance-changes.csv`).
 """
 
@@ -24,7 +24,7 @@ UNIT = 64  # bytes: a matrix begins at a multiple of this
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Packed:
-    """L layers in the place of a tuple of them (`model.Model.layers`).
+    """L layers, instead of a tuple of them (`model.Model.layers`).
 
     blocks: bytes [N], the groups of each layer's q, k, v, o, gate, up and down, one matrix after the other. table:
     int32 [L, 7, 4], where each begins in units of 64 bytes, and the sizes of its `Blocks.data`. norms: float32 [L, 2,
@@ -44,7 +44,7 @@ class Packed:
 
 
 def matrices(layer: Layer) -> list[Blocks]:
-    """A layer's seven matrices. Each has a multiple of 16 rows, so none shares a group with the next."""
+    """A layer's seven matrices. Each has a multiple of 16 rows, so no two share a group."""
     mix, net = layer.attention, layer.ffn
     queries = mix.o.shape[1]
     keys = (mix.qkv.shape[0] - queries) // 2
@@ -70,8 +70,7 @@ def table_of(kinds: Sequence[Sequence[str]], shapes: Sequence[tuple[int, int]]) 
 
 
 def pack(layers: tuple[Layer, ...]) -> Packed:
-    """Layers with quantised matrices, their bytes side by side: where they stand already, as `checkpoint` has them, or
-    copied."""
+    """Layers with quantised matrices, their bytes adjacent: in place, as `checkpoint` has them, or copied."""
     all_matrices = [matrices(layer) for layer in layers]
     kinds = tuple(tuple(matrix.kind for matrix in of_layer) for of_layer in all_matrices)
     shapes = tuple(matrix.shape for matrix in all_matrices[0])
@@ -101,18 +100,18 @@ def norms_of(layer: Layer) -> np.ndarray:
 
 
 def of_all(arrays: list[jax.Array | np.ndarray | None]) -> np.ndarray | None:
-    """What all layers have, in one array; None if they have none."""
+    """A small array of every layer, joined into one; None if the layers have none."""
     return None if arrays[0] is None else stacked(arrays)
 
 
 def stacked(arrays: Sequence[jax.Array | np.ndarray]) -> np.ndarray:
-    """Small arrays of one shape in one, by NumPy: JAX would compile a program for it."""
+    """Small arrays of one shape joined into one by NumPy; JAX would compile a program for it."""
     return np.stack([np.asarray(array) for array in arrays])
 
 
 def in_one_piece(parts: list[np.ndarray], places: list[int]) -> np.ndarray | None:
-    """The bytes from the first part to the end of the last as they are, where these stand so far apart in memory
-    already; None if they do not."""
+    """The bytes from the first part to the end of the last, if the parts already have these offsets in memory; None if
+    not."""
     start = parts[0].ctypes.data
     if start % UNIT or any(part.ctypes.data != start + place for part, place in zip(parts, places, strict=True)):
         return None
@@ -120,7 +119,7 @@ def in_one_piece(parts: list[np.ndarray], places: list[int]) -> np.ndarray | Non
 
 
 class Memory:
-    """Bytes for NumPy that lie in others' memory, who live as long as they are used."""
+    """Bytes for NumPy in the memory of others, which stay alive as long as the bytes are used."""
 
     def __init__(self, start: int, size: int, owners: list[np.ndarray]):
         self.owners = owners
@@ -128,7 +127,7 @@ class Memory:
 
 
 def aligned(size: int) -> np.ndarray:
-    """So many zero bytes at an address that lets `jax.device_put` on a CPU take them as they are, without a copy."""
+    """This many zero bytes at an address that `jax.device_put` on a CPU can use without a copy."""
     room = memory.taken(np.zeros(size + UNIT, np.uint8))
     start = -room.ctypes.data % UNIT
     return room[start : start + size]

@@ -1,1 +1,1 @@
-"""What a language model does not have and a program needs: paths, files, values, threads, errors, checks of JAX."""
+"""What a program needs beside the language model: paths, files, values, threads, errors, checks of JAX."""

@@ -1,7 +1,7 @@
-"""Where foreign data comes in. What is allowed is declared beside its reader, as pydantic models that derive from
-`Declared`; it is read through here, and whatever does not fit becomes one line: file, field, value, remedy.
+"""Where foreign data comes in. Each reader declares what is allowed as pydantic models that derive from `Declared`.
+Data is read through this module, and whatever does not fit becomes one line: file, field, value, remedy.
 
-Bounds come before memory: a document is measured before it is read, and its depth is bounded by the parser
+Bounds come before memory: a document's size is checked before it is read, and the parser bounds its depth
 (https://docs.rs/jiter).
 """
 
@@ -22,15 +22,14 @@ LIMIT = 64 << 20  # bytes of a JSON document: the largest tokenizer known has 35
 
 
 class Declared(pydantic.BaseModel):
-    """Base of what a file or a request may say. Strict: a text is no number and 1 is not true; NaN and infinity are
-    refused. Fields that nobody declared are ignored."""
+    """Base of declarations for files and requests. Strict: text is not a number and 1 is not true; NaN and infinity are
+    refused. Undeclared fields are ignored."""
 
     model_config = pydantic.ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 def read(kind: type[T], value: Any, where: str, remedy: str = "") -> T:
-    """`value` as what `kind` declares, a model or any other annotation. Raises UserError: where, field, value,
-    remedy."""
+    """`value` as `kind` declares it, a model or any other annotation. Raises UserError: where, field, value, remedy."""
     try:
         return pydantic.TypeAdapter(kind).validate_python(value)
     except pydantic.ValidationError as error:
@@ -38,7 +37,7 @@ def read(kind: type[T], value: Any, where: str, remedy: str = "") -> T:
 
 
 def complaint(error: pydantic.ValidationError, where: str, remedy: str = "") -> str:
-    """The first thing that does not fit, as one line; how many more there are."""
+    """The first mismatch as one line, with the number of further ones."""
     first, *rest = error.errors(include_url=False, include_context=False)
     field = ".".join(map(str, first["loc"]))
     if first["type"] == "missing":
@@ -61,14 +60,14 @@ def parse(content: bytes | str, where: str, remedy: str = "", nan: bool = False)
 
 
 def load(path: Path, limit: int = LIMIT, remedy: str = "") -> Any:
-    """The value of a JSON file. Raises UserError for one that cannot be read, is longer than `limit` bytes, or no
-    JSON; FileNotFoundError for none, which each reader explains itself."""
+    """The value of a JSON file. Raises UserError for one that cannot be read, is longer than `limit` bytes, or is not
+    JSON; FileNotFoundError for a missing one, which each reader explains itself."""
     return parse(content(path, limit), str(path), remedy)
 
 
 def content(path: Path, limit: int = LIMIT) -> bytes:
-    """A file's bytes, `limit` of them at most. Raises UserError for more, and for what is no regular file (a pipe
-    would wait for its writer); FileNotFoundError for none."""
+    """A file's bytes, at most `limit`. Raises UserError for more, and for anything but a regular file (a pipe would
+    wait for its writer); FileNotFoundError for a missing file."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):

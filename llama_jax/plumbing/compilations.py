@@ -1,4 +1,4 @@
-"""What JAX says of its own compiling, while it happens, in every thread."""
+"""Listens to JAX's own reports of compilation, in every thread."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ def heard(tell: Callable[[str, str, float], None]) -> Iterator[None]:
 
 
 def compiled(kinds: list[str]) -> int:
-    """How many programs XLA compiled, from the kinds of all events: what came from the persistent cache is none."""
+    """How many programs XLA compiled, from the kinds of all events; programs from the persistent cache do not count."""
     return kinds.count("backend") - kinds.count("hit")
 
 
 class Stretches:
-    """Stretches of time on the clock of `time.perf_counter`, joined where they overlap, in the order of their ends."""
+    """Spans of time on the clock of `time.perf_counter`, joined where they overlap, in the order of their ends."""
 
     def __init__(self):
         self.begins: list[float] = []
@@ -66,7 +66,7 @@ class Stretches:
         self.lock = threading.Lock()
 
     def add(self, begin: float, end: float) -> None:
-        """One that ends now."""
+        """Add a span that ends now."""
         with self.lock:
             while self.ends and self.ends[-1] >= begin:
                 begin = min(begin, self.begins.pop())
@@ -75,7 +75,7 @@ class Stretches:
             self.ends.append(end)
 
     def within(self, begin: float, end: float) -> float:
-        """Seconds of them between two times."""
+        """Seconds of all spans between two times."""
         with self.lock:
             first = bisect.bisect_right(self.ends, begin)
             pairs = zip(self.begins[first:], self.ends[first:], strict=True)
@@ -83,9 +83,9 @@ class Stretches:
 
 
 class Watch:
-    """When this process compiled, from the first look on. compiling: tracing, lowering, compiling, and what JAX reads
-    from its own cache. keeping: reading and writing of programs elsewhere (`keeping`). programs: both, without tracing,
-    which also happens where nothing is compiled."""
+    """When this process compiled, from the first look on. compiling: tracing, lowering, compiling, and reading JAX's
+    own cache. keeping: reading and writing programs elsewhere (`keeping`). programs: both, without tracing, which also
+    happens when nothing is compiled."""
 
     def __init__(self):
         self.compiling, self.keeping, self.programs = Stretches(), Stretches(), Stretches()
@@ -108,8 +108,8 @@ def watch() -> Watch:
 
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
-    """For who reads or writes compiled programs without JAX's knowledge: a step in which that happens is no warm
-    one."""
+    """Wrap reading or writing of compiled programs that JAX does not know of: a step in which that happens does not
+    count as warm."""
     began = time.perf_counter()
     try:
         yield

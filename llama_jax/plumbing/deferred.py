@@ -1,4 +1,4 @@
-"""A field of a dataclass whose value is made when it is first asked for."""
+"""A field of a dataclass whose value is made on first use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Files of code in the user's cache, each a line with the SHA-256 of what follows, and the code.
 
-The digest finds damage, not malice: anybody who can write the entry can write its digest. The folder, which is the
-user's alone (`paths.private`), guards against malice. The bytes that are checked are the bytes that are loaded.
+The digest finds damage, not malice: anyone who can write the entry can write its digest. The private folder
+(`paths.private`) guards against malice. The bytes that are checked are the bytes that are loaded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from llama_jax.plumbing import files
 
 
 def read(path: Path, largest: int) -> bytes | None:
-    """The code of an entry; None if there is none, or a damaged one. largest: bytes of the file."""
+    """The code of an entry; None if it is missing or damaged. largest: bytes of the file."""
     try:
         with open(path, "rb", opener=opener) as file:
             content = file.read(largest + 1)
@@ -38,13 +38,13 @@ def sealed(code: bytes) -> bytes:
 
 
 def opened(content: bytes) -> bytes | None:
-    """What `sealed` was given; None if a byte of it has changed."""
+    """The content that `sealed` was given; None if a byte of it has changed."""
     digest, _, code = content.partition(b"\n")
     return code if digest == hashlib.sha256(code).hexdigest().encode() else None
 
 
 def tidy(folder: Path, pattern: str, most: int, room: float = float("inf")) -> None:
-    """Leave the newest `most` files of a pattern, of `room` bytes together."""
+    """Keep only the newest `most` files of a pattern, at most `room` bytes in total."""
     found = []
     for path in folder.glob(pattern):
         with contextlib.suppress(OSError):  # another process tidies as well

@@ -1,4 +1,4 @@
-"""The one exception that is meant for a person: a single line that names the culprit and the remedy."""
+"""The exception for users' mistakes: a single line that names the culprit and the remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LONGEST = 1_000  # characters of a line
 class UserError(Exception):
     """A mistake the user can fix. The command line prints it as one line and exits with code 2.
 
-    A line that is too long, because of a name in it, loses its middle: culprit and remedy stand at its ends.
+    A line that is too long, because of a name in it, loses its middle: culprit and remedy are at its ends.
     """
 
     def __init__(self, message: str):
@@ -19,7 +19,7 @@ class UserError(Exception):
         super().__init__(line if len(line) <= LONGEST else f"{line[:half]} … {line[-half:]}")
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows of it, in a notebook too: the line alone."""
+        """What IPython shows, in a notebook too: only the line."""
         return [f"UserError: {self}"]
 
 

@@ -1,7 +1,7 @@
 """Writing files in one piece: a reader sees the old file or the new one, never half.
 
-A file that is replaced keeps its mode, and its owner where the system lets us; a link stays, and the file that it leads
-to is replaced. A new file gets the mode that the umask leaves of 0644.
+A replaced file keeps its mode, and its owner if the system allows it. A link stays, and the file that it points to is
+replaced. A new file gets the mode that the umask leaves of 0644.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def write(path: Path, content: str | bytes) -> Path:
 
 
 def check(path: Path) -> None:
-    """Raises UserError if something else than a file has that name: a folder, a device that a file would take the
-    place of, a pipe that waits for a reader."""
+    """Raises UserError if something other than a file has that name: a folder, a device that a file would replace, a
+    pipe that waits for a reader."""
     try:
         other = path.exists() and not path.is_file()
     except OSError as error:  # a name that is too long
@@ -46,7 +46,7 @@ def check(path: Path) -> None:
 
 @contextlib.contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Raises UserError, naming the path, for what the system refuses."""
+    """Turns the system's refusals into a UserError that names the path."""
     try:
         yield
     except (OSError, ValueError) as error:  # ValueError: half a character, or a NUL in the name
@@ -55,8 +55,8 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def behind(path: Path) -> Path:
-    """The file that a path leads to through links, whether it is there or not. Raises UserError for links that lead
-    round, and for one that another user put where everybody may: as Linux refuses to follow it
+    """The file that a path leads to through links, whether it exists or not. Raises UserError for circular links, and
+    for a link that another user put into a world-writable folder, which Linux refuses to follow
     (fs.protected_symlinks)."""
     place = path
     for _ in range(LINKS):
@@ -75,8 +75,8 @@ def behind(path: Path) -> Path:
 
 @contextlib.contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """An empty file in the folder of `path`, which is made as needed; removed at the end unless it was moved. Nobody
-    else can read it while it is to replace a file."""
+    """An empty file in the folder of `path`, which is made as needed; removed at the end unless it was moved. No other
+    user can read it if it is to replace a file."""
     check(path)
     staged = path.with_name(f".{secrets.token_hex(8)}.tmp")
     with explained(path):
@@ -92,7 +92,7 @@ def beside(path: Path) -> Iterator[Path]:
 
 
 def complete(staged: Path, path: Path) -> None:
-    """Bring a file's content to the disk, and give it the owner and the mode of the file that it is to replace."""
+    """Flush a file's content to disk, and give it the owner and mode of the file that it will replace."""
     with open(staged, "rb") as file:
         os.fsync(file.fileno())
     if path.exists():
@@ -119,8 +119,8 @@ def write_together(contents: dict[Path, str | bytes]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside `path`, for what is written piece by piece: it takes that place when the block ends, and is
-    removed where the block fails. Raises UserError when it cannot be written."""
+    """An empty file beside `path`, to be written piece by piece. It replaces `path` when the block ends, and is removed
+    if the block fails. Raises UserError when it cannot be written."""
     path = behind(path)
     with beside(path) as staged, explained(path):
         yield staged
@@ -130,8 +130,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Wait until nobody else is in here with that folder, made as needed: for a file that several add to. By flock on
-    the folder itself, which leaves no file and goes with the process. Raises UserError when it cannot be made."""
+    """Hold a lock on a folder, made as needed, for a file that several processes add to. It is a flock on the folder
+    itself, which leaves no file and ends with the process. Raises UserError when the folder cannot be made."""
     import fcntl
 
     try:
@@ -148,8 +148,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 
 def lockable(path: Path) -> BinaryIO:
-    """A file for a lock, made as needed and opened to be read and written. Raises UserError for one that cannot be
-    written, for a link, and for a file that has another name: what is written there would be written elsewhere."""
+    """A file for a lock, made as needed, open for reading and writing. Raises UserError for one that cannot be written,
+    for a link, and for a file with a second name: a write there would change another file."""
     flags = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -164,10 +164,10 @@ def lockable(path: Path) -> BinaryIO:
 
 
 def taken(path: Path, busy: str) -> BinaryIO:
-    """A file, made as needed, that no other process takes until it is closed here, or this process ends however it
-    does: by flock. It holds the number of the process. A child that is handed the file keeps it taken.
+    """A lock file, made as needed and held by flock until it is closed here or this process ends in any way. It holds
+    the process's number. A child that inherits the file keeps the lock.
 
-    busy: what is said where another has it, `{holder}` being that process's number. Raises UserError then, and as
+    busy: the message if another process holds it, `{holder}` being that process's number. Raises UserError then, and as
     `lockable`.
     """
     import fcntl

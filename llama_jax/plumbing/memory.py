@@ -1,4 +1,4 @@
-"""How much memory is free, asked before much of it is taken."""
+"""How much memory is free, checked before much of it is allocated."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ GROUP = Path("/sys/fs/cgroup")  # where a container's limit stands
 
 
 def check(needed: float, what: str, remedy: str | Callable[[float], str], device: jax.Device | None = None) -> None:
-    """Raises UserError if so many bytes are not free on a device, as `free` counts them; `what` needs them. remedy:
-    what to do, or a function that says it of the bytes that are free."""
+    """Raises UserError if this many bytes are not free on a device, as `free` counts them; `what` needs them. remedy:
+    what to do, or a function of the free bytes that says it."""
     if needed > SMALL and needed > (left := free(device)):
         advice = remedy if isinstance(remedy, str) else remedy(left)
         raise UserError(f"{what} need {needed / 1e9:.1f} GB and {left / 1e9:.1f} GB are free; {advice}.")
 
 
 def give_back() -> None:
-    """Give the system what was freed here and lies between what is still used; where its C library can."""
+    """Return freed memory to the system, even between blocks still in use, if the C library can."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def for_a_short_answer() -> Iterator[None]:
-    """Inside, `taken` prefers memory that is there soon to memory that is read fast."""
+    """Inside, `taken` prefers memory that arrives soon to memory that reads fast."""
     _short.append(True)
     try:
         yield
@@ -47,9 +47,9 @@ def for_a_short_answer() -> Iterator[None]:
 
 
 def taken(room: np.ndarray) -> np.ndarray:
-    """Memory that NumPy has just asked the system for. Large ones come in huge pages, which a core reads a tenth
-    faster, every token again. A virtual machine may take milliseconds to give each of them, which a short answer does
-    not earn back: it has ordinary ones."""
+    """Memory that NumPy has just requested. Large arrays get huge pages, which a core reads a tenth faster, every token
+    again. A virtual machine may take milliseconds to provide each, which a short answer does not earn back, so it gets
+    ordinary pages."""
     start = -(-room.ctypes.data // HUGE) * HUGE
     if _short and (size := room.ctypes.data + len(room) - start) > 0:
         with contextlib.suppress(OSError, AttributeError):  # not this system's
@@ -58,8 +58,8 @@ def taken(room: np.ndarray) -> np.ndarray:
 
 
 def free(device: jax.Device | None = None) -> float:
-    """Bytes that this process can still take: of the device's memory where it counts its own, else of the machine's,
-    its container's and its own limit, whichever is least. Infinity if nobody says. device: the first by default."""
+    """Bytes that this process can still take: of the device's memory if the device counts it, otherwise the least of
+    the machine's, the container's and the process's limit. Infinity if unknown. device: the first by default."""
     import jax
 
     if counted := (device or jax.local_devices()[0]).memory_stats():
@@ -76,7 +76,7 @@ def of_the_machine() -> float:
 
 
 def of_the_container(group: Path = GROUP) -> float:
-    """What its limit leaves; pages of files that nobody uses count as free, since the kernel gives them up."""
+    """What a control group's limit leaves; unused pages of files count as free, because the kernel reclaims them."""
     try:
         counted = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
         used = int((group / "memory.current").read_text()) - int(counted.get("inactive_file", 0))

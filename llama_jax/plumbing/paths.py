@@ -16,7 +16,7 @@ def cache(*parts: str) -> Path:
     """A path in the user's cache folder: `$LLAMA_JAX_CACHE`, else `$XDG_CACHE_HOME/llama-jax`, else
     `~/.cache/llama-jax`.
 
-    What lies there may be deleted at any time: it is made again. Raises UserError if none of these is known.
+    Its contents may be deleted at any time and are then made again. Raises UserError if none of these is known.
     """
     if base := os.environ.get("LLAMA_JAX_CACHE"):
         return Path(base, *parts)
@@ -27,10 +27,10 @@ def cache(*parts: str) -> Path:
 
 
 def private(*parts: str) -> Path:
-    """A folder of the user's cache for what is run as code: made with mode 0700 where it is missing.
+    """A folder of the user's cache for code that will be run: made with mode 0700 if it is missing.
 
-    Raises UserError if it cannot be made, or where it or a folder between it and the cache's own root belongs to
-    another user or may be written by others, who could then have this process run anything.
+    Raises UserError if it cannot be made, or if it or a folder between it and the cache's root belongs to another user
+    or is writable by others, who could then make this process run anything.
     """
     folder = cache(*parts)
     own = [folder, *folder.parents][: len(parts) + 1]
@@ -50,10 +50,10 @@ def private(*parts: str) -> Path:
 
 
 def of_this_machine() -> Path:
-    """This user's own folder on this machine, for locks: `llama-jax-UID` in the temporary folder, which no other
-    machine shares; made with mode 0700 where it is missing.
+    """This user's own folder on this machine, for locks: `llama-jax-UID` in the temporary folder, which other machines
+    do not share; made with mode 0700 if it is missing.
 
-    Raises UserError if it cannot be made, and where another user has taken its name: by a folder, a file or a link.
+    Raises UserError if it cannot be made, or if another user has taken its name by a folder, a file or a link.
     """
     folder = Path(tempfile.gettempdir()) / f"llama-jax-{os.geteuid()}"
     try:
@@ -70,5 +70,5 @@ def of_this_machine() -> Path:
 
 
 def owned(status: os.stat_result) -> bool:
-    """Whether a folder is this user's, and only theirs to write."""
+    """Whether a folder belongs to this user and is writable by no other."""
     return status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o022

@@ -1,4 +1,4 @@
-"""How far a model is loaded, told to whoever listens."""
+"""Loading progress of a model, reported to a listener."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _listeners: list[Progress] = []
 
 @contextlib.contextmanager
 def heard(progress: Progress) -> Iterator[None]:
-    """Calls progress(bytes so far, of how many) when a loading begins inside, in any thread, and after each of its
-    parts. Of listeners within one another the innermost hears."""
+    """Calls progress(bytes so far, total bytes) when loading begins inside, in any thread, and after each part. Of
+    nested listeners the innermost is called."""
     _listeners.append(progress)
     try:
         yield
@@ -31,7 +31,7 @@ def tell(done: float, total: float) -> None:
 
 
 def told(parts: Iterable[T], size: Callable[[T], float], total: float) -> Iterator[T]:
-    """The parts of what is loaded, as they come. size: bytes of one."""
+    """The loaded parts, as they arrive. size: bytes of one."""
     done = 0.0
     tell(done, total)
     for part in parts:
@@ -41,8 +41,8 @@ def told(parts: Iterable[T], size: Callable[[T], float], total: float) -> Iterat
 
 
 def lines(say: Callable[[str], None], every_s: float, doing: str = "loading") -> Progress:
-    """A listener that says lines, from AFTER_S on and then one in so many seconds: bytes so far, of how many, and about
-    how long the rest takes; and that it is done, where more than a single line is wanted."""
+    """A listener that prints lines, from AFTER_S on and then at intervals: bytes so far, total bytes and the estimated
+    time left; and at last that it is done, if more than one line is wanted."""
     began = due = 0.0
 
     def hear(done: float, total: float) -> None:

@@ -1,7 +1,7 @@
-"""The JAX underneath: what its releases are known to compute wrongly, as checks to run here.
+"""The JAX underneath: known miscompilations of its releases, as checks to run here.
 
-`examine` runs each known miscompilation of XLA that concerns what a language model does (products, reductions, gathers,
-updates in place, loops) against NumPy. Where one fails, a fast wrong answer is possible, and every measurement says so.
+`examine` compares with NumPy each known miscompilation of XLA that concerns a language model (products, reductions,
+gathers, updates in place, loops). If one fails, a fast wrong answer is possible, and every measurement says so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ REMEDY = "`make setup` installs the release that was found right, `llama-jax doc
 
 @dataclass(frozen=True)
 class Check:
-    """A program and what it should give. run: () → (computed, expected by NumPy), two arrays.
+    """A program and its expected result. run: () → (computed, expected by NumPy), two arrays.
 
-    platform: where it was seen to fail, and is run. fatal: it may crash or hang, and runs in a process of its own.
-    avoided: why this package is right where the check is not; "" if it might not be.
+    platform: where it was seen to fail, and is run. fatal: it may crash or hang, so it runs in a separate process.
+    avoided: why this package computes correctly even if the check fails; "" if it might not.
     """
 
     name: str
@@ -190,7 +190,7 @@ def outcome(check: Check) -> str:
 
 
 def outcome_apart(check: Check, limit: float = LIMIT_S) -> str:
-    """As `outcome`, in a fresh process with this one's settings: a crash and a hang are outcomes too."""
+    """As `outcome`, in a fresh process with the same settings; a crash or a hang is an outcome too."""
     code = f"from llama_jax.plumbing import runtime\nprint(runtime.outcome(runtime.named({check.name!r})))"
     how = dict(env=xla_flags.with_package(), capture_output=True, text=True, timeout=limit)
     try:
@@ -203,7 +203,7 @@ def outcome_apart(check: Check, limit: float = LIMIT_S) -> str:
 
 
 def note(check: Check, outcome: str) -> str:
-    """An outcome for people: one that is not right, and does not matter here, says why."""
+    """An outcome in words: one that is wrong but does not matter here says why."""
     return f"{outcome}; not met here: {check.avoided}" if outcome != RIGHT and check.avoided else outcome
 
 
@@ -223,8 +223,8 @@ def examine(fatal: bool = False) -> dict[str, str]:
 
 
 def complaint(outcomes: dict[str, str]) -> str:
-    """One phrase that names what this JAX computes wrongly and this package might meet, and how many checks could not
-    run, by the outcomes that `examine` gave; "" if there is nothing."""
+    """One phrase about the outcomes of `examine`: what this JAX computes wrongly that might affect this package, and
+    how many checks could not run; "" if there is nothing."""
     met = {check: outcomes.get(check.name, RIGHT) for check in CHECKS if not check.avoided}
     wrong = dict.fromkeys(c.issue for c, seen in met.items() if seen != RIGHT and not seen.startswith(NOT_RUN))
     not_run = [seen for seen in met.values() if seen.startswith(NOT_RUN)]

@@ -1,8 +1,8 @@
-"""What the environment may say to JAX: whether JAX starts under it, and under which options this package computes and
+"""The environment's settings for JAX: whether JAX starts under them, and under which options this package computes and
 measures what it promises.
 
-An option is what `jax.config` knows by that name, and the environment by the same in capitals. What becomes of all the
-others says the laboratory, which records them.
+An option has a name in `jax.config`, and the same name in capitals in the environment. `llama_lab.bench.options`
+declares what happens to all other options.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ STARTING = "JAX does not start"
 
 
 def values() -> dict[str, str]:
-    """Value of each option that this JAX has, as text, as it is here and now: for this thread where that differs."""
+    """Current value of each option of this JAX, as text; this thread's value if it differs."""
     import jax
 
     return {name: str(getattr(jax.config, name, value)) for name, value in jax.config.values.items()}
 
 
 def complaints(rules: dict[str, tuple[tuple[str, ...], str]]) -> list[str]:
-    """A line for each option whose value is none of those that `rules` lists."""
+    """A line for each option whose value is not listed in `rules`."""
     found = values()
     wrong = {name: why for name, (good, why) in rules.items() if found.get(name, good[0]) not in good}
     return [f"{name.upper()} is {shown(found[name])}: {why}; {remedy(name)}." for name, why in wrong.items()]
@@ -75,8 +75,8 @@ def remedy(name: str) -> str:
 
 
 def check(measuring: bool = False) -> None:
-    """Raises UserError, one line, where an option keeps the model from computing what it promises. measuring: also
-    where one makes another program, or another time, of what a placement's name says."""
+    """Raises UserError, one line, if an option makes the model compute something else. measuring: also if an option
+    changes the program, or the time, that a placement's name stands for."""
     for line in complaints(COMPUTING) + (complaints(MEASURING) if measuring else []):
         raise UserError(line)
 
@@ -88,8 +88,8 @@ def ready(measuring: bool = False) -> None:
 
 
 def start() -> None:
-    """Start JAX as the environment wants it. Raises UserError, one line, where it does not start: for flags that XLA
-    does not know, a platform that is not there, a value that an option lacks."""
+    """Start JAX under the environment's settings. Raises UserError, one line, if it does not start: for unknown flags
+    of XLA, a missing platform, an invalid value of an option."""
     if xla_flags.started():
         return
     if line := xla_flags.trouble():
@@ -109,22 +109,22 @@ def not_started(error: Exception) -> str:
 
 
 def of_import(error: BaseException) -> str:
-    """That line for an error which an option's value caused while JAX was imported; "" for any other error."""
+    """The line for an error that an option's value caused while JAX was imported; "" for any other error."""
     frames = {frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)}
     return not_started(error) if isinstance(error, ValueError) and "jax._src.config" in frames else ""
 
 
 def check_apart(measuring: bool = False) -> None:
-    """As `ready`, for processes that are started here, while this one leaves JAX, and a GPU, to them. Asked only where
-    the environment says anything to JAX."""
+    """As `ready`, for child processes, while this one leaves JAX, and a GPU, to them. Checked only if the environment
+    has settings for JAX."""
     flags = os.environ.get("XLA_FLAGS", "") not in ("", xla_flags.SETTING)
     if (flags or any(name.startswith("JAX_") for name in os.environ)) and (line := trouble(f"ready({measuring})")):
         raise UserError(line)
 
 
 def trouble(asked: str = "start()") -> str:
-    """Why JAX does not start here, one line; "" if it does. Asked of a child process, so that this one can go on
-    under other settings. asked: what of this module is to go well there."""
+    """Why JAX does not start here, one line; "" if it does. A child process tries it, so that this one can continue
+    under other settings. asked: the function of this module that must succeed there."""
     if xla_flags.started():
         return ""
     code = f"from llama_jax.plumbing import errors, settings\ntry: settings.{asked}\n"
@@ -135,7 +135,7 @@ def trouble(asked: str = "start()") -> str:
 
 
 def forget() -> None:
-    """Leave away, for this process and its children, all that the environment says to JAX and XLA."""
+    """Drop the environment's settings for JAX and XLA, for this process and its children."""
     for name in [name for name in os.environ if name.startswith("JAX_") or name == "XLA_FLAGS"]:
         del os.environ[name]
     xla_flags.prepare()

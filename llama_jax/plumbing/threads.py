@@ -1,9 +1,9 @@
-"""Work in threads of its own, handed over in order: what the host strategies "queue" and "callback" and the pipeline
-are made of.
+"""Work in separate threads, handed over in order: the basis of the host strategies "queue" and "callback" and of the
+pipeline.
 
-One thread makes, one reads, and whichever ends first ends the other: an error in the making thread is raised where the
-reader reads, a reader that leaves (a stop token, Ctrl-C, a dropped generator) stops the making thread after the item it
-is at.
+One thread produces, one reads, and whichever ends first ends the other. An error in the producing thread is raised in
+the reader. A reader that leaves (a stop token, Ctrl-C, a dropped generator) stops the producing thread after its
+current item.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TURN_S = 0.0005  # of Python's own 5 ms a thread whose calls are shorter waits l
 
 @contextlib.contextmanager
 def in_short_turns() -> Iterator[None]:
-    """Others' threads, which leave Python for some milliseconds at a time, wait less for this one inside."""
+    """Inside, other threads, which leave Python for some milliseconds at a time, wait less for this one."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(TURN_S)
     try:
@@ -43,7 +43,7 @@ def in_short_turns() -> Iterator[None]:
 
 
 class Channel:
-    """The way from a making thread to the one reader. An item counts against the bound until the reader asks for the
+    """The channel from a producing thread to its reader. An item counts against the bound until the reader asks for the
     next.
 
     Slots are a queue, not a semaphore: Ctrl-C may raise inside a semaphore, which is written in Python, and leave its
@@ -58,23 +58,23 @@ class Channel:
         self.closed, self.error = False, None
 
     def room(self) -> bool:
-        """Wait until the reader has room for an item; False once nobody reads any more."""
+        """Wait until the reader has room for an item; False once it has left."""
         if self.slots and not self.closed:
             self.slots.get()
         return not self.closed
 
     def put(self, item) -> bool:
-        """Hand an item over, without waiting; False once nobody reads any more."""
+        """Hand an item over, without waiting; False once the reader has left."""
         self.items.put(item)
         return not self.closed
 
     def end(self, error: BaseException | None = None) -> None:
-        """Nothing more will come. An error overtakes the items that are still unread."""
+        """End the channel. An error overtakes the items that are still unread."""
         self.error = error
         self.items.put(END)
 
     def close(self) -> None:
-        """Nobody reads any more: wakes the making thread."""
+        """The reader leaves: wakes the producing thread."""
         self.closed = True
         if self.slots:
             self.slots.put(None)
@@ -94,7 +94,7 @@ class Channel:
 
 
 class Worker(threading.Thread):
-    """A thread that fills a channel. When it ends, so have those that were started in it."""
+    """A thread that fills a channel. Threads started in it end before it does."""
 
     def __init__(self, produce: Callable[[Channel], None], channel: Channel, name: str):
         super().__init__(name=name, daemon=True)
@@ -117,8 +117,8 @@ class Worker(threading.Thread):
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are handled after the block. `Thread.start` takes locks in Python, and an exception raised
-    between two of its lines leaves one taken for ever: the thread then never begins, or never ends."""
+    """Handle Ctrl-C and SIGTERM after the block. `Thread.start` takes locks in Python, and an exception between two of
+    its lines leaves one taken for ever: the thread then never begins, or never ends."""
     here = threading.current_thread() is threading.main_thread()  # no other runs handlers
     handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)} if here else {}
     handlers = {s: handler for s, handler in handlers.items() if callable(handler)}
@@ -139,7 +139,7 @@ ALIVE: weakref.WeakSet[Worker] = weakref.WeakSet()
 
 @atexit.register
 def end_all() -> None:
-    """End the threads of open iterators when Python leaves: a compiled loop must not call into an interpreter that is
+    """End the threads of open iterators when Python exits: a compiled loop must not call into an interpreter that is
     gone."""
     workers = [w for w in ALIVE if w.is_alive()]
     for worker in workers:
@@ -149,11 +149,11 @@ def end_all() -> None:
 
 
 def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -> Iterator:
-    """What `produce(channel)` puts into its channel from a thread of its own, in order; the thread starts with the
-    first item asked for.
+    """The items that `produce(channel)` puts into its channel from its own thread, in order. The thread starts when the
+    first item is requested.
 
-    bound: items made and not yet done with, None for any number. Raises at once what is raised in the thread. Closing
-    the iterator ends the thread, and returns when it has ended.
+    bound: items produced but not finished with, None for any number. Raises at once what the thread raises. Closing the
+    iterator ends the thread, and returns when it has ended.
     """
     channel = Channel(bound)
     worker = Worker(produce, channel, name)
@@ -170,7 +170,7 @@ def threaded(produce: Callable[[Channel], None], bound: int | None, name: str) -
 
 
 def ahead(items: Generator[T], bound: int, name: str = "ahead") -> Iterator[T]:
-    """The items of a generator, made in a thread of its own, at most `bound` of them ahead of whoever reads."""
+    """The items of a generator, made in its own thread, at most `bound` of them ahead of the reader."""
 
     def produce(channel: Channel) -> None:
         with contextlib.closing(items):
@@ -181,8 +181,8 @@ def ahead(items: Generator[T], bound: int, name: str = "ahead") -> Iterator[T]:
 
 
 class ComputingProcess:
-    """The process that computes here first. A fork of it has neither XLA's threads nor ours, and would wait for them
-    for ever."""
+    """The process that computes first. A fork of it has neither XLA's threads nor ours, and would wait for them for
+    ever."""
 
     def __init__(self):
         self.pid: int | None = None
@@ -207,8 +207,8 @@ COMPUTING = ComputingProcess()
 class Receiver:
     """Takes tokens out of compiled programs while they run, for `jax.experimental.io_callback`.
 
-    A program holds on to one receiver for good, so that a new request is no new program; the number that a request
-    passes as an argument says whose the tokens are. Requests may run side by side.
+    A program keeps one receiver for good, so a new request needs no new program. The number that a request passes as an
+    argument identifies its tokens. Requests may run concurrently.
     """
 
     def __init__(self):
@@ -227,6 +227,6 @@ class Receiver:
             del self.takers[number]
 
     def __call__(self, number, token) -> np.ndarray:
-        """What the program calls, with each row's token [B]: bool, whether nobody waits for more."""
+        """Called by the program with each row's token [B]: bool, whether no reader waits for more."""
         take = self.takers.get(int(number))
         return np.bool_(take is None or not take(np.array(token)[None]))

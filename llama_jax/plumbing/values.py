@@ -1,7 +1,7 @@
-"""What a caller gives: whole numbers, numbers and lists of them, Python's or NumPy's, within stated bounds; one line
-for what does not fit.
+"""Checks of arguments: whole numbers, numbers and lists of them, Python's or NumPy's, within stated bounds; one line
+for anything else.
 
-Plain functions of less than a microsecond: they stand before every request, also where pydantic is not installed.
+They are plain functions that take less than a microsecond, because every request runs them, even without pydantic.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LONG = 200  # characters of a path in a message
 
 
 def shown(value: Any, longest: int = 60) -> str:
-    """A value for a message: both ends of it, however long or deep it is."""
+    """A value for a message: both of its ends, however long or deep it is."""
     short = reprlib.Repr()
     short.maxlevel, short.maxstring, short.maxother, short.maxlong = 2, longest, longest, 40
     try:

@@ -1,4 +1,4 @@
-"""The setting of XLA that this package needs to compute right; made when the package is imported, before JAX starts."""
+"""The flag of XLA that this package needs to compute correctly; set when the package is imported, before JAX starts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ LATE = (
 
 
 def prepare() -> None:
-    """Add to XLA_FLAGS what this jaxlib needs to compute right; what the user set there, or in a file that is named
-    there, stays.
+    """Add to XLA_FLAGS what this jaxlib needs to compute correctly. What the user set there, or in a file that it
+    names, is kept.
 
-    Warns where JAX has read the flags already. `KEEP` in the environment leaves everything alone.
+    Warns if JAX has already read the flags. `KEEP` in the environment leaves everything alone.
     """
     try:
         from jaxlib import version
@@ -53,8 +53,8 @@ def given() -> str | None:
 
 
 def trouble() -> str:
-    """What XLA says of flags that it does not take, one line; "" if it takes them. XLA ends a process that has such
-    flags, so it is asked in a child (0.2 s), and only where the user has set any."""
+    """XLA's complaint about the flags, one line; "" if it accepts them. XLA ends a process with unknown flags, so a
+    child tries them (0.2 s), and only if the user has set any."""
     if os.environ.get("XLA_FLAGS", "") in ("", SETTING) or started():
         return ""
     code = "from jaxlib import xla_client; xla_client.CompileOptions()"
@@ -76,7 +76,7 @@ def started() -> bool:
 
 
 def shipped() -> dict[str, str]:
-    """Environment of a child that is to run JAX as it is shipped: without what `prepare` adds, which another jaxlib may
-    not even know."""
+    """Environment of a child that runs JAX as shipped: without what `prepare` adds, which another jaxlib may not
+    know."""
     given = " ".join(flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag != SETTING)
     return {"XLA_FLAGS": given, KEEP: "1"}

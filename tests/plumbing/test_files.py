@@ -106,7 +106,8 @@ BUSY = "process {holder} has it"
 
 
 @pytest.mark.parametrize(
-    ("kind", "words"), [("link", "is a link"), ("name", "not a regular file with a single name"), ("pipe", "not a regular file")]
+    ("kind", "words"),
+    [("link", "is a link"), ("name", "not a regular file with a single name"), ("pipe", "not a regular file")],
 )
 def test_a_lock_is_never_written_through_another_name(tmp_path, kind, words):
     """What somebody else puts in its place must not lead to a file of ours."""
