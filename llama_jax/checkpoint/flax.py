@@ -1,7 +1,7 @@
 """Flax and back: a nested dict of parameters under Hugging Face's module names, with the leaf names of Flax's own
 layers.
 
-`kernel` is [in, out] as in `nn.Dense`, for GPT-2 too; `embedding` is a table's, `scale` a norm's, `bias` as everywhere:
+`kernel` is [in, out] as in `nn.Dense`, for GPT-2 too; tables have `embedding`, norms `scale`, and biases `bias`:
 params["model"]["layers"]["0"]["self_attn"]["q_proj"]["kernel"], params["transformer"]["wte"]["embedding"].
 """
 
@@ -35,9 +35,9 @@ def to_flax(config: ModelConfig, params: Model) -> dict:
 
 
 def from_flax(config: ModelConfig, tree: Mapping, dtype: str = "float32") -> Model:
-    """A Model from such a nested dict; plain arrays, and boxes that have a `.value`, are both taken.
+    """A Model from such a nested dict of plain arrays, or of boxes with a `.value`.
 
-    Raises UserError for a missing, misshapen or left-over parameter.
+    Raises UserError for a missing, misshapen or extra parameter.
     """
     given, turned = flatten(tree.get("params", tree)), stored_transposed(config)
     tensors = {}

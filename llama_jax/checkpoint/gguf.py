@@ -1,7 +1,7 @@
 """GGUF files (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) of the families in `ARCHITECTURES`.
 
-Hashing a large file takes seconds, so its SHA-256 is made when it is asked for, and kept in the user's cache under the
-file's path, size and time. An entry that cannot be used is made again.
+Hashing a large file takes seconds, so its SHA-256 is computed on request, and kept in the user's cache under the file's
+path, size and time. An entry that cannot be used is made again.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def open_file(path: Path) -> Source:
 
 
 def read_tokenizer(path: Path, vocab_size: int, read_already: list[dict]) -> Tokenizer:
-    """The file's tokenizer. read_already: its metadata, which are taken out: of a large vocabulary they are hundreds of
-    thousands of texts that nobody needs again, or reads again here."""
+    """The file's tokenizer. read_already: its metadata, which are removed: a large vocabulary has hundreds of thousands
+    of strings that are not needed again, or are read again here."""
     metadata = read_already.pop() if read_already else split.joined(split.parts(path)).metadata
     return from_gguf(metadata, str(path), vocab_size)
 
@@ -142,8 +142,8 @@ def hugging_face_name(name: str, architecture: str = "llama") -> str:
 
 
 def rotated_heads(name: str, config: ModelConfig) -> int:
-    """Heads of a query's or key's weight or bias whose rows GGUF stores in interleaved rotary pairs; 0 for every other
-    tensor."""
+    """Number of heads of a query's or key's weight or bias whose rows GGUF stores in interleaved rotary pairs; 0 for
+    every other tensor."""
     if config.model_type not in INTERLEAVED:
         return 0
     if name.endswith(("attn_q.weight", "attn_q.bias")):
@@ -159,7 +159,7 @@ class Hashed(boundary.Declared):
 
 
 def weights_hash(path: Path, *others: Path) -> str:
-    """The file's SHA-256, from the cache where it is of this very file; of several, that of theirs."""
+    """The file's SHA-256, from the cache if the entry is of this file; for several files, the digest of theirs."""
     if others:
         return hashlib.sha256("".join(map(weights_hash, (path, *others))).encode()).hexdigest()
     known = identity(path)
@@ -176,7 +176,7 @@ def weights_hash(path: Path, *others: Path) -> str:
 
 def read_config(path: Path, header: Header, homes: Mapping[str, Path]) -> ModelConfig:
     """ModelConfig from the metadata (`llama.*`, `qwen2.*` or `gpt2.*`) and the tensors' table. homes: the file of each
-    tensor. Raises UserError for a key that would change what the model computes and is not supported."""
+    tensor. Raises UserError for an unsupported key that would change what the model computes."""
     fields, tensors = header.metadata, header.tensors
     if (kind := fields.get("general.architecture")) not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -215,7 +215,7 @@ def architecture_keys(family: str) -> dict[str, str]:
 
 
 def read_keys(family: str) -> set[str]:
-    """The keys of a header that are read, those of the architecture without it."""
+    """The keys of a header that are read, without the architecture's name."""
     rope = {f"rope.{key}" for key in ("scaling.type", "scaling.factor", "scale_linear")} if family != "gpt2" else set()
     whole = {"general.architecture", "general.alignment", "tokenizer.chat_template"}
     split = {field.alias for field in declared.Split.model_fields.values()}
@@ -233,8 +233,8 @@ Factors = Annotated[list[declared.Factor], Field(max_length=1 << 20)]
 
 
 def read_scaling(path: Path, header: Header, config: ModelConfig, homes: Mapping[str, Path]) -> RopeScaling | None:
-    """Rotary scaling as llama.cpp reads it: a factor is linear where no type is said, and Llama 3's divisors, a tensor,
-    are stretched by it too."""
+    """Rotary scaling as llama.cpp reads it: a factor without a type is linear, and it also stretches Llama 3's
+    divisors, a tensor."""
     fields, scaling = header.metadata, None
     kind, *factors = (
         fields.get(f"{config.model_type}.rope.{key}") for key in ("scaling.type", "scaling.factor", "scale_linear")

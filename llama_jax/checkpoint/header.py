@@ -1,8 +1,8 @@
 """The header of a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md): metadata and the table of its
 tensors.
 
-Every length and count is held against the bytes that are left before anything is made of it, and the tensors must fill
-the rest of the file, one behind the other.
+Every length and count is compared with the remaining bytes before it is used, and the tensors must fill the rest of the
+file, one after the other.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """Where a tensor lies: its shape, outermost axis first; GGML's number of its type; the file's bytes it takes."""
+    """A tensor's place: its shape, outermost axis first; GGML's number of its type; the bytes of the file it takes."""
 
     shape: tuple[int, ...]
     kind: int
@@ -47,15 +47,15 @@ class Header:
 
 
 class BigEndianError(ValueError):
-    """The file's numbers begin with their highest byte."""
+    """The file is big-endian."""
 
 
 class DamagedError(ValueError):
-    """What is wrong with the bytes; `read` says of which file."""
+    """What is wrong with the bytes; `read` adds the file's name."""
 
 
 def read(path: Path) -> Header:
-    """A file's header. Raises UserError: unreadable, no GGUF, truncated or damaged."""
+    """A file's header. Raises UserError if it is unreadable, not a GGUF, truncated or damaged."""
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would wait for its writer
             status = os.fstat(file.fileno())
@@ -96,7 +96,7 @@ class Cursor:
         return self.numbers(form)[0]
 
     def count(self) -> int:
-        """How many of something follow, each of a byte or more."""
+        """The number of items that follow, each of at least one byte."""
         if (count := self.number("Q")) > min(ITEMS, self.end - self.at):
             raise DamagedError(f"a count in its header is {count:,}")
         return count
@@ -154,7 +154,7 @@ def parse(cursor: Cursor, length: int) -> Header:
 
 
 def named(cursor: Cursor, count: int, what: str, read: Callable[[], T]) -> dict[str, T]:
-    """`count` things, each behind its name."""
+    """`count` items, each after its name."""
     items = {}
     for _ in range(count):
         if (name := cursor.text()) in items:

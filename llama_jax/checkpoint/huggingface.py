@@ -30,7 +30,7 @@ FILES = ["config.json", "generation_config.json", *TOKENIZERS, "tokenizer_config
 
 
 def open_hub(name: str) -> Source:
-    """Fetch a hub model's configuration, tokenizer and safetensors (or find them in the hub cache) and open them."""
+    """Download a hub model's configuration, tokenizer and safetensors (or find them in the hub cache) and open them."""
     from huggingface_hub import errors, snapshot_download
 
     try:
@@ -77,8 +77,8 @@ CONSTANTS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq")  # compu
 
 
 def canonical(config: ModelConfig, tensors: dict) -> dict:
-    """Tensors under the full names of the model with its head, without those that hold no weights: the hub's GPT-2
-    leaves the prefix out, and stores its causal mask; old Llamas store their rotary frequencies."""
+    """Tensors under the full names of the model with its head, without those that are not weights. The hub's GPT-2
+    omits the prefix and stores its causal mask; old Llamas store their rotary frequencies."""
     weights = {name: t for name, t in tensors.items() if not name.endswith(CONSTANTS)}
     if config.model_type == "gemma3":
         return {name: above_one(t) if "norm" in name else t for name, t in weights.items()}
@@ -91,7 +91,7 @@ def canonical(config: ModelConfig, tensors: dict) -> dict:
 
 
 def above_one(tensor: Tensor) -> Tensor:
-    """A norm of Gemma, whose weights are stored less 1."""
+    """A norm of Gemma, whose weights are stored minus 1."""
     return replace(tensor, read=lambda: np.asarray(tensor.read(), np.float32) + 1)
 
 
@@ -135,8 +135,8 @@ DEFAULTS = {  # what a config.json may leave out
 
 def read_config(folder: Path | str, raw: dict) -> ModelConfig:
     """ModelConfig from config.json, in the layout of transformers 4 (rope_scaling) or 5 (rope_parameters). Raises
-    UserError for a family that is not known, for a setting that would change what the model computes and is not
-    supported, and for one that is given twice and differs."""
+    UserError for an unknown family, for an unsupported setting that would change what the model computes, and for one
+    that is given twice with different values."""
     from llama_jax.checkpoint import features, ropes  # here: as above
     from llama_jax.plumbing import boundary
 
@@ -173,7 +173,7 @@ def read_keys(family: str) -> set[str]:
 
 
 def safetensors_files(folder: Path) -> list[Path]:
-    """The weight files, as the shard index lists them or as they lie there."""
+    """The weight files: those in the shard index, or all in the folder."""
     from llama_jax.checkpoint import declared
     from llama_jax.plumbing import boundary
 
@@ -213,8 +213,8 @@ def list_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def check_unique(path: Path) -> None:
-    """Raises UserError if a name stands twice in the header, of which the library keeps one; it has found the
-    header well formed."""
+    """Raises UserError if the header has a duplicate name, of which the library would keep one. The library has already
+    found the header well formed."""
 
     def unique(pairs: list[tuple[str, object]]) -> None:
         names = [name for name, _ in pairs]
@@ -227,7 +227,7 @@ def check_unique(path: Path) -> None:
 
 @contextlib.contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turns what the library raises into a line."""
+    """Turns the library's exceptions into one line."""
     from safetensors import SafetensorError
 
     try:

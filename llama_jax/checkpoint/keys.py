@@ -1,8 +1,8 @@
-"""What each key of a GGUF header and of a config.json does to a model's numbers: it is read, changes nothing, or is
-refused with any value but those that change nothing.
+"""The effect of each key of a GGUF header and of a config.json on a model's numbers: it is read, or it changes nothing,
+or it is refused unless its value changes nothing.
 
-Keys that the readers declare as fields are read; the tables here hold the others, as data. `docs/files.md` shows all of
-them, and a test walks every key that the `gguf` library, llama.cpp and transformers know.
+Keys that the readers declare as fields are read; the tables here hold the others. `docs/files.md` shows all of them,
+and a test walks every key that the `gguf` library, llama.cpp and transformers know.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def gguf_verdict(key: str, family: str, read: Collection[str]) -> Verdict:
 
 
 def hf_verdict(key: str, family: str, read: Collection[str]) -> Verdict | None:
-    """Of a key of a config.json of this family; None for one that nobody knows, which transformers ignores too."""
+    """Verdict on a key of a config.json of this family; None for an unknown key, which transformers ignores too."""
     if key in read:
         return Verdict(READ)
     if (only := HF_ONLY_OF[family].get(key, HF_ONLY.get(key))) is not None:
@@ -155,7 +155,7 @@ def hf_verdict(key: str, family: str, read: Collection[str]) -> Verdict | None:
 
 
 def changes(value: Any, verdict: Verdict | None, fields: Mapping[str, Any]) -> bool:
-    """Whether a key's value would change the numbers and nobody reads it. fields: of the ModelConfig."""
+    """Whether a key's value would change the numbers but is not read. fields: of the ModelConfig."""
     if verdict is None or verdict.what != REFUSED:
         return False
     if verdict.each and isinstance(value, list):

@@ -1,5 +1,5 @@
 """GGUF models in several files, NAME-00001-of-00003.gguf and so on, as llama.cpp's `gguf-split` makes them. Any part
-stands for the model."""
+opens the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llama_jax.plumbing.errors import UserError
 
 def parts(path: Path) -> dict[Path, Header]:
     """The files of a model in order, with their headers: the file itself, or all parts of a split one. Raises UserError
-    for a part that is missing, damaged or of another model."""
+    for a part that is missing, damaged or from another model."""
     header = read(path)
     about = said(path, header)
     if about.count < 2:
@@ -44,8 +44,8 @@ def said(path: Path, header: Header) -> Split:
 
 
 def joined(files: Mapping[Path, Header]) -> Header:
-    """One header of all parts: the metadata is the first one's. Raises UserError for a tensor that is in two of them,
-    and for another number of tensors than they say together."""
+    """One header of all parts, with the first one's metadata. Raises UserError for a tensor that is in two parts, and
+    if the number of tensors is not what the header says."""
     (path, first), *rest = files.items()
     tensors = dict(first.tensors)
     for part, header in rest:
@@ -65,6 +65,6 @@ def whole(path: Path) -> Header:
 
 
 def first(path: Path) -> Path:
-    """The part that other programs open of a split file; the file itself otherwise."""
+    """For a split file, the part that other programs open; otherwise the file itself."""
     other = path.with_name(re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-00001\1", path.name))
     return other if other.exists() else path

@@ -1,7 +1,7 @@
-"""How a text is cut into words before byte-level BPE merges them: the names of `tokenizer.ggml.pre`.
+"""How text is split into words before byte-level BPE merges them: the names of `tokenizer.ggml.pre`.
 
-As llama.cpp has them (https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp): each pattern cuts what
-the one before it left.
+As in llama.cpp (https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp): each pattern splits the pieces
+that the previous one left.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ LONG_WORDS_AND_DIGITS = LONG_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")  # a number 
 
 @dataclass(frozen=True)
 class Split:
-    """patterns: what cuts a text, one behind the other. whole: a word that is a token is not merged. begins: a text
-    begins with the first token where the file does not say. composed: characters are composed first (NFC)."""
+    """patterns: split a text, one after the other. whole: a word that is a token is not merged. begins: whether a text
+    starts with the first token if the file does not say. composed: characters are composed first (NFC)."""
 
     patterns: tuple[str, ...]
     whole: bool = False

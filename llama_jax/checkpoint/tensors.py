@@ -1,4 +1,4 @@
-"""Named tensors in, the model's pytree out. Every source speaks Hugging Face's tensor names and [out, in] layout."""
+"""Named tensors in, the model's pytree out. Every source uses Hugging Face's tensor names and [out, in] layout."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ THREADS = 16  # that read at most: each has some rows in memory beside what it m
 
 
 def names(config: ModelConfig) -> Model:
-    """The model's tree with the Hugging Face names of each weight in its place."""
+    """The model's tree with Hugging Face names in place of the weights."""
     layers, own = range(config.num_hidden_layers), None if config.tie_word_embeddings else Rows((HEAD,))
     if config.model_type == "gpt2":
         tables = Embedding(Rows(("transformer.wte.weight",)), Rows(("transformer.wpe.weight",)))
@@ -47,7 +47,7 @@ def norm_rows(name: str, bias: bool) -> Norm:
 
 
 def llama_layer(i: int, config: ModelConfig) -> Layer:
-    """Names of a layer of Llama and of all families that are built like it."""
+    """Names of a layer of Llama and similar families."""
 
     def rows(*parts: str, kind: str = "weight") -> Rows:
         return Rows(tuple(f"model.layers.{i}.{part}.{kind}" for part in parts))
@@ -138,11 +138,11 @@ def assemble(
     source: Source, dtype: str, device: jax.Device | None = None, meanwhile: Callable[[], object] | None = None
 ) -> Model:
     """Read every weight into a Model of `dtype`, which may be one of `quantise.FORMS`, on `device` (by default JAX's
-    own choice, the first). Several are read at a time, of a GGUF file some rows each; what is quantised here from
-    whole tensors one after the other, so that a single one is there in float32.
+    first). Several weights are read at a time, a few rows each from a GGUF file. Whole tensors that are quantised here
+    are read one after the other, so that only one is in memory as float32.
 
-    Shapes are checked before anything is read. meanwhile: called while other threads read. Who listens
-    (`plumbing.progress`) hears how far it is.
+    Shapes are checked before anything is read. meanwhile: called while other threads read. Listeners of
+    `plumbing.progress` hear how far it is.
     """
     leaves, tree = jax.tree.flatten(names(source.config))
     check(source)
@@ -172,8 +172,8 @@ def assemble(
 
 
 def side_by_side(source: Source, leaves: list[Rows], dtype: str, device: jax.Device | None) -> list[np.ndarray | None]:
-    """Where each weight's blocks go: one behind the other, so that `kernels.packed` finds the layers in one piece and
-    copies nothing. None for each where they are not kept by the processor."""
+    """Where each weight's blocks go: one after the other, so that `kernels.packed` finds the layers in one piece and
+    copies nothing. None for each if they are not kept in host memory."""
     if dtype not in FORMS or (device or jax.local_devices()[0]).platform != "cpu":
         return [None] * len(leaves)
     ends = list(itertools.accumulate((quantised.room(source, rows, dtype) for rows in leaves), initial=0))
@@ -182,7 +182,7 @@ def side_by_side(source: Source, leaves: list[Rows], dtype: str, device: jax.Dev
 
 
 def read(source: Source, rows: Rows, dtype: str, memory: None = None) -> jax.Array:
-    """One weight, the rows of its tensors one below the other; from a GGUF file some rows at a time."""
+    """One weight, the rows of its tensors stacked; from a GGUF file a few rows at a time."""
     tensors = [source.tensors[name] for name in rows.names]
     if any(tensor.raw is None for tensor in tensors):
         parts = [tensor.read().T if rows.transposed else tensor.read() for tensor in tensors]
@@ -197,7 +197,8 @@ def read(source: Source, rows: Rows, dtype: str, memory: None = None) -> jax.Arr
 
 
 def check(source: Source) -> None:
-    """Every weight is there in its shape, and no tensor that the model would silently leave out."""
+    """Check that every weight is present with its shape, and that there is no tensor the model would silently
+    ignore."""
     expected, config = shapes(source.config), source.config
     if others := sorted(tensor.name or name for name, tensor in source.tensors.items() if name not in expected):
         more = f" and {len(others) - 1} more" if others[1:] else ""
@@ -229,7 +230,7 @@ def size(source: Source, dtype: str) -> float:
 
 
 def smaller(source: Source, left: float) -> str:
-    """In which forms the weights fit into so many bytes."""
+    """The forms in which the weights fit into this many bytes."""
     forms = ("bfloat16", *(form for form in FORMS if form != "gguf"))
     own = quantised.complaint(source, jax.tree.leaves(names(source.config)))
     sizes = {form: size(source, form) for form in (forms if own else ("gguf", *forms))}

@@ -1,4 +1,5 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json or its older forms, and what the files beside it declare."""
+"""The tokenizer of a Hugging Face folder: tokenizer.json or its older forms, and the declarations of its other
+files."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Written(boundary.Declared):
     special: bool | None = None
 
     def added(self) -> AddedToken:
-        """As the tokenizers library has it: one that is not special is looked for in the normalised text."""
+        """As in the tokenizers library: a token that is not special is searched for in the normalised text."""
         special = bool(self.special)
         return AddedToken(
             self.content, lstrip=self.lstrip, rstrip=self.rstrip, single_word=self.single_word, special=special,
@@ -63,7 +64,7 @@ class Template(boundary.Declared):
 
 
 class TokenizerConfig(boundary.Declared):
-    """What is read of tokenizer_config.json. named: its special tokens, such as pad_token, by their names."""
+    """The part of tokenizer_config.json that is read. named: its special tokens, such as pad_token, by their names."""
 
     tokenizer_class: str | None = None
     named: dict[str, str | Written]
@@ -91,8 +92,8 @@ class TokenizerConfig(boundary.Declared):
 
     @property
     def special(self) -> list[tuple[Written, bool]]:
-        """The tokens that have a name, and those that stand in a list; whether one is special even where the tokenizer
-        has it as another."""
+        """The tokens with a name and those in a list, with whether each is special, even if the tokenizer says
+        otherwise."""
         listed = self.extra_special_tokens or self.additional_special_tokens or []
         tokens = [(token, True) for token in self.named.values()] + [(token, False) for token in listed]
         return [
@@ -112,7 +113,7 @@ def declared(given: dict, where: str) -> TokenizerConfig:
 
 
 class Ends(boundary.Declared):
-    """What config.json and generation_config.json say of the tokens that end an answer."""
+    """The tokens that end an answer, from config.json and generation_config.json."""
 
     eos_token_id: Id | list[Id] | None = None
 
@@ -159,8 +160,8 @@ def text(path: Path, what: str, limit: int = boundary.LIMIT) -> str:
 
 
 def add_declared(backend: tokenizers.Tokenizer, parts: TokenizerConfig, folder: Path) -> None:
-    """Add the tokens that tokenizer_config.json declares; what it says of a token goes before what the tokenizer says
-    of it, as in transformers. A name of a token that the vocabulary lacks adds none."""
+    """Add the tokens that tokenizer_config.json declares. Its properties of a token override the tokenizer's, as in
+    transformers. A name of a token that the vocabulary lacks adds none."""
     known = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     before = {content: repr(token) for content, token in known.items()}
     wanted = {token.content: token.added() for token in parts.added_tokens_decoder.values()}
@@ -209,7 +210,7 @@ def other_form(folder: Path, parts: TokenizerConfig) -> tokenizers.Tokenizer:
 
 
 def merges(path: Path) -> list[tuple[str, str]]:
-    """The pairs of merges.txt, one a line behind a line that says the version."""
+    """The pairs of merges.txt, one per line after a version line."""
     lines = enumerate(text(path, "a list of merges").split("\n"), 1)
     pairs = {
         i: tuple(line.rstrip("\r").split(" ")) for i, line in lines if line.strip() and not line.startswith("#version")

@@ -38,8 +38,7 @@ def from_torch(source, config: ModelConfig | None = None, dtype: str = "float32"
 
 
 def to_torch(config: ModelConfig, params: Model) -> dict:
-    """A `state_dict` that `load_state_dict` of the transformers model takes as it is; a tied head shares the table's
-    memory."""
+    """A `state_dict` for `load_state_dict` of the transformers model; a tied head shares the table's memory."""
     less = 1 if config.model_type == "gemma3" else 0  # as Gemma's norms are stored
     state = {name: tensor(values - less * ("norm" in name)) for name, values in named(config, params).items()}
     if config.tie_word_embeddings:
@@ -48,7 +47,7 @@ def to_torch(config: ModelConfig, params: Model) -> dict:
 
 
 def tensor(values: np.ndarray | jax.Array):
-    """A PyTorch tensor of its own memory with the same bits; bfloat16, which NumPy cannot hand over, goes as
+    """A PyTorch tensor with its own memory and the same bits; bfloat16, which NumPy cannot hand over, passes as
     integers."""
     import torch
 

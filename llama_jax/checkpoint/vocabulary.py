@@ -1,5 +1,5 @@
-"""The vocabulary of a GGUF file, which is also SentencePiece's: its tokens with their types and scores, and its
-tokenizer, as llama.cpp makes it (https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp)."""
+"""The vocabulary of a GGUF file, also used for SentencePiece: its tokens with types and scores, and its tokenizer, as
+llama.cpp makes it (https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NOT_STRIPPING = ("<unk>", "<s>", "<|endoftext|>")
 
 
 class Vocabulary(boundary.Declared):
-    """The metadata `tokenizer.ggml.*` of a GGUF file. token_type: all text where it is left out."""
+    """The metadata `tokenizer.ggml.*` of a GGUF file. token_type: if omitted, all tokens are text."""
 
     model: Literal["gpt2", "llama"]
     pre: str = ""
@@ -106,7 +106,7 @@ class Vocabulary(boundary.Declared):
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Spelling → id. Of several tokens that are spelt alike one may be in use, which it is then."""
+        """Spelling → id. If several tokens share a spelling, it is the one in use."""
         ids = dict(zip(self.spelt, range(len(self.tokens)), strict=True))
         if len(ids) == len(self.tokens):
             return ids
@@ -120,7 +120,7 @@ class Vocabulary(boundary.Declared):
         return ids
 
     def id(self, field: str) -> int | None:
-        """The id that a field has, where it is one of the vocabulary."""
+        """The id in a field, if it is in the vocabulary."""
         return i if (i := getattr(self, field)) is not None and 0 <= i < len(self.tokens) else None
 
     def token(self, field: str) -> str:
@@ -129,13 +129,13 @@ class Vocabulary(boundary.Declared):
 
     @cached_property
     def fill_in(self) -> dict[str, int]:
-        """Field of FILL_IN → id, of those that no field names: as the tokens are spelt."""
+        """Field of FILL_IN → id, found by the tokens' spelling, for those that no field names."""
         unnamed = [field for field in FILL_IN if self.id(field) is None]
         return {f: self.ids[token] for f in unnamed for token in FILL_IN[f].split() if token in self.ids}
 
     @cached_property
     def types(self) -> list[int]:
-        """The tokens' types, but that what ends an answer and what is found by its spelling is special."""
+        """The tokens' types, with tokens that end an answer or are found by their spelling made special."""
         types = list(self.token_type or [NORMAL] * len(self.tokens))
         for i in [*self.fill_in.values(), *(self.ids[token] for token in END_OF_TURN if token in self.ids)]:
             types[i] = CONTROL
@@ -148,8 +148,8 @@ class Vocabulary(boundary.Declared):
         return stop_ids(self.ids, self.eos_token_id, self.eot_token_id, self.eom_token_id, *ends)
 
     def added(self, strips: bool = False) -> list[AddedToken]:
-        """The tokens that are looked for before a text is cut: special ones, and those that are never cut. strips: the
-        space behind one belongs to it."""
+        """The tokens that are searched for before text is split: special ones, and those that are never split. strips:
+        the space after one belongs to it."""
         return [
             AddedToken(token, special=kind != USER, normalized=False, rstrip=strips and token not in NOT_STRIPPING)
             for token, kind in zip(self.spelt, self.types, strict=True)
@@ -158,8 +158,8 @@ class Vocabulary(boundary.Declared):
 
 
 def from_gguf(fields: Mapping[str, Any], where: str, vocab_size: int) -> Tokenizer:
-    """From GGUF metadata (`tokenizer.ggml.*`). vocab_size: rows of the embedding table; those that no token has stay
-    idle."""
+    """From GGUF metadata (`tokenizer.ggml.*`). vocab_size: rows of the embedding table; rows without a token are
+    unused."""
     given = {
         key.removeprefix("tokenizer.ggml."): value for key, value in fields.items() if key.startswith("tokenizer.ggml.")
     }
@@ -207,7 +207,7 @@ def from_gguf(fields: Mapping[str, Any], where: str, vocab_size: int) -> Tokeniz
 
 
 def surround(backend: tokenizers.Tokenizer, first: str, last: str) -> None:
-    """Have a plain text begin and end with these tokens, where there are any."""
+    """Make plain text start and end with these tokens, if there are any."""
     around = [token for token in (first, last) if token]
     if around:
         single = [*([first] if first else []), "$A", *([last] if last else [])]
@@ -230,8 +230,8 @@ def byte_level_bpe(ids: dict[str, int], merges: list[tuple[str, str]], pre: str)
 
 
 def sentencepiece_bpe(known: Vocabulary, only_first: bool = False) -> tokenizers.Tokenizer:
-    """Llama 2's SentencePiece BPE: merges rebuilt from the scores, unknown characters spelt in bytes. Text never
-    merges to a special token or a byte's. only_first: a space is put before a text, not behind its special tokens."""
+    """Llama 2's SentencePiece BPE: merges rebuilt from the scores, unknown characters spelt in bytes. Text never merges
+    into a special token or a byte token. only_first: a space is put before the text, not after its special tokens."""
     ids, unknown = known.ids, known.spelt[known.unknown_token_id or 0]
     merges, types = [], known.types
     for i in sorted(range(len(types)), key=known.scores.__getitem__, reverse=True):

@@ -1,8 +1,8 @@
 """Random weights as a GGUF file (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md) at a preset's real shapes,
-which llama.cpp and its kin read too: right for speed, never for text.
+which llama.cpp and its relatives read too: for measuring speed, not for text.
 
-Matrices get the file's type but for the vocabulary's, which are Q8_0, as llama.cpp's own quantiser leaves them in more
-bits. The tokenizer is the packaged model's, filled up with made-up tokens where a vocabulary is larger.
+Matrices get the file's type, except the vocabulary's, which are Q8_0; llama.cpp's quantiser also keeps them in more
+bits. The tokenizer is the packaged model's, padded with made-up tokens for a larger vocabulary.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ STEMS = {full: short for short, full in (LAYER_NAMES | GLOBAL_NAMES).items()}
 
 @dataclass(frozen=True)
 class Made:
-    """A written file. bytes: of all of it. sha256: likewise."""
+    """A written file. bytes, sha256: of the whole file."""
 
     out: Path
     bytes: int
@@ -54,7 +54,7 @@ class Made:
 
 
 def write(model: str, kind: str, out: Path) -> Made:
-    """Write `random:PRESET`, with changed fields and a seed where it names them, in a type of TYPES.
+    """Write `random:PRESET`, with the fields and seed that it names, in a type of TYPES.
 
     One tensor at a time is in memory. Raises UserError, and leaves no file, for another model or type, shapes that
     blocks of 32 or llama.cpp cannot hold, and a place that cannot be written.
@@ -78,7 +78,7 @@ def write(model: str, kind: str, out: Path) -> Made:
 
 
 def check(source: Source, kind: str) -> None:
-    """Raises UserError for a family that is written otherwise, and for rows that are no whole number of blocks."""
+    """Raises UserError for a family that cannot be written, and for rows that are not a whole number of blocks."""
     config = source.config
     if config.model_type not in FAMILIES:
         raise UserError(
@@ -99,9 +99,9 @@ def size_of(model: str, kind: str) -> int:
 
 
 def made_up(size: int) -> dict:
-    """The packaged model's tokenizer with a vocabulary of `size`: cut off, or filled up with made-up tokens.
+    """The packaged model's tokenizer with a vocabulary of `size`: truncated, or padded with made-up tokens.
 
-    Raises UserError if what is left could not spell bytes: llama.cpp wants a merge at least.
+    Raises UserError if the rest could not spell bytes; llama.cpp needs at least one merge.
     """
     metadata = read(packaged()).metadata
     tokens = metadata["tokenizer.ggml.tokens"][:size]
@@ -178,8 +178,8 @@ def laid_out(source: Source, form: str) -> Iterator[tuple[str, tuple[int, ...], 
 
 
 def divisors(config: ModelConfig) -> np.ndarray:
-    """What each rotary frequency is divided by, float32 [h/2]; none where they are as they are, or all divided alike,
-    which the metadata say."""
+    """Divisor of each rotary frequency, float32 [h/2]; none if they are unchanged or all divided alike, which the
+    metadata say."""
     if config.rope_scaling is None or config.rope_scaling.kind == "linear":
         return np.empty(0, np.float32)
     plain = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
@@ -202,7 +202,7 @@ def stream(writer: gguf.GGUFWriter, source: Source, form: str) -> None:
 
 
 def rotated(rows: np.ndarray, heads: int) -> np.ndarray:
-    """Rows [N, ...] with the halves of each head interleaved, as GGUF has a Llama's queries and keys; as they are where
+    """Rows [N, ...] with the halves of each head interleaved, as GGUF has a Llama's queries and keys; unchanged if
     heads is 0."""
     if not heads:
         return rows

@@ -115,9 +115,11 @@ def test_damaged_folders(folder, damage, words):
 @pytest.mark.parametrize("name", ["model.layers.2.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.bias",
                                   "model.layers.0.self_attn.q_norm.weight", "score.weight"])  # fmt: skip
 def test_a_tensor_that_the_model_has_not_is_named(folder, name):
-    save_file(load_file(folder / "model.safetensors") | {name: torch.ones(8)}, folder / "more.safetensors") (folder /
-    "model.safetensors").unlink() with pytest.raises(UserError, match=rf"it has tensor {re.escape(name)}, which a llama
-    model of 2 layers does not have"):
+    save_file(load_file(folder / "model.safetensors") | {name: torch.ones(8)}, folder / "more.safetensors")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(
+        UserError, match=rf"it has tensor {re.escape(name)}, which a llama model of 2 layers does not have"
+    ):
         checkpoint.load(str(folder))
 
 
