@@ -1,4 +1,4 @@
-"""The laboratory: what measures, compares, draws and reports, on top of `llama_jax`.
+"""The laboratory: everything that measures, compares, draws and reports, on top of `llama_jax`.
 
 bench        the instrument: guard, gate, protocol, statistics, records
 peers        PyTorch, Flax, llama.cpp, Ollama and others on the same weights
@@ -18,7 +18,7 @@ __all__ = ["run"]
 
 
 def __getattr__(name: str):
-    """Imported when it is first asked for."""
+    """Imported on first use."""
     if name == "run":
         from llama_lab.bench.generators import run
 

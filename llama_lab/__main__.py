@@ -1,5 +1,5 @@
-"""`python -m llama_lab` and `llama-jax`: the command line. A person's mistakes, and what the machine refuses (a full
-disk, a closed output, no memory), are one line and exit code 2."""
+"""`python -m llama_lab` and `llama-jax`: the command line. A user's mistakes, and what the machine refuses (a full
+disk, a closed output, no memory), give one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")  # what rich and typer lay tables
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line, and end the process; with arguments given, as tests give them, raise SystemExit instead."""
+    """Run the command line, and end the process; with given arguments, as in tests, raise SystemExit instead."""
     ends = arguments is None
     try:
         open_closed()
@@ -46,7 +46,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def attempted(arguments: list[str]) -> tuple[int | None, bool]:
-    """(exit code, whether the verb was left before its end)."""
+    """(exit code, whether the verb was interrupted)."""
     try:
         code = run(checked(arguments))
         sys.stdout.flush()  # here, where a closed pipe is noticed, and not at the interpreter's end
@@ -60,7 +60,7 @@ def attempted(arguments: list[str]) -> tuple[int | None, bool]:
 
 
 def run(arguments: list[str]) -> int | None:
-    """The verb that is asked for; returns its exit code."""
+    """Run the requested verb; returns its exit code."""
     from llama_lab import cli
     from llama_lab.cli.common import join_pairs
 
@@ -69,7 +69,7 @@ def run(arguments: list[str]) -> int | None:
 
 
 def checked(arguments: list[str]) -> list[str]:
-    """The arguments, each a text. Raises UserError for other bytes: they could be neither tokens nor JSON."""
+    """The arguments, each valid text. Raises UserError for other bytes, which could be neither tokens nor JSON."""
     for argument in arguments:
         try:
             sound = "\0" not in argument
@@ -85,9 +85,9 @@ def checked(arguments: list[str]) -> list[str]:
 
 
 def open_closed() -> None:
-    """Make the standard streams fit to be used. One that is closed is opened on nothing, so that no other file gets its
-    number: standard output then refuses what is written, standard error loses it. What the locale cannot write is
-    written as escapes. Tables as wide as nobody's terminal are not laid out."""
+    """Make the standard streams usable. A closed one is opened on nothing, so that no other file gets its number:
+    standard output then refuses writes, standard error discards them. Characters that the locale cannot write become
+    escapes. The width of tables is limited."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             at = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
@@ -103,7 +103,7 @@ def open_closed() -> None:
 
 
 def complain(error: Exception) -> int:
-    """Say in one line what went wrong; returns the exit code. Raises what is nobody's mistake but ours."""
+    """Say in one line what went wrong; returns the exit code. Raises exceptions that are our own mistakes."""
     if isinstance(error, UserError):
         message = str(error)
     elif hasattr(error, "format_message"):  # typer's own: an unknown verb or option, a value of the wrong type

@@ -1,16 +1,16 @@
-"""Does a server give the same answer whoever shares its batch? `python attack.py URL` asks any OpenAI-like one.
+"""Does a server give the same answer whatever else is in its batch? `python attack.py URL` asks any OpenAI-like server.
 
-Each request is asked alone first. Then the same requests come in other company, and every answer that is not the same,
-text, reason and number of tokens, is counted:
+Each request is first sent alone. Then the same requests are sent in company, and every answer with another text, reason
+or number of tokens is counted:
 
-alone again         nobody beside it; but the server may have kept keys of the first time
+alone again         nothing beside it, but the server may have kept keys from the first time
 in another order    as above, in random order, so that it kept keys of other requests
 at once             all of them
 scattered           all of them, in random order, each after a random wait
 beside who leaves   at once, among as many streams with long prompts whose readers leave after the first event
 
-Half of the requests are greedy and half sampled with a seed of their own; every third begins like others. This file
-needs Python alone, so it can be copied to wherever the server is.
+Half of the requests are greedy and half sampled with their own seeds; every third shares its beginning with others.
+This file needs only Python, so it can be copied to the server.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 
 class Company(NamedTuple):
-    """What the requests of a situation share their time with."""
+    """How the requests of a situation overlap with others."""
 
     at_once: bool = False
     shuffled: bool = False
@@ -56,7 +56,7 @@ class AttackError(Exception):
 
 
 def requests_of(model: str, count: int, tokens: int, seed: int) -> list[dict]:
-    """The bodies of so many requests, each another text."""
+    """The bodies of this many requests with different texts."""
     drawn, bodies = random.Random(seed), []
     for i in range(count):
         text = f"Story {i}. " + " ".join(drawn.choices(WORDS, k=drawn.randint(8, 40)))
@@ -78,7 +78,7 @@ class Server:
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def ask(self, path: str, body: dict | None = None, leave: bool = False) -> dict:
-        """The server's JSON, asked for again while it is busy; {} where the reader leaves after the first byte."""
+        """The server's JSON, requested again while it is busy; {} if the reader leaves after the first byte."""
         until = time.monotonic() + TIMEOUT_S
         while True:
             status, content = self.heard(path, body, leave)
@@ -96,7 +96,7 @@ class Server:
             raise AttackError(f"{self.url} answers {path} with something other than JSON: {words}") from None
 
     def heard(self, path: str, body: dict | None, leave: bool) -> tuple[int, bytes]:
-        """Status and content of one answer, of which a reader that leaves takes a byte."""
+        """Status and content of one answer; a reader that leaves takes one byte."""
         connection = self.kind(*self.place, timeout=TIMEOUT_S)
         try:
             given = None if body is None else json.dumps(body)
@@ -109,7 +109,7 @@ class Server:
             connection.close()
 
     def model(self) -> str:
-        """The first that it lists."""
+        """The first model that it lists."""
         known = self.ask("/models").get("data") or []
         if not known:
             raise AttackError(f"{self.url} lists no model; name one.")
@@ -126,8 +126,8 @@ class Server:
 
 
 def attack(server: Server, bodies: list[dict], seed: int = 0, tell: Callable = lambda line: None) -> list[dict]:
-    """One entry a situation: {situation, greedy, sampled: how many answers differ from the one alone, of_greedy,
-    of_sampled: of how many, failed: requests without an answer}. Raises AttackError if one alone has none."""
+    """One entry per situation: {situation, greedy, sampled: how many answers differ from those alone, of_greedy,
+    of_sampled: of how many, failed: requests without an answer}. Raises AttackError if a request alone gets none."""
     tell(f"each of {len(bodies)} requests alone")
     alone, entries = [server.answer(body) for body in bodies], []
     for situation, company in SITUATIONS.items():
@@ -142,7 +142,7 @@ def attack(server: Server, bodies: list[dict], seed: int = 0, tell: Callable = l
 
 
 def together(server: Server, bodies: list[dict], company: Company, drawn: random.Random) -> list[tuple | None]:
-    """The answers to all requests in some company, in the requests' order; None in the place of one that failed."""
+    """The answers to all requests in some company, in the requests' order; None for one that failed."""
     order = drawn.sample(range(len(bodies)), len(bodies)) if company.shuffled else range(len(bodies))
     waits = [drawn.uniform(0, company.wait_s) for _ in bodies]
     answers: list[tuple | None] = [None] * len(bodies)
@@ -180,7 +180,7 @@ def lines(entries: list[dict]) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """0 if no answer differs, 1 where one does, 2 for a mistake."""
+    """0 if no answer differs, 1 if one does, 2 for a mistake."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("url", help="such as http://127.0.0.1:8080")
     parser.add_argument("--model", help="the first that the server lists by default")

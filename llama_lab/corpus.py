@@ -1,4 +1,4 @@
-"""Texts that every Python carries: the language's own manual, as one text or as its paragraphs, and modules of its
+"""Texts that come with every Python: the language's manual, as one text or as paragraphs, and modules of its
 library."""
 
 from __future__ import annotations

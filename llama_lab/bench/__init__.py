@@ -1,7 +1,7 @@
 """Measurement: guard, gate, protocol, phases, statistics, records, environment, roofline.
 
-A module is imported when it is first asked for: a measuring process, or a machine that has little installed, need not
-wait for or have what the others need.
+A module is imported on first use, so a measuring process, or a machine with little installed, does not need the
+dependencies of the others.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""What a subject computes in, beside the dtype of its floats."""
+"""A subject's arithmetic, beyond the dtype of its floats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Arithmetic:
     """A record's `quantisation` is its text: the parts that are not the plain ones, joined by a plus, such as
     `gguf+gemv` or `kv-int8`; PLAIN for none.
 
-    form: of quantised weights, one of FORMS; of a peer a name of its own, such as `gguf-q4_1` or `int8-dynamic`.
+    form: of quantised weights, one of FORMS; for a peer its own name, such as `gguf-q4_1` or `int8-dynamic`.
     kernels: one of KERNELS. kv: what keys and values are kept as. Each is "" if it is the plain one.
     """
 

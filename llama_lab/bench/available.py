@@ -1,4 +1,4 @@
-"""Which placements and peers can run a model on this machine; of the others, why not and what would help."""
+"""Which placements and peers can run a model on this machine; for the others, why not and what would help."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def no_file(model: str) -> dict | None:
 
 
 def refused(name: str, call: Callable[[], object]) -> dict | None:
-    """What a call that raises UserError says: {name, reason, remedy}; None if it does not."""
+    """The UserError that a call raises, as {name, reason, remedy}; None if it raises none."""
     try:
         call()
     except UserError as error:
@@ -59,8 +59,7 @@ def refused(name: str, call: Callable[[], object]) -> dict | None:
 
 
 def draft_gap(name: str, model: str) -> dict | None:
-    """Why the model that a placement names for drafts cannot draft for this one; None if it can, or none is
-    named."""
+    """Why a placement's draft model cannot draft for this one; None if it can, or none is named."""
     if (draft := parse(name).draft) is None:
         return None
 
@@ -79,7 +78,7 @@ def check_baseline(name: str) -> None:
 
 
 def needs_kernels(name: str) -> bool:
-    """Whether this is a placement with compiled kernels; a peer is none."""
+    """Whether this is a placement with compiled kernels; False for a peer."""
     return name not in peer_names() and parse(name).kernels != "none"
 
 
@@ -91,14 +90,14 @@ def form(model: str, placements: Sequence[Placement]) -> str:
 
 
 def loaded_as(subject: str, model: str) -> str:
-    """The dtype in which `checkpoint.load` gives a subject what it computes on; peers share float32 weights."""
+    """The dtype of `checkpoint.load` for what a subject computes on; peers share float32 weights."""
     if subject in peer_names():
         return "float32"
     return computed_on(checkpoint.find(model), parse(subject))
 
 
 def load_alone(lab: Lab, subject: str) -> Checkpoint:
-    """The checkpoint for a subject that has its process to itself; one that reads the file itself needs no arrays."""
+    """The checkpoint for a subject with its own process; a subject that reads the file itself needs no arrays."""
     dtype = loaded_as(subject, lab.model)
     return lab.without_weights(dtype) if backend_of(subject) in READS_FILE else lab.load(dtype)
 

@@ -1,7 +1,7 @@
-"""What a notebook concludes: a sentence written by a person where its condition holds, else the measured ratio with its
-interval and its verdict.
+"""A notebook's conclusion: a sentence written by a person if its condition holds, otherwise the measured ratio with its
+interval and verdict.
 
-A sentence names computed numbers in braces. Where it names a comparison, it says what it takes that comparison to show:
+A sentence names computed numbers in braces. If it names a comparison, it states the outcome that it assumes:
 
     stated("Jitting makes the model {gain} times as fast.", gain=gain)            # holds where gain is faster
     stated("Without a cache an answer takes {more:slower} times as long.", more=more)
@@ -33,7 +33,7 @@ def settled(ratio: Ratio) -> bool:
 
 @dataclass(frozen=True)
 class Form:
-    """How a sentence names a comparison: the outcomes under which it may, and what is printed of it.
+    """How a sentence may name a comparison: under which outcomes, and what is printed.
 
     narrow: whether the interval must be narrow, as the ratio is printed without it.
     """
@@ -75,7 +75,7 @@ class Comparison:
 
     @property
     def generic(self) -> Claim:
-        """What is said where no person's sentence holds."""
+        """The text if no person's sentence holds."""
         pair = f"{self.quantity} of {self.subject}"
         if not self.ratio.n:
             return Claim(f"No pair of valid trials compares the {pair} with that of {self.baseline}.")
@@ -120,7 +120,7 @@ def stated(sentence: str, when: bool = True, **numbers: object) -> Claim | None:
 
 
 def fastest_beside(comparison: Comparison) -> Claim:
-    """What the fastest placement's decode rate is beside another runtime's."""
+    """The fastest placement's decode rate compared with another runtime's."""
     numbers = dict(name=comparison.subject, other=comparison.baseline, ratio=comparison)
     return (
         stated("The fastest placement, {name}, decodes {ratio} times as fast as {other}.", **numbers)

@@ -1,4 +1,4 @@
-"""First requests of a process: what came before them, and what of compiling lies before the first token."""
+"""First requests of a process: what came before them, and which compilation comes before the first token."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def subject(loaded: Checkpoint, name: str, file: Path | None = None) -> tuple[Su
 
 
 def as_first(record: Trial, reason: str = "", **fields) -> Trial:
-    """The trial as a first request, which may compile: void where it failed, or for a reason of its own."""
+    """The trial as a first request, which may compile: void if it failed, or for the given reason."""
     reason = reason if record.token_times_ns else record.reason
     return record.model_copy(update=dict(valid=not reason, reason=reason, **fields))
 

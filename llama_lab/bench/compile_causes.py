@@ -1,7 +1,7 @@
 """JAX's explanations of compilations, shortened for a table and condensed for people.
 
-`shorten` keeps JAX's own words and leaves out what differs from run to run or repeats; `condense` names the class of
-the cause in a few words.
+`shorten` keeps JAX's words but drops repetition and what differs between runs; `condense` names the class of the cause
+in a few words.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def kinds(condensed: str) -> str:
 
 
 def quote(cause: str) -> str:
-    """The message of a cause that says most, in JAX's words, without what every message says."""
+    """The most informative message of a cause, in JAX's words, without the parts that every message has."""
     messages = cause.split(SEPARATOR)
     message = next((m for m in messages if condense_message(m) != FIRST), messages[0])
     return re.sub(

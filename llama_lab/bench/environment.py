@@ -1,5 +1,4 @@
-"""What machine, what software, what settings, and what else was running: everything a number needs beside it to be
-repeated."""
+"""The machine, the software, the settings, and what else was running: everything needed to repeat a number."""
 
 from __future__ import annotations
 
@@ -113,8 +112,8 @@ def output(*command: str) -> str:
 
 
 def settings() -> dict[str, str]:
-    """Environment variables of XLA, JAX and the numeric libraries, of folders only that they are set; options of JAX
-    that something else has set to what is not usual."""
+    """Environment variables of XLA, JAX and the numeric libraries (for folders only that they are set), and options of
+    JAX that something else has changed."""
     known = {k: v for k, v in sorted(os.environ.items()) if k.startswith(PREFIXES) and not k.startswith(TERRAFORM)}
     return {k: "a folder" if k.endswith("_DIR") else v for k, v in known.items()} | options.changed()
 
@@ -193,7 +192,7 @@ def memory_limit(folder: Path) -> int | None:
 
 
 class Watch:
-    """`with Watch() as watch: ...`, then `watch.result`: what else the machine did meanwhile, as plain values.
+    """`with Watch() as watch: ...`, then `watch.result`: what else the machine did during the block, as plain values.
 
     {load_before, load_after: 1-minute load averages; others_cpu: share of the machine's CPU time that went to programs
     other than this process and its children, 0 to 1; steal: share the hypervisor took; wall_s}. The system counts in
@@ -233,7 +232,7 @@ def own_cpu_seconds() -> float:
 
 
 def busy(environment: dict) -> str:
-    """One phrase where other work may have spoilt a measurement, by `environment["watch"]`; "" if not."""
+    """One phrase if other work may have disturbed a measurement, by `environment["watch"]`; otherwise ""."""
     watch, cores = environment.get("watch") or {}, environment.get("cores")
     values = (watch.get(key) for key in ("others_cpu", "steal", "load_before"))
     others, steal, load = (value if isinstance(value, int | float) else 0 for value in values)

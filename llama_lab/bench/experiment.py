@@ -1,13 +1,12 @@
 """An experiment: a notebook's parameters as one object, what it measures, and the runner that carries it out.
 
-A notebook makes the object of its parameters and obtains its rows:
+A notebook makes the object from its parameters and obtains its rows:
 
     growth = measure.Growth.from_parameters(globals())
     trials, meta = growth.obtain(source, NAME, out_dir)
 
-An experiment says which points are measured, each in a fresh process, and has a method that runs there. The rest is
-the runner's: the measurement lock, processes, progress, the journal, what is left to do after an interruption, and what
-could not be measured.
+An experiment defines the points to measure, each in a fresh process, and the method that runs there. The runner does
+the rest: the measurement lock, processes, progress, the journal, resuming after an interruption, and gaps.
 """
 
 from __future__ import annotations
@@ -69,12 +68,11 @@ class Point:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What a notebook measures. A subclass is a frozen dataclass whose fields are parameters of the notebook: what is
-    recorded was measured with one value of each, and is not drawn as if it were another's, unless the field is
-    `REDRAWN`.
+    """What a notebook measures. A subclass is a frozen dataclass whose fields are parameters of the notebook. Recorded
+    data were measured with one value of each, and are not drawn under another, unless the field is `REDRAWN`.
 
-    kind: what its rows are. beside: fields that are no parameters of the notebook, such as a list that stands in it.
-    optional: its notebook draws without its table, and says that this is not measured.
+    kind: what its rows are. beside: fields that are not parameters of the notebook, such as a list in its code.
+    optional: its notebook draws without its table, and says that this was not measured.
     given: the notebook's parameters that someone chose, see `notebook.given`.
     """
 
@@ -89,7 +87,7 @@ class Experiment:
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, object], **others) -> Self:
-        """The experiment with its fields taken by name from a notebook's parameters. others: fields that are no
+        """The experiment with its fields taken by name from a notebook's parameters. others: fields that are not
         parameters. Raises UserError if a parameter is missing."""
         made = from_names(cls, parameters, **others)
         object.__setattr__(made, "given", notebook.given(str(parameters.get("NAME", "")), parameters))
@@ -97,16 +95,16 @@ class Experiment:
 
     @property
     def parameters(self) -> dict:
-        """What the meta of its table says was asked for."""
+        """The parameters in the meta of its table."""
         return {name: getattr(self, name) for name in names_of(self) if name not in self.beside}
 
     @property
     def also(self) -> object:
-        """What makes two runs the same beside their parameters; its `repr` counts."""
+        """What else must match for two runs to be the same, beside their parameters; compared by `repr`."""
         return None
 
     def check(self) -> None:
-        """Raises UserError for what cannot be measured, before anything is loaded."""
+        """Raises UserError for a plan that cannot be measured, before anything is loaded."""
 
     def check_recorded(self, table: str, meta: dict) -> None:
         """Raises UserError for a parameter that someone chose and that a table was not recorded with."""
@@ -147,10 +145,10 @@ class Experiment:
         """The rows and their meta: measured now and written to OUT/data/NAME.csv, or as recorded there, else in the
         repository.
 
-        source: `measure` or `recorded`. The journal lies in OUT/out/journal: a run that was interrupted goes on from it
-        when it is started again with the same parameters, weights, code and machine. No other measurement begins
-        before this one ends. No rows where the table is `optional` and not recorded yet. Raises UserError for another
-        source, and for parameters that what is recorded was not made with.
+        source: `measure` or `recorded`. The journal is in OUT/out/journal. An interrupted run resumes from it when it
+        is started again with the same parameters, weights, code and machine. No other measurement begins before this
+        one ends. There are no rows if the table is `optional` and not recorded yet. Raises UserError for another
+        source, and for other parameters than the recorded ones.
         """
         if recorded.is_measured(source):
             settings.ready(measuring=True)
@@ -198,9 +196,9 @@ class Runner:
         return self.journal.missing
 
     def present(self, names: Sequence[str]) -> list[str]:
-        """Those that can run here; of the others the journal says why they cannot.
+        """Those that can run here; the journal says why the others cannot.
 
-        What an earlier run found missing before it began is asked again: what was missing may be there since. What a
+        What an earlier run found missing before it began is checked again, because it may be there now. What a
         measuring process could not build stays left out.
         """
         failed = {note["missing"]["name"] for note in self.journal.notes if "missing" in note and "process" in note}
@@ -215,13 +213,13 @@ class Runner:
         return any(t.run == run and t.block == block for t in self.journal.trials)
 
     def run(self, points: Sequence[Point]) -> None:
-        """Each point in a process of its own, one after the other."""
+        """Measure each point in its own process, one after the other."""
         for i, point in enumerate(points):
             self.progress(point.what or point.run, i, len(points))
             self.child(point)
 
     def child(self, point: Point) -> None:
-        """One process, unless one has left all its rows in the journal. Raises UserError when it dies."""
+        """Run one process, unless its rows are already in the journal. Raises UserError when it dies."""
         made = Counter(t.process for t in self.journal.trials if t.run == point.run and t.block == point.block)
         if max(made.values(), default=0) >= point.rows:
             return
@@ -250,8 +248,8 @@ class Runner:
 def run_child(
     journal: Journal | None, lock: IO, asked: dict, heard: Callable[[str, object], None], **how
 ) -> process.Outcome:
-    """One fresh process, which keeps the measurement lock. Its rows and notes go to the journal; then heard(kind,
-    value) is told of each message. asked: as `lab.main` takes it. how: as `process.start` takes it."""
+    """Run one fresh process, which holds the measurement lock. Its rows and notes go to the journal; then heard(kind,
+    value) is called for each message. asked: as `lab.main` takes it. how: as `process.start` takes it."""
 
     def receive(kind: str, value) -> None:
         if journal is not None:
@@ -293,7 +291,7 @@ def check_counts(**counts: int) -> None:
 
 
 def whole(rows: Sequence[Row]) -> list[Row]:
-    """The rows of the last process that tried each run and block: what an interrupted one left is dropped."""
+    """The rows of the last process that tried each run and block; leftovers of interrupted ones are dropped."""
     last: dict[tuple[str, int], int] = {}
     for t in rows:
         last[t.run, t.block] = max(t.process, last.get((t.run, t.block), 0))

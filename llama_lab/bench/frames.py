@@ -1,4 +1,4 @@
-"""Entries of a table as a frame to be read: which values are shown, under which names, with how many digits."""
+"""Entries of a table as a readable frame: which values are shown, under which names, with how many digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def interval(name: str, where: str, middle: str = "median", ends: str = "") -> d
 
 
 def same(*names: str) -> dict[str, str]:
-    """Columns that are named like what they show."""
+    """Columns named after the values that they show."""
     return dict(zip(names, names, strict=True))
 
 

@@ -1,8 +1,8 @@
 """The gate: a time counts only if the tokens are the reference's.
 
-Sampled tokens are the reference's too where both draw with the same keys: a draw is the best of logits to which noise
-has been added (Gumbel-max, https://arxiv.org/abs/1411.0030), and the noise is known. Another generator's tokens are
-held to their likelihood (`likely`).
+Sampled tokens must be the reference's too if both draw with the same keys: a draw is the best of logits plus known
+noise (Gumbel-max, https://arxiv.org/abs/1411.0030). Tokens from another random generator are judged by their likelihood
+(`likely`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def tokens_hash(tokens: np.ndarray) -> str:
 
 
 def behind(logits: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """How far each token [n] is behind the best of the reference's logits [n V]; infinite for what is no token."""
+    """How far each token [n] is behind the best of the reference's logits [n V]; infinite for an invalid token."""
     logits, known = np.asarray(logits, np.float64), (tokens >= 0) & (tokens < logits.shape[1])
     chosen = logits[np.arange(len(tokens)), np.where(known, tokens, 0)]
     return np.where(known, logits.max(-1) - chosen, np.inf)
@@ -104,9 +104,9 @@ def likely(
     """Whether tokens [n] that another generator drew are such as this sampler draws: as many as asked for, none that
     its filters leave out, and the text about as likely as its texts are on average.
 
-    A text's surprise, the sum of -log p over its tokens, has as its mean the entropies' sum and as its variance the sum
-    of theirs; greedy tokens or another temperature show as too little or too much of it. A short text may be far off
-    by one rare token: it is wrong only where so much or so little is improbable in itself (`chance`).
+    A text's surprise is the sum of -log p over its tokens. Its mean is the sum of the entropies, its variance the sum
+    of their variances. Greedy tokens or another temperature show as too little or too much surprise. One rare token can
+    shift a short text far, so it is wrong only if that much or little is improbable (`chance`).
     """
     if len(tokens) != count:
         return wrong(f"{len(tokens)} tokens, {count} were asked for")
@@ -145,17 +145,18 @@ def chance(p: np.ndarray, mine: np.ndarray, surprise: float) -> float:
 
 
 def approximate(quantisation: str) -> bool:
-    """Whether a subject of this quantisation need not make the reference's tokens; see `Arithmetic.is_approximate`."""
+    """Whether a subject of this quantisation may make other tokens than the reference; see
+    `Arithmetic.is_approximate`."""
     return Arithmetic.read(quantisation).is_approximate
 
 
 def near_tie(quantisation: str) -> float:
-    """How close to the reference's best logit a token must be for both to be right under this quantisation."""
+    """How close to the reference's best logit a token must be to count as right under this quantisation."""
     return FLIP if Arithmetic.read(quantisation).kernels else NEAR_TIE
 
 
 def parting(tokens: np.ndarray, reference: np.ndarray) -> str:
-    """Where an approximate subject's row of tokens [n] parts from the reference's, in words; "" if it never does."""
+    """Where an approximate subject's row of tokens [n] diverges from the reference's, in words; "" if it never does."""
     shared = min(len(tokens), len(reference))
     differs = np.flatnonzero(tokens[:shared] != reference[:shared])
     if len(differs):
@@ -172,10 +173,10 @@ def compare(
 ) -> Verdict:
     """Compare one row of tokens [n] with the reference's.
 
-    logits(): the reference's [n V] before each of these tokens, asked for only where they differ. The first difference
-    must stand at a near-tie (`near`): both tokens that close to the best. After it the two texts are different texts,
-    and every token must come close to the reference's best there. distance(logits, tokens): how far from the best each
-    token is, `behind` for greedy ones, `behind_drawn` for sampled ones.
+    logits(): the reference's [n V] before each of these tokens, called only if they differ. The first difference must
+    be a near-tie (`near`): both tokens that close to the best. After it the texts differ, and every token must be close
+    to the reference's best on its own text. distance(logits, tokens): how far each token is from the best, `behind` for
+    greedy ones, `behind_drawn` for sampled ones.
     """
     if len(tokens) != len(reference):
         return wrong(f"{len(tokens)} tokens, the reference has {len(reference)}")
@@ -198,8 +199,8 @@ class Reference:
     """The tokens every subject must produce: those of the `step` placement of the subject's own arithmetic (its dtypes
     and quantised forms of weights and KV cache, its kernels), under the workload's sampler and seed.
 
-    Its own logits say whether a difference stands at a near-tie. Who samples with another generator of random numbers
-    must make tokens that are as likely as the reference's (`likely`).
+    Its own logits decide whether a difference is a near-tie. A subject with another random number generator must make
+    tokens that are as likely as the reference's (`likely`).
     """
 
     def __init__(self, checkpoint: Checkpoint, workload: Workload):
@@ -233,7 +234,7 @@ class Reference:
         return self.known[key]
 
     def expect(self, prompt: int, tokens: Sequence[int], dtype: str = "float32") -> None:
-        """Take greedy tokens [n] that another process made as those of a prompt."""
+        """Use greedy tokens [n] from another process as those of a prompt."""
         self.known[prompt, dtype, "none", generate.GREEDY, 0] = np.array(tokens)
 
     def logits(self, prompt: int, tokens: np.ndarray, dtype: str = "float32", quantisation: str = "none") -> jax.Array:
@@ -246,8 +247,8 @@ class Reference:
         """The record, void when any row's tokens are not the reference's; a compilation's reason stays first. sampler:
         the subject's own, where it has one.
 
-        One that computes in fewer bits than any reference here makes different text: where it parts is said, and its
-        quality is measured as a distribution (`quality`).
+        A subject with fewer bits than any reference here makes different text: the record says where it diverges, and
+        its quality is measured as a distribution (`quality`).
         """
         if not record.token_times_ns:  # it failed, and says why
             return record
@@ -262,7 +263,7 @@ class Reference:
         return record.model_copy(update=dict(valid=valid, reason="; ".join(reasons)))
 
     def verdict(self, record: Trial, row: int, tokens: np.ndarray, sampler: Sampler) -> Verdict:
-        """What the gate says of one row of tokens [n]. The same answer as before is not looked at again."""
+        """The gate's verdict on one row of tokens [n]. An answer that was already judged is not judged again."""
         kind = record.dtype, record.quantisation
         key = (record.prompt, row, tokens.tobytes(), kind, sampler, record.backend)
         if key not in self.verdicts:

@@ -47,15 +47,15 @@ class Asked(list):
 
 @dataclass(frozen=True)
 class Function:
-    """A generator under a name. said: what its last answer was, where it was text, a piece a token."""
+    """A named generator. said: its last answer if that was text, one piece per token."""
 
     name: str
     generator: Generator
     said: list[str] = field(default_factory=list)
 
     def blocks(self, question: str | Sequence[int], most: int) -> Iterator[np.ndarray]:
-        """Its answer, as blocks of ids [n 1], of at most so many tokens. Raises UserError for what is no token, and
-        where nothing that yields tokens comes back."""
+        """Its answer as blocks of ids [n 1], at most this many tokens. Raises UserError for anything but a token, and
+        if it does not return an iterator."""
         made, left = self.generator(question), most
         if not isinstance(made, Iterator):
             raise UserError(
@@ -101,11 +101,11 @@ class Function:
 
 
 class Judge(gate.Reference):
-    """The gate for generators too. One need not say what it computes in: its tokens are held to those of `step`.
+    """The gate for generators. Their arithmetic is unknown, so their tokens are compared with those of `step`.
 
-    It may end where the model ends, its stop token with it or not. Text is compared with what the reference's tokens
-    read. What cannot be compared is said to be so: sampled text, and whatever comes without a model. Tokens that all
-    come at once were made before the first of them: they have no rate, and the trial is void.
+    A generator may end where the model ends, with its stop token or without. Text is compared with the decoded
+    reference tokens. Output that cannot be compared is marked so: sampled text, and any output without a model. Tokens
+    that all arrive at once have no rate, and the trial is void.
     """
 
     def __init__(self, loaded: Checkpoint | None, workload: Workload, functions: Sequence[Function]):
@@ -151,7 +151,7 @@ def unchecked(why: str) -> Verdict:
 
 
 def as_long(reference: np.ndarray, count: int, stop: Sequence[int]) -> np.ndarray:
-    """The reference's tokens [n] up to `count` where it stops there itself, with its stop token or before it."""
+    """The reference's tokens [n] up to `count` if it stops there itself, with its stop token or before it."""
     ended = 0 < count < len(reference) and np.isin(reference[count - 1 : count + 1], list(stop)).any()
     return reference[:count] if ended else reference
 
@@ -175,7 +175,7 @@ def spelled(said: Sequence[str], reference: np.ndarray, tokenizer: Tokenizer) ->
 def questions(
     loaded: Checkpoint | None, prompts: Sequence[str | Sequence[int]], chat: bool | None
 ) -> dict[str | tuple[int, ...], Asked]:
-    """What placements are asked (the rendered chat, or ids) → the same for a generator, each prompt once."""
+    """What placements are asked (the rendered chat, or ids) → the generator's prompt, each prompt once."""
     asked, words = {}, loaded and loaded.tokenizer
     if not len(prompts := listed(prompts, "prompts", "texts, or lists of token ids")):
         raise UserError("prompts is empty; give one or more.")
@@ -199,7 +199,7 @@ def questions(
 
 
 def named(given: str | Placement | tuple[str, Generator]) -> Function | Placement:
-    """A placement, or a generator under its name. Raises UserError for what is neither."""
+    """A placement, or a named generator. Raises UserError for anything else."""
     if not isinstance(given, tuple):
         return parse(given)
     if len(given) != 2 or not callable(given[1]):
@@ -227,25 +227,25 @@ def run(
     sampler: Sampler = generate.GREEDY,
     chat: bool | None = None,
 ) -> list[Trial]:
-    """Trials of a plain function that takes a prompt and yields its tokens, and of what stands beside it.
+    """Trials of a plain function that takes a prompt and yields its tokens, and of the subjects in `beside`.
 
-    generator: is called with each prompt as it is given here, and yields text, one piece a token, or ids. Each prompt
+    generator: is called with each prompt as it is given here, and yields text, one piece per token, or ids. Each prompt
     is a block, in which every subject answers once, in random order: `summary.table(trials, baseline)` pairs them. The
-    first of `beside` is the baseline, and runs twice in a block; alone, the generator is its own.
+    first of `beside` is the baseline, and runs twice in a block; alone, the generator is its own baseline.
 
         def mine(question):  # Iterator[str], or ids
             ...
         trials = llama_lab.run("mine", mine, questions, beside=["step"])
         summary.table(trials, "step")
 
-    new_tokens: of each answer; by default as many as the generator gives for the first prompt. model: a name as `load`
-    takes it, or what `load` gave: the tokens must be those of its `step` placement. None is for a generator of another
-    model: nothing is compared, and the row says so. beside: placements, or pairs (name, generator). sampler: how the
-    generator chooses; greedy tokens must be equal, sampled ones likely. chat: whether a text is a question put through
-    the model's chat template (the default where it has one), or goes to the tokenizer as it is.
+    new_tokens: of each answer; by default as many as the generator gives for the first prompt. model: a name for
+    `load`, or a loaded checkpoint: the tokens must be those of its `step` placement. With None, for a generator of
+    another model, nothing is compared, and the row says so. beside: placements, or pairs (name, generator). sampler:
+    how the generator samples; greedy tokens must be equal, sampled ones likely. chat: whether text is a question for
+    the model's chat template (the default if it has one), or goes to the tokenizer as it is.
 
-    A trial is void as any other: where something was compiled in it, where its tokens are wrong, where it failed; and
-    where all its tokens came at once. Nothing is drawn meanwhile. Raises UserError for a function that fails on the
+    A trial is void like any other: if something was compiled in it, if its tokens are wrong, if it failed; and if all
+    its tokens arrived at once. Nothing is drawn during the trials. Raises UserError for a function that fails on the
     first prompt or yields no tokens.
     """
     loaded = checkpoint.load(model) if isinstance(model, str) else model

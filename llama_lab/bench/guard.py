@@ -4,8 +4,8 @@ It listens to JAX's own monitoring events. A backend event also fires when the p
 so XLA's own compilations are `backend - cache_hits`. Any lowering or backend event in a timed region voids the trial:
 a committed argument where an uncommitted one was can compile with no trace event at all.
 
-`TorchCounter` and `TorchGuard` are its twins for PyTorch: one counts what is compiled or captured, the other forbids it
-as well.
+`TorchCounter` and `TorchGuard` do the same for PyTorch: one counts what is compiled or captured, the other also forbids
+it.
 """
 
 from __future__ import annotations
@@ -144,10 +144,9 @@ class Explanations(logging.Handler):
 class TorchCounter(Region):
     """Counts what PyTorch compiles and captures, with the seconds it took, and forbids nothing: for a first request.
 
-    Dynamo says itself when it compiles (`torch._dynamo.callback`), Inductor's part included; of those within one
-    another the outermost counts. TorchScript and captures of CUDA graphs are seen by wrapping `torch.jit.script`,
-    `torch.cuda.CUDAGraph.capture_begin` and `capture_end`. A compiled program that is found in a cache on the disk
-    counts too.
+    Dynamo reports its compilations (`torch._dynamo.callback`), including Inductor's part; of nested ones the outermost
+    counts. TorchScript and captures of CUDA graphs are observed by wrapping `torch.jit.script`,
+    `torch.cuda.CUDAGraph.capture_begin` and `capture_end`. A compiled program from a disk cache counts too.
     """
 
     def __enter__(self) -> TorchCounter:
@@ -216,7 +215,7 @@ class TorchGuard(TorchCounter):
     """The guard for PyTorch subjects: what `TorchCounter` counts voids the trial.
 
     Inside, `torch.compiler.set_stance("fail_on_recompile")` makes a recompilation raise; the region ends there, the
-    error is swallowed and becomes the event. Does not nest around code that sets a stance of its own.
+    error is swallowed and becomes the event. Does not nest around code that sets its own stance.
     """
 
     def __enter__(self) -> TorchGuard:

@@ -1,4 +1,4 @@
-"""95 % intervals: of means by a bootstrap of whole units, of medians, and Student's t where units are few."""
+"""95 % intervals: of means by a bootstrap of whole units, of medians, and Student's t for few units."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def gather(logs: np.ndarray, clusters: Labels) -> np.ndarray:
 def mean_interval(samples: Sequence[np.ndarray], seed: int, resamples=RESAMPLES, method=MEANS) -> tuple[float, float]:
     """95 % interval of a mean, or of the first sample's mean less the second's, from what `gather` gives for each.
 
-    Percentile bootstrap of whole units at the level that Student's t asks of so few (two samples count as the smaller
-    one). Below six units Student's t itself, as no bootstrap reaches 95 % there.
+    Percentile bootstrap of whole units, at the level that makes it as wide as Student's t (two samples count as the
+    smaller one). Below six units Student's t itself, because no bootstrap reaches 95 % there.
     """
     fewest = min(map(len, samples))
     if fewest < 2:
@@ -76,8 +76,8 @@ def student(samples: Sequence[np.ndarray]) -> tuple[float, float]:
 
 def median_interval(values: np.ndarray, clusters: Labels, seed: int) -> tuple[float, float]:
     """95 % interval of the median: BCa of the values of one process, else by percentiles when whole processes are
-    resampled. With fewer than six of either no resampling reaches 95 %: then Student's t, of several processes that of
-    their own medians, and the median of all within it. NaN of one value."""
+    resampled. With fewer than six of either no resampling reaches 95 %: then Student's t, for several processes that of
+    their medians, extended to hold the overall median. NaN for one value."""
     if len(values) < 2:
         return float("nan"), float("nan")
     if processes(clusters) == 1:

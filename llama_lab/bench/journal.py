@@ -1,4 +1,4 @@
-"""The journal of a run: each trial is on disk before the next begins, so an interrupted run goes on where it stopped.
+"""The journal of a run: each trial is on disk before the next begins, so an interrupted run resumes where it stopped.
 
 JSON lines, as `record.read` reads them. The first line holds the plan (what was to be measured, with what, on which
 machine), and a journal is only ever continued under the same plan.
@@ -73,7 +73,7 @@ class Journal:
             self._write(sealed_row(json.loads(trial.model_dump_json())))
 
     def note(self, **about) -> None:
-        """Something that belongs to the run and to no single trial, such as how busy the machine was."""
+        """Keep a note about the run as a whole, such as how busy the machine was."""
         self.notes.append(about)
         if self.path:
             self._write(json.dumps({"note": about}))
@@ -92,7 +92,7 @@ class Journal:
                 self.note(missing=gap)
 
     def receive(self, kind: str, value: dict, process: int) -> None:
-        """Keep what a measuring process says: its trials, and its notes under its number."""
+        """Keep the messages of a measuring process: its trials, and its notes under its number."""
         if kind == "trial":
             self.append(self.kind(**value))
         elif kind == "note":
@@ -100,7 +100,7 @@ class Journal:
 
     @property
     def missing(self) -> list[dict]:
-        """What could not be measured, as the notes say: {name, reason, remedy}, each once."""
+        """The gaps in the notes: {name, reason, remedy}, each once."""
         return list({note["missing"]["name"]: note["missing"] for note in self.notes if "missing" in note}.values())
 
     def next_process(self) -> int:

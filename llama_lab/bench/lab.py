@@ -1,8 +1,8 @@
-"""What a measuring process has: the model, the clock's surroundings, and a way to keep its rows.
+"""What a measuring process needs: the model, timed requests, and a way to keep its rows.
 
 A task is a function `task(lab, **arguments)`, or a method of an `Experiment`. It runs in a fresh process that
 `experiment.Runner` starts. Each row that it keeps is in the journal before the task goes on.
-Imports nothing but what running a model needs, so that a release of JAX without the other packages can run a task.
+Imports only what running a model needs, so that a release of JAX without the other packages can run a task.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Lab:
         self.say("trial", (row.model_copy(update=changes) if changes else row).model_dump())
 
     def note(self, **about) -> None:
-        """Put into the journal what belongs to the process and to no single row."""
+        """Put a note about the process as a whole into the journal."""
         self.say("note", about)
 
     def missing(self, name: str, reason: str, remedy: str) -> None:
@@ -107,7 +107,7 @@ class Lab:
             return []
 
     def announce(self, **what) -> None:
-        """Say what begins now. A process that says nothing for long is taken for hung."""
+        """Report what begins now. A process that stays silent for long is assumed to hang."""
         self.say("starting", what)
 
 

@@ -1,7 +1,7 @@
-"""The notebook that runs in this kernel: what it was given, beside what it was shipped with.
+"""The notebook that runs in this kernel: its given parameters compared with the shipped ones.
 
-papermill puts what `-p`, `-r` and `-y` give into a cell of its own behind the cell of parameters, whatever the names
-are; a person edits the cell of parameters. Both are read from the cells that ran, which IPython keeps as `In`.
+papermill puts the values of `-p`, `-r` and `-y` into its own cell after the parameter cell, whatever their names; a
+person edits the parameter cell. Both are read from the cells that ran, which IPython keeps as `In`.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def cells(notebook: Mapping[str, object]) -> tuple[dict[str, object], list[str]]
 
 @functools.cache
 def shipped(name: str) -> dict[str, object]:
-    """Parameters and default values of the notebook of that name, as the last commit has them, or else the file: a
-    person who tries something edits and saves the file. {} for a name of none."""
+    """Parameters and default values of the notebook with that name, from the last commit, or else from the file, which
+    a person may have edited. {} for an unknown name."""
     path, values = f"notebooks/{name}.ipynb", {}
     with contextlib.suppress(OSError, *UNREADABLE):
         values |= of_file((paths.ROOT / path).read_text(encoding="utf-8"))
@@ -130,9 +130,9 @@ def remedy(name: str) -> str:
 
 
 def person_is_there() -> bool:
-    """Whether the cell that runs was sent by a front end that a person sits before: one that could be asked for input.
+    """Whether the running cell was sent by an interactive front end, one that could ask for input.
 
-    JupyterLab says so with each request; papermill and nbconvert say that they could not, and a script has no kernel.
+    JupyterLab says so with each request; papermill and nbconvert say that they cannot, and a script has no kernel.
     """
     from llama_jax import render  # here: what measures has no screen
 

@@ -1,11 +1,11 @@
-"""Every option of JAX and every variable of the environment that could change what is computed or measured, and what
-becomes of it. A test walks `jax.config.values`: none is missing here.
+"""Every option of JAX and every environment variable that could change what is computed or measured, and what happens
+to it. A test walks `jax.config.values`: none is missing here.
 
-refused     the model would not compute what it promises, or a time would not be what its name says: one line
+refused     the model would compute something else, or a time would not match its label: one line
             (`llama_jax.plumbing.settings`: COMPUTING always, MEASURING while something is measured)
-recorded    another program, another device or other numbers, as whoever sets it means it: it stands in the environment
-            of every result (`environment.settings`) where it is not as usual
-harmless    neither, for the reason that stands here
+recorded    another program, another device or other numbers, on purpose: it is recorded in the environment of every
+            result (`environment.settings`) if it is not the usual value
+harmless    neither, for the reason given here
 unknown     an option of another release of JAX: `llama-jax doctor` names it, and nothing is refused
 """
 
@@ -97,7 +97,7 @@ OTHERS_OF_JAX = (  # variables of JAX that are no options
 
 
 def fate(option: str) -> str:
-    """What becomes of an option, in a few words."""
+    """What happens to an option, in a few words."""
     rules = {"refused": settings.COMPUTING, "refused where something is measured": settings.MEASURING}
     for word, table in rules.items():
         if option in table:
@@ -120,8 +120,7 @@ def changed() -> dict[str, str]:
 
 
 def remarks() -> list[str]:
-    """Lines for `llama-jax doctor`: what is refused here, which options nobody knows, and variables that look like
-    JAX's and are none."""
+    """Lines for `llama-jax doctor`: what is refused here, unknown options, and variables that only look like JAX's."""
     lines, found = [], settings.values()
     lines += settings.complaints(settings.COMPUTING)
     lines += [f"Nothing can be measured: {line}" for line in settings.complaints(settings.MEASURING)]

@@ -1,4 +1,4 @@
-"""No process outlives the one that started it, however that ends: SIGKILL, two signals at once, a crash."""
+"""No process outlives its parent, however the parent ends: SIGKILL, two signals at once, a crash."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ os.execv(sys.argv[2], sys.argv[2:])"""
 
 
 def follow(number: int, sends: int = signal.SIGKILL) -> None:
-    """From now on the kernel sends this process a signal when its parent, the process of that number, has ended. On
-    Linux; a child elsewhere must notice by itself that nobody reads what it writes."""
+    """From now on the kernel sends this process a signal when its parent, the process with that number, ends. On Linux
+    only; elsewhere a child must notice that its output is no longer read."""
     if sys.platform != "linux":
         return
     import ctypes

@@ -1,4 +1,4 @@
-"""Prompts of exact length that no cache can know: a passage of its own for each request."""
+"""Prompts of exact length that no cache can know: a different passage for each request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TRIES = 20  # places in the text at which a passage may begin with a given token
 
 
 def passages(loaded: Checkpoint, lengths: Sequence[int], seed: int = 0) -> list[str | tuple[int, ...]]:
-    """One passage a length, of exactly so many tokens each; no two begin with the same token.
+    """One passage per length, with exactly that many tokens; no two begin with the same token.
 
-    English from the manual that every Python carries, beginning where a word does, at places drawn from the seed. For a
-    model without a tokenizer random ids, no two alike. Raises UserError when the text has no more beginnings to offer.
+    English from Python's manual, from the beginning of a word, at places drawn from the seed; for a model without a
+    tokenizer random ids, no two alike. Raises UserError when the text has no more beginnings to offer.
     """
     if loaded.tokenizer is None:
         return random_passages(loaded.config.vocab_size, lengths, seed)
@@ -99,8 +99,7 @@ def check_context(config, workload: Workload) -> None:
 
 
 def english(loaded: Checkpoint, tokens: int, seed: int = 0) -> list[int]:
-    """Ids of an English text of so many tokens, the manual that every Python carries; random ids for a model without a
-    tokenizer."""
+    """Ids of this many tokens of Python's manual, an English text; random ids for a model without a tokenizer."""
     if loaded.tokenizer is None:
         return list(random_prompts(loaded.config.vocab_size, tokens, seed, 1)[0])
     return loaded.tokenizer.encode(corpus.manual()[: 12 * tokens])[:tokens]

@@ -43,7 +43,7 @@ PATIENCE = 2  # a subject is left out once this many processes died in it
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run measures. blocks are spread evenly over `processes`; `cold` and `cached` are processes a subject.
+    """What a run measures. blocks are spread evenly over `processes`; `cold` and `cached` are processes per subject.
 
     peers: names of `peers.PEERS`; one that cannot be built leaves a note in the journal (`Journal.missing`) and is
     left out. sampled: each placement is measured under this sampler too, in the same blocks; the workload's is for the
@@ -107,8 +107,8 @@ class Plan:
 def run(plan: Plan, journal: Journal | None = None, progress: Progress = announce) -> list[Trial]:
     """Everything the plan asks for that the journal does not hold yet; returns all trials, judged as a whole.
 
-    First requests are judged by the warm ones; what is left of a block that was cut off is void where the block was
-    measured again. Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
+    First requests are judged by the warm ones. The rest of an interrupted block is void if the block was measured
+    again. Raises UserError for a mistake in the plan, and when the baseline itself cannot be measured.
     """
     plan.check()
     with protocol.alone() as lock:
@@ -170,7 +170,7 @@ class Bench:
         return run_child(None if silent else self.journal, self.lock, asked, heard, **how), announced
 
     def fail(self, subject: str, reason: str, **identity) -> None:
-        """Record a trial that never came to its end. identity: its block, order, phase and process at least."""
+        """Record a trial that never finished. identity: at least its block, order, phase and process."""
         plan, work = self.plan, self.plan.workload
         required = [name for name, field in Trial.model_fields.items() if field.is_required() and name not in PLACE]
         blank = {name: blank_of(Trial.model_fields[name].annotation) for name in required}
@@ -182,7 +182,7 @@ class Bench:
         self.journal.append(Trial(**{**blank, **known, **identity}))
 
     def first_requests(self, phase: str, count: int) -> None:
-        """`count` first requests of each subject, interleaved, each in a process of its own."""
+        """`count` first requests of each subject, interleaved, each in its own process."""
         from llama_lab import peers
 
         plan, subjects = self.plan, self.plan.subjects
@@ -286,7 +286,7 @@ def supersede(trials: Sequence[Trial]) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Subjects:
-    """Who is measured in a process, as JSON has left it. placements: fields of each. sampled: fields of a sampler under
+    """The subjects of a process, as read from JSON. placements: fields of each. sampled: fields of a sampler under
     which the placements are measured too."""
 
     placements: Sequence[dict]

@@ -1,10 +1,10 @@
-"""Fresh processes: the harness starts them, pins them, hears them, and survives them.
+"""Fresh processes: the harness starts them, pins them, listens to them, and survives them.
 
 A child is a new Python that runs `main` with a clean environment and a fixed set of cores. It reads one job from
-standard input and answers in JSON lines; after each it waits for an empty line in return, so that whatever the parent
-does with a message (parse it, write it to the disk) is over before the child measures on. A child that crashes or falls
-silent is an outcome with its last lines, never a hang or a crash of the parent; one whose parent has ended, by
-whatever signal, ends too.
+standard input and answers in JSON lines. After each line it waits for an empty line in return, so that the parent has
+finished with a message (parsing it, writing it to disk) before the child measures on. A child that crashes or falls
+silent is an outcome with its last lines, never a hang or a crash of the parent. A child ends when its parent does,
+whatever the signal.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def start(
     """Run `module:function` of this package in a fresh process, as function(say, **arguments); its dictionary is the
     result.
 
-    receive(kind, value): called for each message that the task says. limit: seconds of silence after which it is
-    stopped; a function is asked for them after each message, so that the whole of a task can have a limit.
+    receive(kind, value): called for each message of the task. limit: seconds of silence after which it is stopped; a
+    function is called for them after each message, so that the whole task can have a limit.
     threads: cores it may use, all allowed ones by default. held: file descriptors it keeps open, such as a lock's.
     interpreter: another Python than this one.
     Raises UserError when the child ends with one: a user's mistake is the same mistake in any process.
@@ -139,7 +139,7 @@ def start(
 
 
 def hear(child: subprocess.Popen, watchdog: Watchdog, job: str, receive: Callable[[str, object], None]) -> dict:
-    """Give a child its job, and hear it until it says no more: the last value of each kind of message."""
+    """Give a child its job, and listen until it ends: the last value of each kind of message."""
     messages: dict[str, object] = {}
     tell(child, job)
     for line in child.stdout:
@@ -171,7 +171,7 @@ def ending(code: int, silent_for: float | None) -> str:
 
 
 class Watchdog:
-    """Kills a child that is not fed for `limit` seconds."""
+    """Kills a child after `limit` seconds without a message."""
 
     def __init__(self, child: subprocess.Popen, limit: float | Callable[[], float]):
         self.child, self.limit, self.expired, self.timer = child, limit, False, None

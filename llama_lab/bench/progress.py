@@ -1,4 +1,4 @@
-"""Saying how far a measurement is: progress(what, done, total)."""
+"""Progress of a measurement: progress(what, done, total)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Progress = Callable[[str, int, int], None]
 
 
 def announce(what: str, done: int, total: int) -> None:
-    """To the runner's file where a runner listens, to one line under the cell in JupyterLab, else to nobody."""
+    """Report to the runner's file if there is a runner, or to one line under the cell in JupyterLab; otherwise
+    nowhere."""
     line = f"{what} ({done}/{total})"
     if path := os.environ.get(VARIABLE):
         Path(path).write_text(line)

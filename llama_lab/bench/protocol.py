@@ -57,7 +57,7 @@ def subject(checkpoint: Checkpoint, placement: Placement, name: str | None = Non
 
 
 def answering(engine: generate.Engine) -> Callable:
-    """(prompt ids, workload) → what an engine answers, the prompt in every row of the batch."""
+    """(prompt ids, workload) → an engine's answer, with the prompt in every row of the batch."""
 
     def run(ids: Sequence[int], work: Workload):
         how = dict(length=work.length, slots=work.slots)
@@ -93,8 +93,8 @@ def timed(
     """One timed request: (the fields of a Trial that it fills, tokens [n B]). Void when anything compiled inside, or
     the subject raised.
 
-    explain: keep JAX's explanation of each compilation in `cause`. most: leave the answer after so many tokens. Raises
-    UserError where the subject does.
+    explain: keep JAX's explanation of each compilation in `cause`. most: stop the answer after this many tokens. Raises
+    UserError if the subject does.
     """
     before, failure, ended, workload = memory.live_buffers(), "", False, subject.asked(workload)
     ids, blocks, arrivals, tokenize_ns = (), [], [], 0
@@ -158,8 +158,8 @@ def compiling(guard: Region) -> dict:
 
 
 def sizes(subject: Subject, workload: Workload, prompt_tokens: int, new_tokens: int) -> dict:
-    """The Trial fields that follow from the configuration: bytes and operations a token, sizes of weights and cache;
-    none for a subject of no known model."""
+    """The Trial fields that follow from the configuration: bytes and operations per token, sizes of weights and cache;
+    none for a subject of unknown model."""
     if "config" not in subject.identity:
         return {}
     config, width = subject.identity["config"], subject.identity["weight_bytes"]
@@ -199,9 +199,9 @@ def warm_up(
 
 @contextlib.contextmanager
 def alone() -> Iterator[BinaryIO]:
-    """Hold the measurement lock, an open file; who holds it already goes on holding it. Raises UserError while another
-    process of this user's measures on this machine, and under an option of JAX that would make times mean something
-    else (`settings.MEASURING`). What other users do there is seen by `environment.Watch`, as all other work."""
+    """Hold the measurement lock, an open file; a process that already holds it keeps it. Raises UserError while another
+    of this user's processes measures on this machine, and under an option of JAX that would change the meaning of times
+    (`settings.MEASURING`). `environment.Watch` observes other users' work like all other load."""
     if _held:
         yield _held[0]
         return
@@ -217,7 +217,7 @@ def alone() -> Iterator[BinaryIO]:
 
 @dataclass(frozen=True)
 class Caller:
-    """Who measures, and what it wants to hear.
+    """The caller of a measurement, and what it wants to be told.
 
     identity: fields of every record; run, phase and process have defaults. keep(trial): called after each trial.
     starting(what=, subject=, block=, order=): called before each trial and each run of a warm-up. explain: keep JAX's
@@ -243,9 +243,9 @@ def measure(
     order.
 
     blocks: how many, or their numbers. Block i asks prompt i (modulo the pool) in an order that follows from the seed
-    and i alone, so that a run may be split and resumed. The bandwidth is probed before each block; its trials carry
-    what it read. Void and wrong trials stay, with their reason. Raises UserError for an unknown baseline, and while
-    another measurement runs.
+    and i only, so that a run may be split and resumed. The bandwidth is probed before each block and recorded in its
+    trials. Void and wrong trials stay, with their reason. Raises UserError for an unknown baseline, and while another
+    measurement runs.
     """
     if baseline not in [s.name for s in subjects]:
         raise UserError(f"The baseline {baseline!r} is not among the subjects ({', '.join(s.name for s in subjects)}).")

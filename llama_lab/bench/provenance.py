@@ -1,8 +1,8 @@
-"""Which code a table's times depend on, and what of it has changed since the table was recorded.
+"""Which code a table's times depend on, and which of it has changed since the table was recorded.
 
-`code.toml` declares at which modules each experiment begins and what never runs in a timed region. The modules that
-the first reach by their imports are read as syntax trees; nothing is imported for it. A module's hash ignores what
-moves no time: comments, layout, docstrings, imports, annotations and the words of errors.
+`code.toml` declares the modules at which the search for each experiment begins, and what never runs in a timed region.
+The modules reached from there by imports are read as syntax trees; nothing is imported for it. A module's hash ignores
+what cannot change a time: comments, layout, docstrings, imports, annotations and error messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Stamp(Declared):
 
 
 class Code(Declared):
-    """What a table's meta says of its code. roots: where the search for modules began. modules: the hash of each."""
+    """The code in a table's meta. roots: where the search for modules began. modules: the hash of each."""
 
     digest: str
     roots: list[str]
@@ -58,7 +58,7 @@ def declared() -> Declaration:
 
 
 def recorded_now(table: str, parameters: dict) -> dict | None:
-    """What a table's meta says of its code, the values of a `Code`; None for a table that no experiment declares."""
+    """The code for a table's meta, the values of a `Code`; None for a table that no experiment declares."""
     from llama_lab import peers
 
     roots = declared().tables.get(table)
@@ -75,7 +75,7 @@ def describe(roots: Sequence[str]) -> dict:
 
 
 def changed(meta: dict) -> list[str] | None:
-    """Modules that have changed, come or gone since a table was recorded; None if its meta does not name any."""
+    """Modules that were changed, added or removed since a table was recorded; None if its meta does not name any."""
     code = meta.get("code")
     if not code:
         return None
@@ -84,7 +84,7 @@ def changed(meta: dict) -> list[str] | None:
 
 
 def complaint(meta: dict) -> str:
-    """A few words where a table is not of today's code; "" if it is."""
+    """A few words if a table is not of today's code; "" if it is."""
     modules = changed(meta)
     return UNKNOWN if modules is None else OLDER if modules else ""
 
@@ -97,12 +97,12 @@ def sources() -> dict[str, Path]:
 
 
 def within(module: str, places: Iterable[str]) -> str:
-    """The first of these modules and folders that a module is, or lies in; "" for none."""
+    """The first of these modules and folders that a module is, or is in; "" for none."""
     return next((place for place in places if f"{module}.".startswith(f"{place}.")), "")
 
 
 def reached(roots: Iterable[str], known: dict[str, Path]) -> set[str]:
-    """The modules that the roots reach by imports, themselves included, less those that are never timed."""
+    """The modules that the roots reach by imports, themselves included, without those that are never timed."""
     rules, modules = declared(), set()
     waiting = [name for name in known if within(name, roots) or any(within(root, [name]) for root in roots)]
     while waiting:
@@ -130,7 +130,7 @@ def read_once(path: Path, changed_ns: int) -> tuple[set[str], str]:
 
 
 class Bare(ast.NodeTransformer):
-    """A syntax tree without what moves no time. imported: the dotted names in the imports that were taken out."""
+    """A syntax tree without what cannot change a time. imported: the dotted names in the removed imports."""
 
     def __init__(self):
         self.imported: set[str] = set()
@@ -173,7 +173,7 @@ class Bare(ast.NodeTransformer):
 
 
 def plain(node: object) -> object:
-    """A syntax tree as tuples. What is empty is left out: newer versions of Python have more such fields."""
+    """A syntax tree as tuples. Empty fields are left out, because newer versions of Python have more of them."""
     if isinstance(node, ast.Constant):
         return "Constant", repr(node.value)
     if isinstance(node, ast.AST):

@@ -1,4 +1,4 @@
-"""What others published, where it stands, and what was wrong with its measuring."""
+"""Numbers that others published, where they were published, and what was wrong with their measurement."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""What an arithmetic does to the model: the next token's distribution against that of the float32 model on the same
+"""The effect of an arithmetic on the model: its next-token distribution compared with the float32 model's on the same
 weights.
 
-Texts cannot be compared once they part, distributions can: an English text is read in windows, every position is given
-all true tokens before it in its window (teacher forcing), and at each the two distributions are compared. A subject
-that makes other tokens than float32 has its quality here, and only here.
+Texts cannot be compared once they diverge, but distributions can. An English text is read in windows, each position
+gets all true tokens before it in its window (teacher forcing), and the two distributions are compared there. For a
+subject whose tokens differ from float32's, this is the only measure of quality.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ PICO = 1e12
 
 
 class Window(Row):
-    """One window of the text under one arithmetic: an entry a position, the first of the window included. It is not
-    valid where it is further from the reference than the same model can be."""
+    """One window of the text under one arithmetic: an entry per position, including the first. It is not valid if it is
+    further from the reference than the same model can be."""
 
     subject: str  # the arithmetic
     backend: str
@@ -74,12 +74,12 @@ class Window(Row):
 
     @staticmethod
     def more(text: str, logits: np.ndarray, following: Sequence[int]) -> dict:
-        """What another kind of row says beside: of a text by its name, logits [T V] and the true next tokens."""
+        """More fields for another kind of row, from a text's name, logits [T V] and the true next tokens."""
         return {}
 
 
 def against(reference: np.ndarray, other: np.ndarray) -> dict[str, np.ndarray]:
-    """{kl, agree}, one a position, of two sets of logits [T V] for the same tokens.
+    """{kl, agree}, one per position, of two sets of logits [T V] for the same tokens.
 
     kl: KL(reference || other) of the softmax distributions in nats, float64. agree: whether the best token is the same.
     Raises UserError for different shapes and for logits that are no numbers.
@@ -221,8 +221,8 @@ def bound(name: str) -> float:
 
 
 def compare(name: str, reference: np.ndarray, other: np.ndarray, rounded: bool = False) -> dict:
-    """The fields of a window that say how far it is from the reference, and whether that can be the same model.
-    rounded: its weights are the reference's in fewer bits."""
+    """The fields of a window for its distance from the reference, and whether it can be the same model. rounded: its
+    weights are the reference's in fewer bits."""
     if other.ndim == 1:
         kl, known, agree = np.array([]), other >= 0, reference.argmax(-1) == other
         share = agree[known].mean() if known.any() else 1.0
@@ -257,7 +257,7 @@ def arithmetic(backend: str, dtype: str, quantisation: str = "none", name: str =
 
 
 def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
-    """One entry an arithmetic, in the order of `ARITHMETICS`: {subject, …} of `distance`."""
+    """One entry per arithmetic, in the order of `ARITHMETICS`: {subject, …} of `distance`."""
     by_name = summary.grouped(sorted(rows, key=lambda row: row.first), "subject")
     return [dict(subject=name) | distance(by_name[name], seed) for name in ARITHMETICS if name in by_name]
 

@@ -1,10 +1,10 @@
 """Records: one row per trial, with every token's time, and a meta document that says where they came from.
 
-The file keeps what the probe before each block read; rows that are read have the bandwidth of their run, which is the
-most that any of its probes read (`roofline.of_runs`), and the meta says how far they spread.
+The file keeps each block's bandwidth probe. Rows that are read back have the bandwidth of their run, the largest of its
+probes (`roofline.of_runs`), and the meta has the probes' spread.
 A table is CSV (meta in `NAME.meta.json` beside it), Parquet (meta in the file's own metadata) or JSONL (meta in the
-first line); `write` and `read` go by the suffix. The meta holds a digest of itself, and of a CSV file another; a line
-of JSONL has its own. What has changed since it was written is refused.
+first line); `write` and `read` go by the suffix. The meta holds a digest of itself, and one of a CSV file; a line of
+JSONL has its own. A table that was changed since it was written is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ AGAIN = "Measure again."
 
 
 class About(boundary.Declared):
-    """What every meta document says."""
+    """Fields of every meta document."""
 
     schema_version: int
     created: str = Field(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
@@ -52,14 +52,14 @@ class Gap(boundary.Declared):
 
 
 class Note(boundary.Declared):
-    """What a journal says of a run beside its trials."""
+    """A journal's information about a run, beside its trials."""
 
     process: NonNegativeInt = 0
     missing: Gap | None = None
 
 
 def describe(**meta) -> dict:
-    """The meta document of a table: schema and time, and what is given."""
+    """The meta document of a table: schema, time, and the given fields."""
     return {"schema_version": SCHEMA, "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **meta}
 
 
@@ -108,10 +108,10 @@ def meta_path(path: Path) -> Path:
 def read(
     path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial, as_probed: bool = False
 ) -> tuple[list[Row], dict]:
-    """Rows and meta of a table. as_probed: leave each row what its own probe read, to be written again.
+    """Rows and meta of a table. as_probed: keep each row's own probe, to be written again.
 
-    Raises UserError when it is missing, changed since it was written, of another schema, or (JSONL) has lines that are
-    no records: their numbers are named, and `skip_corrupt` leaves them out.
+    Raises UserError when it is missing, changed since it was written, has another schema, or (JSONL) has lines that are
+    not records; the message gives their numbers, and `skip_corrupt` skips them.
     """
     path = Path(path)
     readers = {".csv": read_csv, ".jsonl": partial(read_jsonl, skip_corrupt=skip_corrupt), ".parquet": read_parquet}
@@ -131,7 +131,7 @@ def read_meta(path: Path) -> dict:
 
 
 def checked(about: object, where: str) -> dict:
-    """A meta document. Raises UserError for anything else, and for one that is not as it was written."""
+    """A meta document. Raises UserError for anything else, and for one that was changed."""
     about = boundary.read(dict[str, Any], about, where, AGAIN)
     if about.get(SEAL) != digest(about):
         raise UserError(f"{where} is not as it was written (its digest of itself differs). {AGAIN}")
@@ -195,9 +195,8 @@ def read_parquet(path: Path, kind: type[Row]) -> tuple[list[Row], dict]:
 def read_jsonl(
     path: Path, skip_corrupt: bool = False, kind: type[Row] = Trial, whole: bool = False
 ) -> tuple[list[Row], dict, list[int]]:
-    """(rows, meta, numbers of the lines left out). The first line holds the meta; a last line without its end is
-    torn. A row that is not as it was written is one that cannot be read, and so, of a `whole` file, is one without a
-    digest."""
+    """(rows, meta, numbers of the skipped lines). The first line holds the meta; a last line without its end is torn. A
+    changed row counts as unreadable, and so does, in a `whole` file, a row without a digest."""
     first, *lines = boundary.content(path, LONGEST).splitlines(keepends=True) or [b""]
     if not first.startswith(b'{"meta": ') or not first.endswith(b"\n"):
         raise UserError(f"{path}: line 1 does not say what the file holds; it is not a table of trials.")

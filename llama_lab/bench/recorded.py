@@ -1,4 +1,4 @@
-"""A notebook's tables: written where they were measured, and read as recorded."""
+"""A notebook's tables: written where they were measured, or read as recorded."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_measured(source: str) -> bool:
 
 
 def journal_plan(parameters: dict, machine: dict, weights_hash: str = "") -> dict:
-    """What must be the same for an interrupted run to go on: settings, weights, machine, libraries and code."""
+    """What must match for an interrupted run to resume: settings, weights, machine, libraries and code."""
     return dict(
         parameters=parameters,
         weights_hash=weights_hash,

@@ -3,8 +3,8 @@
 Decoding one sequence is bound by memory: every weight is read once per token and used once. So the limit in tokens/s is
 bandwidth / bytes per token, and MBU (memory-bandwidth utilisation) is the share of it that a run reaches.
 
-A limit is an upper bound, and a probe can only read too little: another program was in its way. So the bandwidth of a
-run is the most that any probe of it read (`of_runs`), whatever stands beside its single trials.
+A limit is an upper bound, and a disturbed probe can only read too little. So the bandwidth of a run is the largest of
+its probes (`of_runs`), whatever is recorded with single trials.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows: one a trial, with every token's time. Only what was seen is stored; rates, percentiles and ratios are derived
+"""Rows: one per trial, with every token's time. Only observations are stored; rates, percentiles and ratios are derived
 here, the same way everywhere."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Run:
 
 
 class Row(pydantic.BaseModel):
-    """What every row of a table says of itself. A row that is not valid stays, with its reason."""
+    """Fields of every row of a table. A row that is not valid stays, with its reason."""
 
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -62,7 +62,7 @@ class Row(pydantic.BaseModel):
 
     @property
     def wrong(self) -> bool:
-        """Whether it made other tokens, or values, than it should have."""
+        """Whether it made wrong tokens or values."""
         return WRONG in self.reason
 
     @property

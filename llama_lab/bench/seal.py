@@ -1,4 +1,4 @@
-"""A digest of a document in itself: what has changed since it was written is noticed. It needs the standard library."""
+"""A document's digest inside the document, which reveals changes. It needs only the standard library."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What trials of placements and peers say: their rates and ratios side by side."""
+"""Trials of placements and peers summarised: their rates and ratios side by side."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RATES = dict(decode="tg", prefill="pp", ttft=lambda trial: trial.ttft * 1e3)
 
 
 def ladder(trials: Sequence[Trial], names: Sequence[str], seed: int = 0, run: str = MAIN) -> list[dict]:
-    """One entry a subject, in the order given, of `summary.tally`: {name, decode, prefill (tokens/s) and ttft (ms), …},
+    """One entry per subject, in the order given, of `summary.tally`: {name, decode, prefill (tokens/s), ttft (ms), …},
     and {backend, dtype (as `weights` says it), arithmetic, limit: tokens/s that the bandwidth allows for its bytes};
     None if nothing is known."""
     main = [t for t in of_run(trials, run) if t.phase == "warm"]

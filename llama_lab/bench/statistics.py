@@ -21,7 +21,7 @@ DRIFTED = 0.05  # change from the first to the last value of a run that is worth
 
 
 class Verdict(StrEnum):
-    """What may be said of the first subject of a ratio, beside the second."""
+    """Verdict about the first subject of a ratio, compared with the second."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -51,15 +51,15 @@ class Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Geometric mean of ratios with its 95 % interval, and what may be said of it.
+    """Geometric mean of ratios with its 95 % interval, and its verdict.
 
     Faster or slower: the interval excludes 1 and the effect is larger than what the A/A control shows between the
     baseline and itself; equal within 2 %: the interval lies there. Unstable, before any of these: the pairs spread by
     more than 10 % and by more than the effect, or the control itself is different by as much as the effect. Anything
     else is inconclusive.
 
-    The verdict is about the subject above the line. A ratio is one of rates, where above 1 is faster, unless it says
-    that it is one of times.
+    The verdict is about the numerator's subject. A ratio is one of rates, where above 1 is faster, unless `times` is
+    set.
     """
 
     value: float
