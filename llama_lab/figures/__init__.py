@@ -1,4 +1,4 @@
-"""Figures: one style, one `save`, one function a chart. Every number drawn is computed from records."""
+"""Figures: one style, one `save`, one function per chart. Every number drawn is computed from records."""
 
 from llama_lab.figures.memory import footprint as footprint
 from llama_lab.figures.style import COLOURS as COLOURS

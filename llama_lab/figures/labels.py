@@ -23,10 +23,10 @@ CHOICES = [(side, up) for up in sorted(range(-140, 141, 7), key=abs) for side in
 def labelled(
     axes, points: Sequence[tuple[str, float, float, str]], lines: Sequence[tuple[Sequence[float], Sequence[float]]] = ()
 ) -> None:
-    """Labels (text, x, y, colour) beside their points on axes whose limits are set: each as near as it gets without
-    covering another, a mark, the way from another to its mark, or one of the `lines` (xs, ys; straight on the page).
-    Where that cannot be had a label may lie on a line. The figure is laid out first, so that places and sizes are those
-    of the page."""
+    """Labels (text, x, y, colour) beside their points on axes with fixed limits: each as near as possible without
+    covering another label, a mark, the path from another label to its mark, or one of the `lines` (xs, ys; straight on
+    the page). If that is impossible, a label may cover a line. The figure is laid out first, so that positions and
+    sizes are final."""
     axes.figure.draw_without_rendering()
     page = axes.get_window_extent()
     points_a_pixel = 72 / axes.figure.dpi
@@ -53,8 +53,8 @@ def labelled(
 
 
 def arranged(at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], frame: Spot) -> list[tuple[int, int]]:
-    """One of CHOICES a label. Those that found no clear place choose first in another attempt, of ATTEMPTS at the
-    most."""
+    """One of CHOICES per label. Labels without a clear place choose first in the next attempt, at most ATTEMPTS
+    times."""
     order, best, fewest = list(range(len(at))), [], len(at) + 1
     for _ in range(ATTEMPTS):
         chosen, pressed = attempt(order, at, sizes, drawn, frame)
@@ -69,7 +69,7 @@ def arranged(at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], fr
 def attempt(
     order: Sequence[int], at: Sequence[Spot], sizes: Sequence[Spot], drawn: Sequence[Box], frame: Spot
 ) -> tuple[dict[int, tuple[int, int]], list[int]]:
-    """(choices, labels whose place is not clear) when labels choose one after the other."""
+    """(choices, labels without a clear place) when labels choose one after the other."""
     marks = [(x - 5, y - 5, x + 5, y + 5) for x, y in at]
     chosen, pressed, written, ways = {}, [], [], []
     for i in order:
@@ -97,12 +97,12 @@ def beside(spot: Spot, choice: tuple[int, int], size: Spot) -> Box:
 
 
 def way(spot: Spot, choice: tuple[int, int]) -> list[Box]:
-    """Small boxes on the way from a mark to its label; none where that stands at the mark's height."""
+    """Small boxes on the path from a mark to its label; none if the label is at the mark's height."""
     return along(spot, (spot[0] + choice[0], spot[1] + choice[1])) if choice[1] else []
 
 
 def along(a: Spot, b: Spot, apart: float = 3.0) -> list[Box]:
-    """Small boxes on the way from a to b."""
+    """Small boxes on the path from a to b."""
     steps = max(1, math.ceil(math.dist(a, b) / apart))
     middles = [(a[0] + (b[0] - a[0]) * i / steps, a[1] + (b[1] - a[1]) * i / steps) for i in range(steps + 1)]
     return [(x - 1, y - 1, x + 1, y + 1) for x, y in middles]
@@ -165,8 +165,8 @@ def spread_labels(at: dict, apart: float = 1.16, centred: bool = False, top: flo
 
 
 def readable(*axes_of_numbers) -> None:
-    """Ticks of log axes as plain numbers at 1, 2 and 5: only at 1 where many decades lie side by side, at more where
-    there is less than one decade, in which a ratio of some tenths shall be read."""
+    """Ticks of log axes as plain numbers at 1, 2 and 5: only at 1 if there are many decades, at more for less than one
+    decade, where a ratio of some tenths must be readable."""
     for axis in axes_of_numbers:
         low, high = sorted(axis.get_view_interval())
         range_ = high / low if low > 0 else 10

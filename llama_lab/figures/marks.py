@@ -1,4 +1,4 @@
-"""Marks that several charts share: colours and markers of subjects, intervals in words, labels that do not overlap."""
+"""Marks shared by several charts: colours and markers of subjects, intervals in words, labels that do not overlap."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def distance_words(distance: dict | None) -> str:
 
 
 def gaps_words(missing: Sequence[dict]) -> str:
-    """Who is missing, why, and what would help, one after the other; a long reason is cut, the remedy never."""
+    """Missing subjects with reason and remedy, one after the other; a long reason is cut, the remedy never."""
     reasons = [r if len(r) <= WIDE else r[: WIDE - 2] + " …" for r in (gap["reason"] for gap in missing)]
     said = [" ".join(filter(None, [r, gap["remedy"]])) for r, gap in zip(reasons, missing, strict=True)]
     return "; ".join(f"no {gap['name']}: {words}" for words, gap in zip(said, missing, strict=True))

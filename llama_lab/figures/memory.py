@@ -1,4 +1,4 @@
-"""The chart of memory: what each subject's own process needs for an answer."""
+"""The chart of memory: what each subject's process needs for an answer."""
 
 from __future__ import annotations
 

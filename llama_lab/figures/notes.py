@@ -9,7 +9,7 @@ from llama_lab.figures.style import LIMIT_COLOUR, headline, new
 
 
 def limit(axes, at: float, words: str, ha="right", size=9.0) -> None:
-    """A dashed red line upright through the axes, its words above them."""
+    """A dashed red vertical line through the axes, its label above them."""
     axes.axvline(at, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
     above(axes, at, words, ha, size)
 
@@ -35,7 +35,7 @@ def bare(axes, words: str) -> None:
 
 
 def nothing(words: str, title: str = "There is nothing to draw") -> Figure:
-    """A figure that says why there is nothing to draw."""
+    """A figure with the reason why there is nothing to draw."""
     figure, axes = new(9, 1.5)
     bare(axes, words)
     headline(figure, title)

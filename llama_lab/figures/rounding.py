@@ -1,8 +1,8 @@
 """Figures whose bytes do not depend on the processor.
 
-NumPy has code of its own for each set of instructions, and the results differ in their last place. That is enough to
-move a point across the border of a pixel, and to change the ids in an SVG, which are hashes of coordinates. So all
-coordinates are rounded where Matplotlib hands them to a renderer, and the size of the page as well.
+NumPy has different code for each instruction set, and the results differ in the last place. That is enough to move a
+point across a pixel's edge, and to change the ids in an SVG, which are hashes of coordinates. So all coordinates, and
+the size of the page, are rounded where Matplotlib hands them to a renderer.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def clipped(gc):
 
 @contextmanager
 def the_same_everywhere(figure: Figure) -> Iterator[None]:
-    """What is saved of a figure meanwhile has the same bytes on every processor."""
+    """Figures saved inside have the same bytes on every processor."""
     draw, box = figure.draw, figure.get_tightbbox
     figure.draw = lambda renderer: draw(Rounding(renderer))
     figure.get_tightbbox = lambda *more, **options: Bbox(np.round(box(*more, **options).get_points(), INCHES))

@@ -10,7 +10,7 @@ from llama_lab.figures.style import colour
 
 
 def heights(axes, names: Sequence[str]) -> dict[str, int]:
-    """One row a name, first on top; returns each name's height."""
+    """One row per name, first on top; returns each name's height."""
     placed = {name: len(names) - 1 - i for i, name in enumerate(names)}
     axes.set_yticks(list(placed.values()), list(placed))
     axes.set_ylim(-0.7, len(names) - 0.3)

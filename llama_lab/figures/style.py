@@ -1,8 +1,8 @@
-"""The house style, and `save`: every figure the same bytes for the same data, listed in the manifest.
+"""The style of all figures, and `save`: every figure the same bytes for the same data, listed in the manifest.
 
-Colours: Okabe & Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/), one colour a subject
-everywhere (COLOURS): what XLA compiles is violet to navy, compiled kernels vermilion or orange, llama.cpp green,
-PyTorch purple. Labels and markers tell subjects apart too, never colour alone. A figure's title is its finding.
+Colours: Okabe & Ito's palette for colour-blind readers (https://jfly.uni-koeln.de/color/), one colour per subject
+everywhere (COLOURS): XLA's programs are violet to navy, compiled kernels vermilion or orange, llama.cpp green, PyTorch
+purple. Labels and markers also distinguish subjects, never colour alone. A figure's title is its finding.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ UNSIGNED = {"Software": None}  # of a PNG: Matplotlib would write its version
 
 
 def colour(subject: str) -> str:
-    """The subject's colour, the same in every figure. What is not in COLOURS gets that of its kernels, of the placement
-    that it is a variant of (`step+scan`, `step exact`, `step (again)`) or of its runtime (`torch-compile`); one's own
-    placement gets a stable one of its own."""
+    """The subject's colour, the same in every figure. Subjects outside COLOURS get the colour of their kernels, of the
+    placement that they are a variant of (`step+scan`, `step exact`, `step (again)`) or of their runtime
+    (`torch-compile`); your own placement gets a stable colour."""
     name = subject.removesuffix(AGAIN).partition(" ")[0]
     kernels = next((k for k in ("fused", "gemv") if f"+{k}" in name), "")
     runtime = next((r for r in RUNTIMES if name.startswith(r)), "")
@@ -135,8 +135,8 @@ def footnote(figure: Figure, words: str) -> None:
 
 
 def wrapped(figure: Figure, text: str, size: float, bold: bool = False) -> str:
-    """A text in as few lines as fit the figure's width at a font size, all about as long: a last word does not stand
-    alone."""
+    """A text in as few lines as fit the figure's width at a font size, of about equal length, so that no last word
+    stands alone."""
     font = FontProperties(family=STYLE["font.family"], size=size, weight="bold" if bold else "normal")
     room, words = 0.985 * 72 * figure.get_figwidth(), text.split(" ")
 
@@ -166,7 +166,7 @@ def display(paths: dict[str, Path]) -> None:
 
 
 def glance(figure: Figure) -> None:
-    """Show a figure that is drawn of what the cells above have just computed, and that nothing keeps."""
+    """Show a figure of what the cells above have just computed, without saving it."""
     from IPython.display import Image
     from IPython.display import display as show
 
@@ -217,7 +217,7 @@ def read_manifest(out_dir: str | Path) -> dict:
 
 
 def update_manifest(out_dir: str | Path, section: str, name: str, entry: dict) -> None:
-    """One after the other: notebooks are drawn side by side."""
+    """A lock on the manifest, because notebooks are drawn in parallel."""
     path = Path(out_dir) / "figures" / "manifest.json"
     with files.alone(path.parent):
         manifest = read_manifest(out_dir)
@@ -268,7 +268,7 @@ def new(width: float = 9, height: float = 4.5, columns: int = 1, lines: int = 1,
 
 
 def styled(function):
-    """Draw in the house style, whatever the notebook has set."""
+    """Draw in this style, whatever the notebook has set."""
 
     @functools.wraps(function)
     def wrapper(*args, **kwargs):

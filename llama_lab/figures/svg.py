@@ -1,5 +1,5 @@
-"""Matplotlib's SVG for light and dark pages, the same picture in other colours where its reader's page is dark; and in
-half the bytes, for pages that hold many."""
+"""Matplotlib's SVG for light and dark pages, the same picture in other colours on dark pages; and in half the bytes,
+for pages with many."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NUMBER = re.compile(r"-?\d+\.\d{2,}")
 
 
 def themed(svg: str) -> str:
-    """The picture with a style for dark pages: greys are turned round, as ink and paper are, and what is too dark to be
-    seen is made lighter. Pages that show it by an <img> pass the reader's choice on.
+    """The picture with a style for dark pages: greys are inverted, like ink and paper, and colours too dark to be seen
+    are lightened. Pages that show it by an <img> pass the reader's choice on.
 
     Raises ValueError if there is no style element to put it in: then it is not Matplotlib's.
     """
@@ -40,7 +40,7 @@ def themed(svg: str) -> str:
 
 
 def on_dark(colour: str) -> str:
-    """What stands for a colour (`#rrggbb`) on dark paper."""
+    """The replacement for a colour (`#rrggbb`) on dark pages."""
     rgb = tuple(int(colour[i : i + 2], 16) for i in (1, 3, 5))
     hue, light, saturation = colorsys.rgb_to_hls(*(c / 255 for c in rgb))
     if saturation < GREY or max(rgb) - min(rgb) < 0x10:

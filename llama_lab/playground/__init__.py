@@ -1,8 +1,8 @@
 """The playground of `notebooks/00-start-here.ipynb`: ask a model under a placement, and see tokens, rates and
-compilations as they come.
+compilations live.
 
-For people: text is drawn while it is made, and one answer is no measurement. Without a person before it (papermill,
-nbconvert, a script) it draws nothing.
+Text is drawn while it is made, and one answer is not a measurement. In non-interactive runs (papermill, nbconvert, a
+script) it draws nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from llama_lab.bench.guard import Guard
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked for. Raises UserError, before anything is loaded, for what cannot be."""
+    """A request. Raises UserError, before anything is loaded, for an impossible one."""
 
     prompt: str = "Why is the sky blue?"
     model: str = checkpoint.DEFAULT
@@ -57,8 +57,7 @@ class Wish:
 
 @dataclass(frozen=True)
 class Moment:
-    """An answer as far as it has come. compilations: programs compiled since the request. end: "", "stop", "length" or
-    "stopped"."""
+    """An answer so far. compilations: programs compiled since the request. end: "", "stop", "length" or "stopped"."""
 
     view: render.View
     compilations: int
@@ -71,10 +70,10 @@ class Moment:
 
 
 def answer(engine: Engine, tokenizer, wish: Wish, stopped: Callable[[], bool] = lambda: False) -> Iterator[Moment]:
-    """The growing answer, a moment for each block of tokens that reaches the host, the last one once more with its end.
+    """The growing answer, a moment for each block of tokens that reaches the host, the last one again with its end.
 
-    tokenizer: None for a model that has none. stopped: asked after each block, whether to leave it there. Raises
-    UserError for a prompt that does not fit.
+    tokenizer: None for a model without one. stopped: called after each block, whether to stop. Raises UserError for a
+    prompt that does not fit.
     """
     tokenizer, start = tokenizer or Numbers(), time.perf_counter()
     ids = chat.encode(tokenizer, chat.ask(wish.prompt)) if tokenizer.chat_template else tokenizer.encode(wish.prompt)
@@ -90,7 +89,7 @@ def answer(engine: Engine, tokenizer, wish: Wish, stopped: Callable[[], bool] = 
 
 
 def show(model: str = checkpoint.DEFAULT) -> None:
-    """Draw a playground under the cell; nothing where nobody could use it."""
+    """Draw a playground under the cell; nothing in a non-interactive run."""
     if notebook.person_is_there():
         from IPython.display import display
 

@@ -1,4 +1,4 @@
-"""What notebooks teach with: errors that are meant, programs that are counted, exercises that look at an answer."""
+"""Teaching tools for notebooks: intended errors, counted programs, exercises that check an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LONGEST = 300  # characters of an error
 
 @contextlib.contextmanager
 def refused() -> Iterator[None]:
-    """Code that is meant to fail: the kind of error and the first line of its message are printed.
+    """Code that is meant to fail: prints the kind of error and the first line of its message.
 
     Raises AssertionError if nothing fails, since the text around it would then be wrong.
     """
@@ -36,7 +36,7 @@ def refused() -> Iterator[None]:
 def programs(function: Callable, *calls: tuple) -> list[int]:
     """How many programs each of these calls compiles, one after the other, as the guard counts them.
 
-    What is computed on the way to the arguments is done before.
+    The arguments are computed before.
     """
     counts = []
     for arguments in calls:
@@ -48,7 +48,7 @@ def programs(function: Callable, *calls: tuple) -> list[int]:
 
 
 def exercise(answer: object, right: object, why: str, within: float = 0.0) -> str:
-    """What to say to an answer: a number (right within a share of it), a name, a list. None is none given yet."""
+    """The reply to an answer: a number (right within a share of it), a name, a list. None means not answered yet."""
     if answer is None:
         return UNANSWERED
     numbers = isinstance(right, (int, float)) and not isinstance(right, bool)
@@ -60,8 +60,8 @@ def exercise(answer: object, right: object, why: str, within: float = 0.0) -> st
 
 
 def same(mine: Callable | None, reference: Callable, calls: Iterable[tuple], most: int | None = None) -> str:
-    """What to say to a function of the reader's: whether it computes what the reference does, in every call, and in no
-    more than `most` programs. None is none given yet."""
+    """The reply to the reader's function: whether it computes what the reference does, in every call, and in at most
+    `most` programs. None means not answered yet."""
     if mine is None:
         return UNANSWERED
     compiled = 0

@@ -1,5 +1,4 @@
-"""The playground's widgets, and the thread in which the answer asked for is made: the kernel stays free to hear the
-stop button."""
+"""The playground's widgets, and the thread that makes the answer, so that the kernel stays free for the stop button."""
 
 from __future__ import annotations
 
@@ -57,7 +56,7 @@ def inputs(wish: Wish) -> dict[str, widgets.Widget]:
 
 
 class Playground:
-    """box: what to display. One answer at a time; a second request meanwhile is refused in words."""
+    """box: what to display. One answer at a time; a second request is refused in words."""
 
     def __init__(self, wish: Wish | None = None):
         self.fields = inputs(wish or Wish())
@@ -86,7 +85,7 @@ class Playground:
         self.busy, self.worker = False, None
 
     def ask(self) -> None:
-        """Begin the answer that the fields ask for, or say in one line why not."""
+        """Start the requested answer, or say in one line why not."""
         if self.busy:
             return self.say("An answer is being made; press Stop first, or wait for its end.")
         try:
@@ -104,7 +103,7 @@ class Playground:
             self.end(str(error))
 
     def stop(self) -> None:
-        """Leave the answer after the call that is under way."""
+        """Stop the answer after the current call."""
         if self.busy:
             self.worker.channel.close()
             self.say("Stopping after the call that is under way.")
@@ -136,8 +135,7 @@ class Playground:
         return self.loaded is None or self.loaded.name != model
 
     def engine(self, wish: Wish) -> Engine:
-        """The model under the placement; loaded, and bound, where it is not the last one. One model is held at a
-        time."""
+        """The model under the placement; loaded and bound if it is not the last one. One model is held at a time."""
         if self.is_new(wish.model):
             self.loaded, self.engines = None, {}
             with progress.heard(progress.lines(self.tell, EVERY_S)):

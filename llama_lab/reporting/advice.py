@@ -1,9 +1,9 @@
 """Which placement for this workload: recorded trials in, a recommendation out, with the trials behind it and what would
 change it. For `llama-jax advise` and for notebooks.
 
-A request takes its first token and (n - 1) times a token. A start takes what the first request of a fresh process took
-beyond a warm one. Both are taken from the recorded run whose context is nearest; first tokens are scaled with the
-length of the prompt.
+A request takes its first token plus (n - 1) tokens. A start takes the extra time of a fresh process's first request
+over a warm one. Both come from the recorded run with the nearest context; first tokens are scaled with the prompt's
+length.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ Tables = Sequence[tuple[str, Sequence[Trial], dict]]  # (name, trials, meta) eac
 
 @dataclass(frozen=True)
 class Wish:
-    """requests: of each start of the process. streaming: tokens are wanted as they come. lengths: how many different
-    prompt lengths come (each padded as `generate` pads it). warm: the process is there already, compiled. memory:
-    bytes. exact: float32 tokens."""
+    """requests: per start of the process. streaming: tokens are needed as they are made. lengths: number of different
+    prompt lengths (each padded as `generate` pads it). warm: the process is already running, compiled. memory: bytes.
+    exact: float32 tokens."""
 
     prompt_tokens: int = 100
     new_tokens: int = 128
@@ -81,8 +81,8 @@ class Candidate:
 
     @property
     def before(self) -> float:
-        """Seconds of a start that do not depend on the number of requests; nan where none was recorded and one is
-        wanted."""
+        """Seconds of a start that do not depend on the number of requests; nan if a start is needed but not
+        recorded."""
         return 0.0 if self.wish.warm else self.start + (buckets(self.wish) - 1) * self.program
 
     @property
@@ -92,7 +92,7 @@ class Candidate:
 
     @property
     def refusal(self) -> str:
-        """Why it does not do what is wished; "" if it does."""
+        """Why it does not meet the wish; "" if it does."""
         if self.wish.exact and not self.exact:
             return "its tokens are not float32's"
         if self.wish.streaming and self.gap > MAX_GAP_S:
@@ -103,7 +103,7 @@ class Candidate:
 
     @property
     def doubts(self) -> list[str]:
-        """Why not to lean too hard on what is known of it."""
+        """Why the evidence for it is thin."""
         measured = f"as long or as short as what was timed of {self.name}"
         doubts = {
             f"{self.name} was timed {counted(len(self.seconds), 'time')}": len(self.seconds) < FEW,
@@ -116,8 +116,7 @@ class Candidate:
 
 @functools.cache
 def buckets(wish: Wish) -> int:
-    """Programs that prompts of so many lengths, the longest of them given, need when they are padded as `generate` pads
-    them."""
+    """Number of programs for prompts of this many lengths, up to the given longest, padded as `generate` pads them."""
     return min(wish.lengths, len({bucket(n) for n in range(1, wish.prompt_tokens + 1)}))
 
 
@@ -126,7 +125,7 @@ def counted(n: int, what: str) -> str:
 
 
 def candidates(tables: Tables, wish: Wish) -> list[Candidate]:
-    """One candidate a placement, from the greedy run whose context is nearest to the wish."""
+    """One candidate per placement, from the greedy run with the context nearest to the wish."""
     nearest: dict[str, Candidate] = {}
     for table, trials, _ in tables:
         ours = [t for t in trials if t.valid and t.backend == "jax" and t.batch == 1]
@@ -165,14 +164,14 @@ def candidate(where: str, warm: Sequence[Trial], starts: Sequence[Trial], wish: 
 
 
 def together(answer: Trial, wish: Wish) -> int:
-    """Tokens that arrive at the same time: those of one call, of which a whole answer is one again."""
+    """Number of tokens that arrive together: those of one call; 1 for a whole answer."""
     arrivals = answer.token_times_ns[1:]
     most = max(map(arrivals.count, arrivals))
     return wish.new_tokens - 1 if most == len(arrivals) > 1 else most
 
 
 def ranked(known: Sequence[Candidate]) -> list[Candidate]:
-    """Those that do what is wished, the quickest first."""
+    """Those that meet the wish, the fastest first."""
     return sorted((c for c in known if not c.refusal), key=lambda c: c.total)
 
 
@@ -196,7 +195,7 @@ def changes(known: Sequence[Candidate], wish: Wish, best: Candidate) -> list[dic
 
 def consult(tables: Tables, model: str, wish: Wish, seed: int = 0) -> dict:
     """The recommendation by the trials of one model: {placement, seconds, start_seconds, request_seconds, evidence,
-    thin, runner_up, changes, refused, ranking}. Raises UserError if nothing recorded does what is wished."""
+    thin, runner_up, changes, refused, ranking}. Raises UserError if nothing recorded meets the wish."""
     mine = [(name, [t for t in trials if t.model == model], meta) for name, trials, meta in tables]
     if not any(trials for _, trials, _ in mine):
         models = ", ".join(sorted({t.model for _, trials, _ in tables for t in trials})) or "nothing else"
@@ -235,26 +234,26 @@ def beside(second: Candidate, best: Candidate, seed: int = 0) -> dict:
 
 
 def break_even(a: Candidate, b: Candidate) -> float | None:
-    """Requests a start from which on the order of two candidates turns; None if it never does."""
+    """Requests per start at which two candidates change places; None if they never do."""
     gained, paid = b.request - a.request, a.before - b.before
     return paid / gained if gained and paid / gained > 0 else None
 
 
 def recorded(named: Sequence[Path] = ()) -> Tables:
-    """The tables that are named; where none is, those of the notebooks that say `advice`."""
+    """The named tables; by default those of the notebooks whose metadata say `advice`."""
     wanted = list(named) or [paths.ROOT / "data" / f"{name}.csv" for name in notebooks.saying("advice")]
     return [(path.stem, *record.read(path)) for path in wanted]
 
 
 def elsewhere(metas: Sequence[dict]) -> list[str]:
-    """Where the trials were made on another machine than this."""
+    """A remark if the trials were made on another machine."""
     places = [tuple(meta.get("environment", {}).get(key) for key in ("cpu", "cores")) for meta in metas]
     others = [place for place in dict.fromkeys(places) if place != (environment.cpu_model(), os.cpu_count())]
     return [f"it was measured on another machine ({cpu}, {cores} cores)" for cpu, cores in others]
 
 
 def lines(advice: dict, wish: Wish) -> list[str]:
-    """The recommendation for people, one line each."""
+    """The recommendation in lines."""
     placement, evidence, second = advice["placement"], advice["evidence"], advice["runner_up"]
     start = "" if wish.warm else f" a start of {advice['start_seconds']:.2f} s and"
     many = "each request" if wish.requests > 1 else "one request"

@@ -1,9 +1,8 @@
-"""Everything measured in order: the headline, then the notebooks as they are read, each only where this machine has not
-measured it with this code and these parameters yet.
+"""Everything measured in order: the headline, then the notebooks in reading order, each only if this machine has not
+yet measured it with this code and these parameters.
 
-How long each takes is known from `minutes.csv`: OUT's own, written after each step, before the published one. A
-notebook that is done leaves its parameters and its tables' digests in OUT/out/measured; a table that was interrupted
-goes on from its journal.
+Durations come from `minutes.csv`: OUT's own, written after each step, or the published one. A finished notebook leaves
+its parameters and its tables' digests in OUT/out/measured; an interrupted table resumes from its journal.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ ELSEWHERE = ("12", "15")  # notebooks that are recorded by targets of their own
 
 @dataclass(frozen=True)
 class Step:
-    """One notebook, or the headline. minutes: that it takes whole. done: when it was measured, "" if it is due."""
+    """One notebook, or the headline. minutes: duration of all of it. done: when it was measured, "" if it is due."""
 
     name: str
     minutes: float
@@ -40,8 +39,8 @@ class Step:
 
 
 def steps(only: Sequence[str], profile: str, out_dir: Path) -> list[Step]:
-    """What there is to measure, in order; of it what is named, by number or name. Raises UserError for what does not
-    exist, and for what is recorded by a target of its own."""
+    """The steps to measure, in order; only those named by number or name. Raises UserError for unknown names, and for
+    tables that another target records."""
     if profile not in PROFILES:
         raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
     known = [headline.NAME, *(path.stem for path in notebooks.sources() if not about(path).needs)]
@@ -91,8 +90,7 @@ def mark(name: str, out_dir: Path) -> Path:
 
 
 def proof(name: str, profile: str, out_dir: Path) -> dict | None:
-    """What is true of a step that is done: its parameters, machine and tables; None if a table is not there or is
-    of other code."""
+    """The state of a finished step: its parameters, machine and tables; None if a table is missing or of other code."""
     tables = {}
     for path in tables_of(name, out_dir):
         if has_meta(path):
@@ -132,7 +130,7 @@ def lines(steps: Sequence[Step]) -> list[str]:
 
 
 def run(steps: Sequence[Step], profile: str, out_dir: Path, tell: Callable[[str], None]) -> list[Result]:
-    """Measure what is due, one after the other; a failure does not stop the rest."""
+    """Measure the due steps, one after the other; a failure does not stop the rest."""
     due, results = [step for step in steps if not step.done], []
     if not due:
         return []

@@ -1,7 +1,7 @@
 """`llama-jax compare`: two recorded runs of the same subjects, such as before and after a change of code or library.
 
-Two runs were not made in the same minutes, so the machine may have changed in between. Beside each subject's rate, new
-over old, therefore stand its ratio to the baseline, new over old, in which the machine's speed cancels, and the
+Two runs were not made in the same minutes, so the machine may have changed in between. Each subject's rate, new over
+old, is therefore shown with its ratio to the baseline, new over old, in which the machine's speed cancels, and with the
 bandwidth that was probed in both runs.
 """
 
@@ -22,8 +22,8 @@ Subjects = dict[str, list[Trial]]  # valid warm trials by name
 
 
 def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corrupt: bool = False) -> dict:
-    """Two tables (see `record.read`), as plain values; every ratio is new over old, with what `statistics.Ratio` says
-    of it.
+    """Two tables (see `record.read`), as plain values; every ratio is new over old, with the fields of
+    `statistics.Ratio`.
 
     {"subjects": [{"name", "rate": ratio, "to_baseline": ratio or None}], "only_old", "only_new": names, "changed":
     lines, "differences": lines, "bandwidth_gbps": {"old", "new", "ratio"}, "old", "new": paths}
@@ -63,7 +63,8 @@ def compare(old: Path, new: Path, anyway: bool = False, seed: int = 0, skip_corr
 
 
 def answering(trials: Subjects, others: Subjects) -> Subjects:
-    """The trials of prompts that the same subject answered in the other table too, without subjects that have none."""
+    """The trials of prompts that the same subject also answered in the other table; subjects without any are
+    dropped."""
     shared = {name: {t.prompt for t in others.get(name, [])} for name in trials}
     return {name: kept for name, mine in trials.items() if (kept := [t for t in mine if t.prompt in shared[name]])}
 
@@ -72,7 +73,7 @@ def answering(trials: Subjects, others: Subjects) -> Subjects:
 
 
 def identity(trials: Subjects, meta: dict, names: Sequence[str]) -> dict[str, object]:
-    """What must be the same for two runs to be comparable: the machine, and of each subject model, work and tokens."""
+    """What must match for two runs to be comparable: the machine, and each subject's model, work and tokens."""
     facts = {name.replace("_", " "): meta.get("environment", {}).get(name, "unknown") for name in MACHINE}
     for name in names:
         per_subject = {
@@ -99,7 +100,7 @@ def software(meta: dict) -> dict[str, object]:
 
 
 def differing(old: dict, new: dict) -> list[str]:
-    """One line for each fact that is not the same."""
+    """One line for each fact that differs."""
     both = {key: (old.get(key, "absent"), new.get(key, "absent")) for key in (*old, *new)}
     return [f"{key} was {was}, is {now}" for key, (was, now) in both.items() if was != now]
 
@@ -162,7 +163,7 @@ def bandwidth(old: Sequence[Trial], new: Sequence[Trial]) -> dict:
 
 
 def lines(result: dict) -> list[str]:
-    """The comparison for people, one line each."""
+    """The comparison in lines."""
     speed = result["bandwidth_gbps"]
     parts = [f"{result['new']} over {result['old']}"]
     parts += [f"differs: {line}" for line in result["differences"]] + [f"changed: {line}" for line in result["changed"]]

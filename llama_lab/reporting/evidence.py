@@ -1,21 +1,21 @@
-"""Evidence that a refactoring moved no time: the commit before it and this one, compared in fresh processes.
+"""Evidence that a refactoring changed no time: the commit before it and this one, compared in fresh processes.
 
-Programs: the StableHLO of all that is compiled, once the weights are there, for an answer under each placement and
-variant of the notebooks, for an extraction, for a generation with activations and for a server's slots, on a tiny
-model. JAX writes it down as it lowers (`jax_dump_ir_to`), without locations. Before they are compared, functions within
-a module are numbered and the names of arguments and results are taken out: a renamed function is no other program.
-Targets of custom calls keep their names.
+Programs: the StableHLO of everything that is compiled after loading, on a tiny model: an answer under each placement
+and variant of the notebooks, an extraction, a generation with activations, and a server's slots. JAX dumps it while
+lowering (`jax_dump_ir_to`), without locations. Before the comparison, functions within a module are numbered and the
+names of arguments and results are removed, because a renamed function is the same program. Targets of custom calls keep
+their names.
 
-A compiled kernel is one call in a program's text, which says nothing of what happens inside, and what it is given
-follows its own layout. So placements with kernels are compared by their times, on real weights.
+A compiled kernel is one call in a program's text, which does not show what happens inside, and its arguments follow its
+own layout. So placements with kernels are compared by their times, on real weights.
 
-Times: both commits in turn, each in a fresh process, and the commit before a second time in each round. The evidence
-holds where the median ratio lies within what the commit before differs from itself. A kernel that has become faster or
-slower moves the times of the placements with it, and a modifier whose programs have all become others those of its
-own: tables with such a row are left as they are.
+Times: both commits in turn, each in a fresh process, and the earlier commit a second time in each round. The evidence
+holds if the median ratio lies within what the earlier commit differs from itself. A kernel that became faster or slower
+moves the placements that use it; a modifier whose programs all changed moves the placements with it. Tables with such a
+row are left as they are.
 
-The part that runs inside a checkout is this file too (`python evidence.py programs|times`), with the modules of that
-checkout: it asks of them only what both commits offer.
+The part that runs inside a checkout is this same file (`python evidence.py programs|times`), with the modules of that
+checkout. It uses only what both commits offer.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LIMIT_S = 3600  # of one process: two minutes on a free core, far more on a busy
 
 
 def programs() -> dict[str, list[str]]:
-    """Name of what was asked for → hashes of the programs that were lowered for it, sorted."""
+    """Name of a request → sorted hashes of the programs that were lowered for it."""
     import llama_jax as ll
     from llama_lab.activations import ActivationSpec, Extractor, Generator
     from llama_lab.serve.service import Service
@@ -136,19 +136,19 @@ def times() -> dict[str, float]:
 
 
 def ask(checkout: Path, *command: str) -> dict:
-    """What a fresh process prints last, its modules those of a checkout. Raises UserError if it fails."""
+    """The last output of a fresh process that uses a checkout's modules. Raises UserError if it fails."""
     around = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
     complaint = f"{command[0]} failed in {checkout}"
     return json.loads(output_of([sys.executable, "-P", *command], complaint, cwd=checkout, env=around).splitlines()[-1])
 
 
 def git(root: Path, *arguments: str) -> str:
-    """What git says. Raises UserError if it refuses."""
+    """git's output. Raises UserError if it fails."""
     return output_of(["git", "-C", str(root), *arguments], f"git {arguments[0]}").strip()
 
 
 def output_of(command: list[str], complaint: str, **around) -> str:
-    """Standard output of a process. Raises UserError if it fails: the complaint, and what the process said last."""
+    """Standard output of a process. Raises UserError if it fails, with the complaint and the process's last words."""
     from llama_jax.plumbing.errors import UserError
 
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, **around)
@@ -170,8 +170,8 @@ def checked_out(root: Path, commit: str) -> Iterator[Path]:
 
 
 def gather(root: Path, before: str, tell: Callable[[str], None]) -> dict:
-    """The evidence of a commit before and of the one that is checked out at `root`. current: the tables of `root` that
-    are of the code of before. Raises UserError for a tree with changes, and for a commit that there is none."""
+    """The evidence for an earlier commit and the one checked out at `root`. current: the tables of `root` that belong
+    to the earlier code. Raises UserError for a tree with changes, and for an unknown commit."""
     now = clean_commit(root)
     with checked_out(root, before) as there:
         stale = ask(there, "-m", "llama_lab", "stale", "--json", "--out", str(root))
@@ -205,8 +205,8 @@ def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list
     """{holds, moved: modifiers, programs, differing: names, by_time: those that differ and have kernels, times:
     {placement: ratio now / before, spread of before / before}}.
 
-    Moved are kernels that take another time, and modifiers that only placements with other programs have. It holds for
-    what has none of them.
+    Moved are kernels whose times changed, and modifiers that occur only in placements with changed programs. The
+    evidence holds for everything else.
     """
     others = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     differing, by_time = ([name for name in others if bool(KERNELS.search(name)) is kernel] for kernel in (False, True))

@@ -1,4 +1,4 @@
-"""One notebook executed by papermill, in a process of its own that says which cell it is at."""
+"""One notebook executed by papermill, in a separate process that reports its current cell."""
 
 from __future__ import annotations
 

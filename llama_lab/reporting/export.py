@@ -27,7 +27,7 @@ TOKENS = {
 
 
 def check(path: Path) -> None:
-    """Raises UserError for a name that `write` cannot write to, so that it is known before minutes of measuring."""
+    """Raises UserError for a name that `write` cannot write to, before minutes of measuring."""
     if (suffix := Path(path).suffix) not in (*TABLES, ".md"):
         raise UserError(
             f"{path}: cannot export to {suffix or 'a name without suffix'}; use .csv, .parquet, .jsonl or .md."
@@ -74,7 +74,7 @@ WORDS = ("subject", "verdict", "tokens")  # columns that are not of numbers
 
 
 def table(result: dict) -> Table:
-    """A row a subject."""
+    """One row per subject."""
     heads = [head.format(baseline=result.get("baseline", "baseline")) for head in COLUMNS]
     rows = [[cell(entry) for cell in COLUMNS.values()] for entry in result.get("subjects", ())]
     return Table(heads, rows, frozenset(at for at, head in enumerate(COLUMNS) if head not in WORDS))
@@ -90,7 +90,7 @@ def verdict(entry: dict) -> str:
 
 
 def compiled(values: dict) -> str:
-    """`1.00 / 7`, or the seconds alone; the number of programs says nothing without them."""
+    """`1.00 / 7`, or only the seconds; the number of programs means nothing without them."""
     seconds, programs = decimal(values.get("seconds"), 2), decimal(values.get("n"), 0)
     return f"{seconds} / {programs}" if seconds and programs else seconds
 
@@ -105,8 +105,7 @@ def interval(values: dict, key: str, digits: int) -> str:
 
 
 def reporting(result: dict) -> str:
-    """What a number needs beside it in a paper or an issue, as Markdown: what was measured, where, how, what came
-    out."""
+    """The reporting block for a paper or an issue, as Markdown: what was measured, where, how, and the results."""
     env, gpus = result.get("environment", {}), result.get("environment", {}).get("gpus")
     if not isinstance(gpus, str):
         gpus = ", ".join(f"{gpu.get('name')} (driver {gpu.get('driver')})" for gpu in gpus or ())
@@ -164,7 +163,7 @@ def doubts(entry: dict) -> list[str]:
 
 
 def missing(gap: dict | str) -> str:
-    """A subject that was asked for and is not there, with what would bring it, as far as a table says so."""
+    """A requested subject that is missing, with the remedy if the table has it."""
     if isinstance(gap, str):
         return f"missing: {gap}"
     words = [str(gap[key]) for key in ("reason", "remedy") if gap.get(key)]

@@ -1,4 +1,4 @@
-"""The headline measured here: its table, its figure and its sentence, beside what is published."""
+"""The headline measured here: its table, its figure and its sentence, beside the published ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llama_lab.experiments.headline.measure import NAME, QUESTION
 
 
 def obtain(amount: measure.Amount, out_dir: Path, progress: Progress) -> tuple[list, dict]:
-    """Measured now, and written to OUT/data; goes on where an interrupted one stopped."""
+    """Measured now and written to OUT/data; resumes after an interruption."""
     return amount.obtain("measure", NAME, out_dir, progress)
 
 
@@ -46,7 +46,7 @@ def draw(trials: list, meta: dict, out_dir: Path) -> list[str]:
 
 
 def lines(trials: list, meta: dict, table: Sequence[dict], theirs: Sequence[dict]) -> list[str]:
-    """What came out here, and how that compares with what is published. table, theirs: the entries of both."""
+    """The results here, compared with the published ones. table, theirs: the entries of both."""
     together = chart.beside(table, theirs)
     beside = [f"Beside the published machine, in tokens/s: {together}."] if together else []
     gaps = [f"{gap['name']} is missing: {gap['reason']} {gap['remedy']}".strip() for gap in meta["missing"]]

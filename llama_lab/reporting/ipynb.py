@@ -1,4 +1,4 @@
-"""The file of a notebook, declared, and read without trust."""
+"""A notebook's file: its declared fields, read as untrusted input."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 
 def about(path: Path) -> Own:
-    """The notebook's own metadata; read again only where the file has changed, as the report asks for it thousands of
+    """The notebook's own metadata; read again only if the file has changed, because the report asks for it thousands of
     times."""
     try:
         at = path.stat()

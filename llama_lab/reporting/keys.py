@@ -1,5 +1,5 @@
-"""Every key and tensor name that the `gguf` library, llama.cpp and transformers know for the families that are read,
-and what becomes of each: the tables of docs/files.md."""
+"""Every key and tensor name that the `gguf` library, llama.cpp and transformers know for the supported families, and
+what happens to each: the tables of docs/files.md."""
 
 from __future__ import annotations
 
@@ -94,8 +94,7 @@ def config_table() -> str:
 
 
 def grouped(words: Mapping[str, Mapping[str, str]]) -> str:
-    """One row for all keys of which the same is said for the same families, in Markdown. words: family → key → what is
-    said of it."""
+    """One row for all keys with the same verdict for the same families, in Markdown. words: family → key → verdict."""
     rows: dict[tuple[str, str], list[str]] = defaultdict(list)
     for key in sorted({key for known in words.values() for key in known}):
         for word in sorted({known[key] for known in words.values() if key in known}):
@@ -117,10 +116,10 @@ TABLES = {"keys of a header": gguf_table, "keys of config.json": config_table, "
 
 
 def marks(name: str) -> tuple[str, str]:
-    """The lines of docs/files.md between which a table stands."""
+    """The lines of docs/files.md around a table."""
     return f"<!-- {name}: written by `llama-jax report` -->", f"<!-- end of {name} -->"
 
 
 def layered(name: str) -> str:
-    """A name of the first layer as that of any."""
+    """A name of the first layer as the name for any layer."""
     return re.sub(r"\b(blk|layers|h)\.0\.", r"\1.N.", name)

@@ -1,7 +1,7 @@
-"""The page of machines: what people contributed, the ladder on each as ratios to `step` and as shares of its limit.
+"""The page of machines: contributed results, the ladder on each as ratios to `step` and as shares of its limit.
 
-Where it is written for what was measured here (`results/<machine>`), this machine is a row too, and every subject of it
-stands beside the published one.
+If it is written for results measured here (`results/<machine>`), this machine is a row too, and each of its subjects is
+shown beside the published one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Machine:
 
 
 def contributed(folder: Path) -> tuple[list[Machine], list[Problem]]:
-    """(machines, what was left out and why) of the files in a folder, by name and version."""
+    """(machines, the files left out and why) of a folder, by name and version."""
     checked = [verification.check(path) for path in sorted(Path(folder).glob("*.jsonl"))]
     kept = [Machine(file.about, file.trials) for file in checked if not file.problems]
     return kept, [problem for file in checked for problem in file.problems]
@@ -77,7 +77,7 @@ def is_published(path: Path) -> bool:
 
 
 def newest(machines: Sequence[Machine]) -> list[Machine]:
-    """One of each name, the one measured last; this machine's own stays beside what it contributed."""
+    """One machine per name, the one measured last; this machine's own stays beside its contribution."""
     kept = {m.label: m for m in sorted(machines, key=lambda m: m.about["measured"])}
     return sorted(kept.values(), key=lambda m: (not m.own, m.label))
 
@@ -109,7 +109,7 @@ def shares(machines: Sequence[Machine], names: Sequence[str]) -> Table:
 
 
 def by_features(machines: Sequence[Machine], names: Sequence[str]) -> Table:
-    """A line each set of processor features, with the range of the ratios of what is compiled for it."""
+    """One line per set of processor features, with the range of the ratios of the kernels compiled for it."""
     compiled = [name for name in names if name == LLAMA_CPP or "gemv" in name or "fused" in name]
     groups = summary.grouped(machines, lambda m: (m.environment["kernels"], tuple(m.about["features"])))
     rows = []
@@ -125,7 +125,7 @@ def span(values: Sequence[float]) -> str:
 
 
 def beside(out_dir: Path) -> Table:
-    """This machine's subjects beside the published ones of the same setting; none of what is published itself."""
+    """This machine's subjects beside the published ones of the same setting; none for the published data itself."""
     heads = ("Subject", "Table", "Setting", "Prompt + answer", "× baseline, here", "published",
              "Share of the limit, here", "published")  # fmt: skip
     rows = []

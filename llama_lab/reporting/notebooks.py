@@ -1,12 +1,11 @@
-"""The runner of notebooks: parameters checked, each executed in a process of its own, artifacts checked, one line of
-finding.
+"""The runner of notebooks: it checks parameters, executes each in its own process, checks artifacts, and prints one
+line of finding.
 
-A notebook says in its metadata (`llama_jax`) which artifacts it leaves, what the `full` profile changes, with `after`
-which other one it is read after where its number does not say so and, with `last`, that it sums up what the others
-found; the parameters cell holds the `quick` values. What the report needs to
-know of it stands there too: `headline` and `in_readme` of its finding, `advice` of a table that placements are advised
-by, `first_tokens` of one made for its first tokens, `no_subjects` where nothing is timed side by side, and in `rows`
-the kinds of row of its own, `module:Class` each.
+A notebook's metadata (`llama_jax`) name its artifacts and what the `full` profile changes; the parameter cell holds the
+`quick` values. `after` is the notebook to read before it, if its number does not say so; `last` means that it
+summarises the others. For the report: `headline` and `in_readme` for its finding, `advice` for a table that placements
+are advised by, `first_tokens` for a table of first tokens, `no_subjects` if nothing is timed side by side, and in
+`rows` its own kinds of row, `module:Class` each.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one notebook."""
+    """The outcome of one notebook."""
 
     name: str
     ok: bool
@@ -52,8 +51,8 @@ class Result:
 
 
 def sources() -> list[Path]:
-    """All notebooks, in the order in which they are read; none outside a clone of the repository. Raises UserError for
-    one that is read after a notebook that is not there."""
+    """All notebooks in reading order; none outside a clone of the repository. Raises UserError for one that is read
+    after an unknown notebook."""
     ordered = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
     for path in ordered[:]:
         if after := about(path).after:
@@ -80,18 +79,18 @@ def find(selected: Sequence[str] = ()) -> list[Path]:
 
 
 def matching(name: str, known: Iterable[str]) -> list[str]:
-    """Names of notebooks that a number or a name stands for."""
+    """Names of the notebooks with a number or name."""
     return [stem for stem in known if stem == name or stem.split("-")[0] == name.zfill(2)]
 
 
 def saying(key: str) -> dict[str, object]:
-    """What notebooks say under a key of their metadata, by name; those that say nothing are left out."""
+    """The values under a key of notebooks' metadata, by name; notebooks without it are left out."""
     return {path.stem: value for path in sources() if (value := getattr(about(path), key))}
 
 
 def promised(path: Path, out_dir: Path) -> list[str]:
-    """The artifacts that a notebook must leave, relative to OUT; none where it draws from a table (`needs`) that nobody
-    has recorded."""
+    """The artifacts that a notebook must leave, relative to OUT; none if it draws from a table (`needs`) that was not
+    recorded."""
     own = about(path)
     due = not own.needs or any((Path(home) / own.needs).is_file() for home in (out_dir, paths.ROOT))
     return list(own.artifacts) if due else []
@@ -127,8 +126,8 @@ def convert(value: object, default: object):
 
 
 def parameters(path: Path, profile: str, given: dict[str, object], source: str, out_dir: Path) -> dict:
-    """The complete parameters of a run: the profile's, where anything is measured, then the user's, then where from and
-    where to."""
+    """The complete parameters of a run: the profile's if anything is measured, then the user's, then source and
+    folder."""
     if profile not in PROFILES:
         raise UserError(f"profile is {profile!r}; it must be {' or '.join(PROFILES)}.")
     chosen = check(path, dict(source=source, out_dir=str(out_dir)) | given)
@@ -148,9 +147,8 @@ def run(
     progress: Callable[[str], None] = lambda line: None,
     limit: float | None = None,
 ) -> list[Result]:
-    """Run notebooks: one after the other where anything is measured, side by side where they are only drawn. All
-    parameters, and what the environment says to JAX, are checked before the first starts; a failure does not stop the
-    rest.
+    """Run notebooks: one after the other if anything is measured, in parallel if they are only drawn. All parameters,
+    and the environment's settings for JAX, are checked before the first starts; a failure does not stop the rest.
 
     A parameter must be known to at least one selected notebook, and goes to those that know it. out_dir: folder for
     data, figures and pages; by default `machine.home` of the source.
@@ -177,7 +175,7 @@ def run(
 
 
 def side_by_side(execute: Callable[..., Result], jobs: Sequence[tuple[Path, dict]]) -> list[Result]:
-    """AT_ONCE of these at a time; where we are interrupted, what has begun is stopped."""
+    """AT_ONCE of these at a time; an interruption stops those that have begun."""
     children: list[subprocess.Popen] = []
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = [pool.submit(execute, *job, children=children) for job in jobs]
@@ -200,8 +198,8 @@ def run_one(
     limit: float,
     children: list[subprocess.Popen] | None = None,
 ) -> Result:
-    """One notebook in a child process, which is added to `children`; the executed copy lies in OUT/out/notebooks, a
-    page made of it and the same as Markdown in OUT/docs/notebooks."""
+    """One notebook in a child process, which is added to `children`. The executed copy goes to OUT/out/notebooks, its
+    page and its Markdown to OUT/docs/notebooks."""
     began, executed = time.time(), Path(out_dir) / "out" / "notebooks" / path.name
     progress(f"{path.stem}: {chosen['source']}")
     try:

@@ -1,5 +1,5 @@
-"""Every subject that recorded tables time, one line each: its rate or first token, its ratio to the run's baseline, the
-verdict."""
+"""Every timed subject of the recorded tables, one line each: its rate or first token, its ratio to the run's baseline,
+the verdict."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Recorded:
 
     @cached_property
     def lines(self) -> pd.DataFrame:
-        """A line a subject and setting, the baseline's twin right after it, see `Setting.line`."""
+        """One line per subject and setting, the baseline's twin right after it, see `Setting.line`."""
 
         def natural(group: Setting) -> list:  # `context 256` before `context 1024`
             parts = re.split(r"(\d+)", group.setting)
@@ -140,7 +140,8 @@ def kind_of(name: str) -> type[Row] | None:
 
 
 def left_out() -> list[str]:
-    """Numbers of the notebooks that time ways of measuring, or streams of requests, not subjects side by side."""
+    """Numbers of the notebooks that time ways of measuring, or streams of requests, instead of subjects side by
+    side."""
     return [name.split("-")[0] for name in notebooks.saying("no_subjects")]
 
 
@@ -150,8 +151,8 @@ def tables(home: Path, notebook: str) -> list[Path]:
 
 
 def setting(row: Row) -> str:
-    """What a run is about, the names of its subject and of its model taken out: `context 256`, `strategies`, ``; and
-    how tokens are drawn where they are."""
+    """What a run is about, without the names of its subject and model: `context 256`, `strategies`, ``; and how tokens
+    are sampled if they are."""
     words = row.run.replace(row.model, "").removesuffix(f" {row.subject}").strip()
     drawn = getattr(row, "sampling", "greedy")
     return " · ".join(filter(None, ["" if words in ("main", "warm") else words, "" if drawn == "greedy" else drawn]))

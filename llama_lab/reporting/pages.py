@@ -1,5 +1,5 @@
-"""An executed notebook as a page, and as Markdown for forges that show no HTML: text, code, outputs, figures by link,
-the same bytes for the same data."""
+"""An executed notebook as a page, and as Markdown for forges that do not show HTML: text, code, outputs, linked
+figures, the same bytes for the same data."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class Known:
     homes: Sequence[str | Path]
 
     def anonymous(self, text: str) -> str:
-        """The text without what is another one on each machine and in each run: folders, places in memory."""
+        """The text without what differs between machines and runs: folders, addresses in memory."""
         for home in self.homes:
             text = text.replace(f"{home}/", "").replace(str(home), ".")
         return ADDRESS.sub("", text)
 
 
 def path_of(name: str, out_dir: str | Path) -> Path:
-    """Where a notebook's page lies; its text lies beside it."""
+    """A notebook's page; its Markdown is beside it."""
     return Path(out_dir) / "docs" / "notebooks" / f"{name}.html"
 
 
@@ -83,7 +83,7 @@ def write(executed: Path, out_dir: str | Path) -> Path:
 
 
 def parts_of(nb, known: Known) -> list[Part]:
-    """The cells without those that say where this run wrote, and without the title and the line that leads here."""
+    """The cells without those that say where this run wrote, and without the title and the line that links here."""
     cells, parts = [cell for cell in nb.cells if HIDDEN not in cell.metadata.get("tags", [])], []
     for cell in cells:
         source, label = cell.source, ipynb.label(cell, 100)
@@ -120,16 +120,16 @@ def output(out, known: Known, label: str) -> Part:
 
 
 def frame(text: str) -> Markup:
-    """A data frame's HTML without its own style and the ids of a styled one, which are drawn by lot; an empty corner is
-    no heading."""
+    """A data frame's HTML without its own style and without the random ids of a styled one; an empty corner is not a
+    heading."""
     text = re.sub(r' (?:id="T_[^"]*"|border="1"|style="text-align: right;")', "", STYLE.sub("", text))
     text = re.sub(r"<th[^>]*>(?:&nbsp;)?</th>", "<td></td>", text)
     return Markup(re.sub(r">\s+<", "><", text).strip())
 
 
 def as_markdown(part: Part, page: str) -> str:
-    """One part as Markdown. A table is HTML, which Markdown lets through. Links are turned from `notebooks/` to
-    `docs/notebooks/`, those in code stay; nothing within a block of code ends its fence."""
+    """One part as Markdown. A table is HTML, which Markdown lets through. Links change from `notebooks/` to
+    `docs/notebooks/`, except in code; nothing inside a code block ends its fence."""
     match part.kind:
         case "text":
             texts = FENCE.split(part.content)  # text, block, its fence, text, …

@@ -1,4 +1,4 @@
-"""What is being done and about how long the rest takes: one plain line every minute, with or without a terminal."""
+"""The current step and the estimated time left: one plain line every minute, with or without a terminal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Remaining:
 
 @contextlib.contextmanager
 def every(seconds: float, do: Callable[[], object]) -> Iterator[None]:
-    """Call it every so many seconds, in a thread that ends with the block."""
+    """Call a function at an interval in seconds, in a thread that ends with the block."""
     ended = threading.Event()
 
     def repeat() -> None:
@@ -65,7 +65,7 @@ def every(seconds: float, do: Callable[[], object]) -> Iterator[None]:
 
 
 def rest(expected: float, spent: float, share: float) -> float:
-    """Seconds that a step still takes, of which a share is done: by its own pace once there is one."""
+    """Seconds left of a step with this share done: by its own pace once there is one."""
     return spent * (1 - share) / share if share > ENOUGH else max(expected - spent, 0.0)
 
 

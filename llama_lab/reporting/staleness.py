@@ -1,7 +1,7 @@
 """Which recorded tables are older than the code that their times depend on.
 
 A headline is what the first lines of README and report rest on: every table of a notebook whose metadata say
-`headline`, and the run that `make figures` repeats.
+`headline`, and the table that `make figures` measures.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ GATHER = "`llama-jax stale --evidence BEFORE` gathers it, BEFORE the commit from
 
 @dataclass(frozen=True)
 class Table:
-    """changed: modules that have changed since it was recorded, none where it is current; None if its meta does not
-    say of which code it is."""
+    """changed: modules that have changed since it was recorded, none if it is current; None if its meta does not name
+    its code."""
 
     name: str
     headline: bool
@@ -34,19 +34,19 @@ class Table:
 
     @property
     def wrong(self) -> bool:
-        """Whether a headline is known to be of other code."""
+        """Whether it is a headline that is known to be stale."""
         return self.headline and bool(self.changed)
 
 
 def tables(home: Path) -> list[Table]:
-    """All recorded tables in HOME/data, in the order in which their notebooks are read."""
+    """All recorded tables in HOME/data, in their notebooks' reading order."""
     main, names = [NAME, *notebooks.saying("headline")], [NAME, *(source.stem for source in notebooks.sources())]
     known = [(name, path) for name in names for path in overview.tables(home / "data", name)]
     return [Table(path.stem, name in main, provenance.changed(record.read_meta(path))) for name, path in known]
 
 
 def lines(known: Sequence[Table]) -> list[str]:
-    """One line a stale table, one for all those of unknown code, one that says how many are current."""
+    """One line per stale table, one for all those of unknown code, and one with the number of current tables."""
     stale = [
         f"{t.name}{' (headline)' * t.headline}: older than its code: {some(t.changed)}" for t in known if t.changed
     ]
@@ -94,19 +94,19 @@ class Evidence(Declared):
 
 
 def gather(before: str, tell: Callable[[str], None]) -> Evidence:
-    """Compare this commit with one from before, and keep what came out. Raises UserError as `evidence.gather`."""
+    """Compare this commit with an earlier one, and keep the result. Raises UserError as `evidence.gather`."""
     gathered = evidence.gather(paths.ROOT, before, tell)
     files.write(paths.ROOT / EVIDENCE, json.dumps(gathered, indent=1) + "\n")
     return boundary.read(Evidence, gathered, str(EVIDENCE))
 
 
 def restamp(home: Path, why: str) -> list[str]:
-    """Stamp the tables in HOME/data that were of the code before a refactoring as being of today's, and return their
-    names. Their rows stay; their meta keeps why, both commits and the evidence. Tables with a row of what has `moved`
-    are left.
+    """Mark the tables in HOME/data that were current before a refactoring as current again, and return their names.
+    Their rows stay; their meta keeps the reason, both commits and the evidence. Tables with a row of something that
+    `moved` are left alone.
 
-    Raises UserError without a reason, for a tree with changes, for evidence that is missing, of another commit or
-    against it, and for a table whose roots `code.toml` does not declare; nothing is stamped then.
+    Raises UserError without a reason, for a tree with changes, for evidence that is missing, for another commit or
+    contrary, and for a table whose roots `code.toml` does not declare; then nothing is stamped.
     """
     if not why.strip():
         raise UserError("--restamp needs a reason: what was changed, and why no time can depend on it.")

@@ -1,5 +1,5 @@
-"""What `notebooks/00-start-here.ipynb` says of the others: their questions, from their own titles, and what is known,
-from the manifest."""
+"""What `notebooks/00-start-here.ipynb` shows of the others: their questions, from their titles, and their answers, from
+the manifest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from llama_lab.reporting.document import Table
 
 @dataclass(frozen=True)
 class Question:
-    """One notebook: its name, the question in its title, and its recorded answer. answered: whether anything was
-    measured for it."""
+    """One notebook: its name, the question in its title, and its recorded answer. answered: whether it was measured."""
 
     name: str
     question: str
@@ -26,7 +25,8 @@ class Question:
 
 
 def questions(out_dir: str | Path = paths.ROOT) -> list[Question]:
-    """All notebooks but those that sum up the others, in order; answers as recorded in OUT, else in the repository."""
+    """All notebooks except those that summarise the others, in order; answers as recorded in OUT, else in the
+    repository."""
     known = {**figures.read_manifest(paths.ROOT)["notebooks"], **figures.read_manifest(out_dir)["notebooks"]}
     asked = []
     for path in notebooks.find():

@@ -1,7 +1,7 @@
 """A machine's headline as one file for a pull request: trials, their meta, doctor's output, digests.
 
-The file is a table of JSON lines, as `record.read` reads them. Only what is named here goes into it, and of that all
-text without names, places and addresses (`scrub`).
+The file is a table of JSON lines, as `record.read` reads them. Only the fields named here go into it, and `scrub`
+removes names, places and addresses from their text.
 """
 
 from __future__ import annotations
@@ -92,21 +92,20 @@ def build(folder: Path, examined: dict | None = None, features: tuple[str, ...] 
 
 
 def shown(environment: dict) -> dict:
-    """The part of an environment that is published. Of settings that are not known to be harmless only that they are
-    set."""
+    """The published part of an environment. For settings that are not known to be harmless, only that they are set."""
     kept = {k: v if k in VOCABULARY else scrub.value(v) for k, v in environment.items() if k in ENVIRONMENT}
     settings = {k: v if k in SETTINGS else "set" for k, v in environment.get("settings", {}).items()}
     return {**kept, "settings": scrub.value(settings)}
 
 
 def examination(examined: dict) -> dict:
-    """Doctor's output without the places of weights and of programs."""
+    """Doctor's output without the paths of weights and programs."""
     kept = {k: v if k in ("packages", "devices") else scrub.value(v) for k, v in examined.items() if k in EXAMINED}
     return {**kept, "machine": {**kept.get("machine", {}), "cpu": examined.get("machine", {}).get("cpu")}}
 
 
 def processor() -> tuple[str, ...]:
-    """Features of this processor by which kernels are chosen, in LLVM's names; none where no kernels are."""
+    """Features of this processor that decide the kernels, in LLVM's names; none without kernels."""
     try:
         import llvmlite.binding as llvm
 

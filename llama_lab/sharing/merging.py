@@ -1,7 +1,7 @@
 """Journals of `bench` from several machines, or several runs of one, as one table.
 
-Each run keeps its rows apart: its name becomes `main · MACHINE`, so that nothing is paired, and no bandwidth shared,
-across machines. What must be equal for one table to be about one thing is asked first.
+Each run keeps its own rows: its name becomes `main · MACHINE`, so that nothing is paired, and no bandwidth shared,
+across machines. What must match for one table is checked first.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SAME = ("model", "prompt_tokens", "new_tokens", "batch", "seed", "sampler", "bas
 
 
 class Plan(Declared):
-    """What a journal of `bench` was to measure."""
+    """The plan in a journal of `bench`."""
 
     parameters: dict[str, Any]
     packages: dict[str, str | None]
@@ -39,7 +39,7 @@ class About(Declared):
 
 @dataclass(frozen=True)
 class Run:
-    """A journal: where it lies, its trials, and its meta."""
+    """A journal: its path, its trials, and its meta."""
 
     path: Path
     trials: list[Trial]
@@ -74,8 +74,8 @@ def read(path: Path) -> Run:
 
 
 def facts(run: Run) -> dict[str, object]:
-    """What must be the same in all runs, by name: what was asked, weights, versions, code, and the tokens of each
-    subject that has the reference's."""
+    """What must match in all runs, by name: the workload, weights, versions, code, and the tokens of each subject with
+    the reference's tokens."""
     plan = run.about["plan"]
     known = {name: plan["parameters"].get(name) for name in SAME}
     known |= {"weights": run.trials[0].weights_hash, "the package's own code": plan["source"]}
@@ -87,8 +87,8 @@ def facts(run: Run) -> dict[str, object]:
 
 
 def merge(files: Sequence[Path], out: Path) -> list[Run]:
-    """Write the rows of all journals to OUT (.csv, .parquet, .jsonl), which says of each run on which machine it was
-    made. Raises UserError for what `read` refuses, for one file, and where `facts` differ."""
+    """Write the rows of all journals to OUT (.csv, .parquet, .jsonl), with the machine of each run. Raises UserError
+    for what `read` refuses, for a single file, and if `facts` differ."""
     if len(files) < 2:
         raise UserError("merge takes two journals or more.")
     runs = [read(path) for path in files]

@@ -1,4 +1,4 @@
-"""Text without what says whose machine it came from: names of users and hosts, places on a disk, addresses."""
+"""Text without what identifies its machine: names of users and hosts, paths, addresses."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def places() -> list[str]:
 
 
 def text(words: str, names: Iterable[str], folders: Iterable[str]) -> str:
-    """A text with these taken out, and whatever looks like a path or an address."""
+    """A text without these names, and without anything that looks like a path or an address."""
     for folder in folders:
         words = words.replace(folder, "/" + GONE)
     words = PATH.sub(GONE, ADDRESS.sub(GONE, words))
@@ -59,7 +59,7 @@ def text(words: str, names: Iterable[str], folders: Iterable[str]) -> str:
 
 
 def value(plain, names: Iterable[str] | None = None, folders: Iterable[str] | None = None):
-    """JSON values, each text and each key without what says whose machine it is."""
+    """JSON values, with every text and key scrubbed."""
     names, folders = owners() if names is None else names, places() if folders is None else folders
     if isinstance(plain, dict):
         return {text(str(k), names, folders): value(v, names, folders) for k, v in plain.items()}

@@ -1,4 +1,4 @@
-"""Is a contributed file what a measurement leaves? Everything that can be asked of it without the machine is asked."""
+"""Is a contributed file what a measurement leaves? Everything is checked that can be checked without the machine."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """A file and its problems. machine: "" if it could not be read; about, trials: as it holds them, the bandwidth
-    that of the run."""
+    """A file and its problems. machine: "" if it could not be read; about, trials: its content, with the run's
+    bandwidth."""
 
     machine: str
     trials: list[Trial]
@@ -57,7 +57,7 @@ class Environment(Declared):
 
 
 class Meta(Declared):
-    """The meta of a contributed file, beside what every table's says."""
+    """The meta of a contributed file, in addition to every table's."""
 
     machine: Name
     version: Name
@@ -72,7 +72,7 @@ class Meta(Declared):
 
 
 def check(path: Path) -> Checked:
-    """See `CHECKS`. Raises UserError if there is no file; what is in it that should not be is a problem."""
+    """See `CHECKS`. Raises UserError if there is no file; anything wrong inside is a problem."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"There is no file {path}; `llama-jax contribute` writes one.")
@@ -109,7 +109,7 @@ def mixed_runs(trials: Sequence[Trial], about: dict) -> Iterator[str]:
 
 
 def foreign_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
-    """Another model, another baseline, or subjects that nobody else can measure."""
+    """Another model, another baseline, or subjects that others cannot measure."""
     if strange := sorted({t.model for t in trials} - {checkpoint.DEFAULT}):
         yield f"it is of {strange[0]}, every machine measures {checkpoint.DEFAULT}"
     if about["baseline"] != BASELINE:
@@ -124,7 +124,7 @@ def foreign_subjects(trials: Sequence[Trial], about: dict) -> Iterator[str]:
 
 
 def ungated(trials: Sequence[Trial], about: dict) -> Iterator[str]:
-    """Times that count though their tokens are not the reference's, or that no answer has."""
+    """Valid times with other tokens than the reference's, or impossible times."""
     answers: dict[tuple, set[str]] = {}
     for t in trials:
         if not t.valid:
@@ -144,15 +144,15 @@ def ungated(trials: Sequence[Trial], about: dict) -> Iterator[str]:
 
 
 def unguarded(trials: Sequence[Trial], about: dict) -> Iterator[str]:
-    """Warm times that count though something was compiled in them."""
+    """Valid warm times in which something was compiled."""
     for t in trials:
         if t.valid and t.phase == "warm" and (t.compiled or t.lowered or t.cause):
             yield f"{t.subject}, block {t.block}: it counts though {t.compiled or t.lowered} programs were made in it"
 
 
 def unquiet(trials: Sequence[Trial], about: dict) -> Iterator[str]:
-    """A baseline that is not there twice, or whose two runs differ: the machine was not quiet. One that merely spreads
-    is none of this: intervals say so."""
+    """A baseline without its second run, or whose two runs differ: the machine was not quiet. Mere scatter is not a
+    problem, because intervals show it."""
     both = (about["baseline"], about["baseline"] + AGAIN)
     control = summary.paired_ratio([t for t in trials if t.tg > 0], both[1], both[0])
     if control.n < 2:
