@@ -1,15 +1,15 @@
-"""Activations of chosen sites for a whole corpus: one compilation, nothing lost, and past one process.
+"""Activations of chosen sites for a whole corpus: compiled once, resumable, and with any number of processes.
 
     spec = ActivationSpec(sites=(("resid_post", (3, 7)), ("mlp_out", "all")), dtype="bfloat16")
     extractor = Extractor(ll.load(), spec, batch=(8, 256))         # compiles, once
     report = extract(extractor, "texts.jsonl", "activations")      # resumes what is there
     store = ActivationStore.open("activations")
 
-`units`, `pending`, `extract(…, units=…)` and `finish` are what any engine needs to run a corpus on many machines.
+An engine that runs a corpus on many machines needs `units`, `pending`, `extract(…, units=…)` and `finish`.
 
-spec (what is wanted) and sources (of which texts) → plan (their units) → batches (fixed shapes) → program (the model,
-cut and tapped) → extraction (the pipeline) → store (shards and commits on disk). generation: the same of tokens that
-the model makes.
+spec (what to extract) and sources (from which texts) → plan (their units) → batches (fixed shapes) → program (the
+model, cut and tapped) → extraction (the pipeline) → store (shards and commits on disk). generation: the same for tokens
+that the model makes.
 """
 
 import importlib

@@ -1,8 +1,8 @@
 """Examples of any length in, batches of one fixed shape [B, T] out, with a record of where each value belongs.
 
-A unit is a fixed range of examples, planned from these alone: which process runs it, and what ran before, change
-nothing. An example longer than T is cut into pieces of T tokens, each a context of its own. Packed, several pieces
-share a row:
+A unit is a fixed range of examples, planned from these only, independent of the process that runs it and of what ran
+before. An example longer than T is cut into pieces of T tokens, each with its own context. Packed, several pieces share
+a row:
 
     ids        5 6 7 8 9 4 4 .        pad is id 0
     segments   1 1 1 2 2 3 3 0        0 marks padding; a token sees its own segment only
@@ -36,7 +36,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Made:
-    """A call of the model whose values are there already, of its kept tokens only."""
+    """A call of the model whose values are already computed, for its kept tokens only."""
 
     to: np.ndarray  # as a batch's
     values: dict[str, np.ndarray]  # site → [n ...]

@@ -1,5 +1,5 @@
-"""Who does which unit: handed out as workers have room, taken back from those that die, and the last ones given to
-whoever is idle, so that nobody waits for a slow one."""
+"""Assigns units to workers: as they have room, again if a worker dies, and the last ones a second time to idle workers,
+so that no one waits for a slow one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ IN_HAND = 6  # units that a worker has at a time: those that are written, one th
 
 
 class Dealer:
-    """Units to do, and the hands that they are in. left: those that nobody has committed."""
+    """Units to do, and the workers that hold them. left: those that are not committed."""
 
     def __init__(self, numbers: Iterable[int]):
         self.waiting = deque(numbers)
@@ -19,7 +19,7 @@ class Dealer:
         self.copies: Counter[int] = Counter()  # hands that a unit is in
 
     def deal(self, worker: Hashable) -> list[int]:
-        """The units that a worker gets now, and has in its hand from now on."""
+        """The units that a worker gets now, and holds from now on."""
         hand, given = self.hands.setdefault(worker, []), []
         while len(hand) < IN_HAND and (unit := self.next(hand)) is not None:
             hand.append(unit)
@@ -28,8 +28,8 @@ class Dealer:
         return given
 
     def next(self, hand: list[int]) -> int | None:
-        """A unit that nobody has begun. For an empty hand also one of another hand: the one that the fewest have, last
-        in its hand."""
+        """A unit that has not been started. A worker without any may also get one that others hold: the one with the
+        fewest holders, last in its list."""
         while self.waiting:
             if (unit := self.waiting.popleft()) in self.left:
                 return unit

@@ -47,7 +47,7 @@ POOLED = ("pattern", "logits")  # sites whose features are too many to have mome
 
 
 class Pace(boundary.Declared, extra="forbid"):
-    """How a run is done; nothing of it but `unit` shows in the store.
+    """How a run is executed; only `unit` affects the store.
 
     depth: batches in flight while the next is prepared, 0 to wait for each. writers: threads that write, 0 to write in
     between. unit: examples that are committed together. resume: go on with the run that the folder holds.
@@ -70,13 +70,13 @@ def extract(
     trace: str | Path | None = None,
     **pace,
 ) -> RunReport:
-    """Write the activations of every example of a source into the folder `out`; goes on where earlier runs stopped.
+    """Write the activations of every example of a source into the folder `out`; resumes where earlier runs stopped.
 
-    Any number of processes may do so at once, in one folder, for all units or for some; what is committed is left
-    alone, and a unit that two do at once has the same bytes from both.
+    Any number of processes may do so at once, in one folder, for all units or for some. Committed units are left alone,
+    and two processes that do the same unit write the same bytes.
 
     source: see `sources.open_source`. units: numbers of those to do, taken one by one when there is room, so that an
-    engine may hand them out as it goes; `plan.finish` completes the store then. shard: (index, count), the units with
+    engine may hand them out as it goes; then `plan.finish` completes the store. shard: (index, count), the units with
     number % count == index; by default JAX's own process index and count. Over a mesh all processes run all units, and
     each writes those of its shard. trace: a file for a Perfetto trace of the first batches, from which the device's
     idle share is computed (`activations.trace`). pace: depth, writers, unit and resume, see `Pace`.
@@ -115,7 +115,7 @@ def extract(
 
 
 def written(run: Run, asked: Pace, trace: str | Path | None) -> None:
-    """The stages side by side, until all that is left of a run is committed."""
+    """Run the stages concurrently until the rest of a run is committed."""
     extractor, together = run.extractor, run.extractor.mesh is not None
     planned = ahead(run.planned(look=not together), AHEAD, "planner")
     with (
@@ -214,7 +214,7 @@ class Writers:
 
 
 def fingerprint(extractor: Compiled, source: dict, unit: int) -> dict:
-    """What decides every byte of the store, as JSON values: a run goes on only where all of it is the same."""
+    """Everything that decides the store's bytes, as JSON values: a run resumes only if all of it matches."""
     checkpoint, device = extractor.checkpoint, jax.devices()[0]
     tokenizer = checkpoint.tokenizer and hashlib.sha256(checkpoint.tokenizer.definition.encode()).hexdigest()
     packages = {name: importlib.metadata.version(name) for name in ("llama-jax", "jax", "jaxlib", "tokenizers")}
@@ -254,13 +254,13 @@ def in_plain_words(extractor: Compiled) -> Iterator[None]:
 
 
 def fits(size: int) -> bool:
-    """Whether so many bytes are free on the host; NumPy would be given them even where they are not."""
+    """Whether this many bytes are free on the host; NumPy would get them even if they are not."""
     return size <= psutil.virtual_memory().available
 
 
 def check_room(extractor: Compiled, depth: int) -> None:
-    """Raises UserError if the values of the batches in flight, and what one of them takes on its way through the
-    model where that is computed on the host, would not fit."""
+    """Raises UserError if the values of the batches in flight would not fit, including the working memory of one batch
+    if the host computes it."""
     needed = (depth + 1) * extractor.capacity * extractor.row_bytes
     if jax.default_backend() == "cpu":
         needed += getattr(extractor.executable.memory_analysis(), "temp_size_in_bytes", 0)

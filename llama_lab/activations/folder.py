@@ -1,5 +1,5 @@
-"""A folder that results are put into, here or behind any fsspec URL (`s3://bucket/run`, `sftp://host/path`). Each file
-appears whole, and for good, or not at all.
+"""A folder for results, local or behind any fsspec URL (`s3://bucket/run`, `sftp://host/path`). Each file appears whole
+and durably, or not at all.
 
 Here: write a temporary file beside the target, fsync it, rename it over the target, fsync the folder. A file that
 `write` has returned from survives a power cut. A writer that is killed leaves a temporary file, which `sweep` removes.
@@ -45,8 +45,8 @@ Content = bytes | Sequence[memoryview]
 
 
 def open_folder(out: str | os.PathLike) -> Folder:
-    """A local path or an fsspec URL. Nothing is made yet. Raises UserError for what is neither, and for a protocol that
-    does not exist or whose package is not installed, naming the package."""
+    """A local path or an fsspec URL. Nothing is created yet. Raises UserError for anything else, and for an unknown
+    protocol or one whose package is not installed, naming the package."""
     text = os.fspath(out) if isinstance(out, str | os.PathLike) else None
     if not isinstance(text, str) or not text or not text.isprintable():  # a NUL, or half a surrogate pair
         raise UserError(f"{shown(out)} does not name a folder; give a path, or a URL such as s3://bucket/run.")
@@ -67,7 +67,7 @@ def buffers(content: Content) -> Sequence[bytes | memoryview]:
 
 
 def temporary(name: str) -> str:
-    """A name beside the file that no other writer has: two workers may write the same file at once."""
+    """A unique name beside the file, because two workers may write the same file at once."""
     home, slash, last = name.rpartition("/")
     return f"{home}{slash}.{last}.{uuid.uuid4().hex}.tmp"
 
@@ -78,7 +78,7 @@ def is_temporary(name: str) -> bool:
 
 
 class Folder:
-    """Files by name, such as `units/000/000012.json`; `where` names the folder. What fails raises UserError.
+    """Files by name, such as `units/000/000012.json`; `where` names the folder. Failures raise UserError.
 
     write(name, content)     put a file there, or replace one, durably and in one piece
     create(name, content)    the same, unless a file is there; whether this call wrote it. Of several at once one does,
@@ -94,7 +94,7 @@ class Folder:
     where: str
 
     def sizes(self, prefix: str = "") -> dict[str, int]:
-        """Name → bytes of all files whose name begins so, in order of name, temporary ones left out."""
+        """Name → bytes of all files with this prefix, in order of name, without temporary ones."""
         return {name: size for name, size in sorted(self._all(prefix)) if not is_temporary(name)}
 
     def names(self, prefix: str = "") -> list[str]:
@@ -104,7 +104,7 @@ class Folder:
         return sorted(name for name, _ in self._all("") if is_temporary(name))
 
     def sweep(self) -> list[str]:
-        """Remove the leftovers, and say which. Only while nobody else writes: theirs would go too."""
+        """Remove leftovers, and say which. Only while no one else writes, whose files would be removed too."""
         leftovers = self.leftovers()
         for name in leftovers:
             self.remove(name)
@@ -284,7 +284,7 @@ class RemoteFolder(Folder):
 
 @contextlib.contextmanager
 def locally(what: str, comfort: str = "") -> Iterator[None]:
-    """An OSError as one line: what could not be done, why, and what helps. ValueError: a name that no file can have."""
+    """An OSError as one line: what failed, why, and the remedy. ValueError: an impossible file name."""
     try:
         yield
     except (OSError, ValueError) as error:
@@ -295,7 +295,7 @@ def locally(what: str, comfort: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def remotely(what: str, comfort: str = "") -> Iterator[None]:
-    """Any exception as one line: each protocol raises exceptions of its own."""
+    """Any exception as one line, because each protocol raises its own kinds."""
     try:
         yield
     except UserError:
@@ -317,7 +317,7 @@ def make_folder(path: Path) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Put the folder's list of names on the disk."""
+    """Flush the folder's directory entries to disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

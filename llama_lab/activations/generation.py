@@ -1,9 +1,9 @@
 """Activations of the tokens that a model makes, taken while it makes them.
 
-Prefill, all steps and what is tapped in each are one program: a `lax.scan` whose step also hands out its taps. Each
-token of an answer is fed once more, the last one too, so that every one has values of its own: those that it would
-have if prompt and answer were read as one text. The tokens are those of `generate.answer` under the same sampler and
-seeds; what is made after a stop token is dropped, as there.
+Prefill, all steps and their taps are one program: a `lax.scan` whose step also returns its taps. Each token of an
+answer is fed to the model, even the last one, so that every token has the values that it would have if prompt and
+answer were read as one text. The tokens are those of `generate.answer` under the same sampler and seeds; tokens after a
+stop token are dropped, as there.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from llama_lab.activations.spec import ROW_LIMIT, ActivationSpec, Site
 
 @dataclass(frozen=True)
 class Shape:
-    """What a program of this kind is compiled for, beside the shapes of its arrays."""
+    """What such a program is compiled for, in addition to the shapes of its arrays."""
 
     config: ModelConfig
     sites: tuple[Site, ...]
@@ -104,7 +104,7 @@ COMPILED = jax.jit(program, static_argnames="shape")
 
 
 def check_sites(spec: ActivationSpec, config: ModelConfig) -> tuple[Site, ...]:
-    """The sites, all of which can be had while tokens are made. Raises UserError for another."""
+    """The sites, if all are available while tokens are made. Raises UserError otherwise."""
     sites = spec.resolve(config)
     if wide := [site for site in sites if site.name == "pattern"]:
         raise UserError(f"{wide[0]} is as wide as the cache; extract it from the finished text instead.")
@@ -173,7 +173,7 @@ class Generator(Compiled):
         self.one_at_a_time = threading.Lock()
 
     def plan(self, number: int, first: int, examples: Sequence[Sequence[int]]) -> Unit:
-        """A unit, its answers made. Raises UserError, naming the example, for ids and prompts that cannot be."""
+        """A unit with its answers. Raises UserError, naming the example, for invalid ids and prompts."""
         b, t = self.shape
         prompts = self.checked(first, examples)
         for i, ids in enumerate(prompts, first):
@@ -194,7 +194,7 @@ class Generator(Compiled):
         return Unit(number, first, len(examples), sum(map(len, prompts)) + size, rows, tuple(batches))
 
     def run(self, prompts: Sequence[np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """(tokens [N B], values [N B ...]) of up to B prompts; rows that nobody asked for answer the last one again."""
+        """(tokens [N B], values [N B ...]) of up to B prompts; unused rows repeat the last one."""
         ids, pad = np.zeros(self.shape, np.int32), np.zeros(self.shape[0], np.int32)
         for row in range(self.shape[0]):
             prompt = prompts[min(row, len(prompts) - 1)]

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face `datasets` library as sources: objects at hand, and those of the hub by name, streamed.
+"""Datasets of the Hugging Face `datasets` library as sources: objects, and datasets of the hub by name, streamed.
 
     hf:HuggingFaceFW/fineweb:sample-10BT:train      owner/name, configuration (left out: the default), split (left out:
                                                     train)
@@ -7,7 +7,7 @@
     hf:/data/mine   hf:mine::test                   a local folder of data files, its only configuration, its split
                                                     "test"
 
-Nothing is downloaded but what is read. No code of a dataset is run: `trust_remote_code` is never given.
+Only what is read is downloaded. No code of a dataset is run: `trust_remote_code` is never given.
 Source: https://huggingface.co/docs/datasets/stream
 """
 
@@ -38,7 +38,7 @@ class Loaded(NamedTuple):
 
 
 def is_dataset(value) -> bool:
-    """Whether a value is one of the `datasets` library's, which is not imported to find out."""
+    """Whether a value is from the `datasets` library, without importing it."""
     library = sys.modules.get("datasets")
     kinds = ("Dataset", "IterableDataset", "DatasetDict", "IterableDatasetDict")
     return library is not None and isinstance(value, tuple(getattr(library, kind) for kind in kinds))

@@ -1,4 +1,4 @@
-"""Which shard a process is of, as its scheduler says: one task of an array, one pod of a job, one rank of either.
+"""A process's shard according to its scheduler: one task of an array, one pod of a job, one rank of either.
 
 Sources: https://slurm.schedmd.com/sbatch.html and srun.html, output environment variables;
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode;
@@ -57,7 +57,7 @@ def parse(text: str, environment: Mapping[str, str] = os.environ) -> tuple[tuple
 
 
 def detected(environment: Mapping[str, str]) -> tuple[tuple[int, int], str]:
-    """The shard that the schedulers' variables tell: of a task, of a rank, or of a rank within a task."""
+    """The shard in the schedulers' variables: of a task, of a rank, or of a rank within a task."""
     present = [next((v for v in kind if v.index in environment), None) for kind in (TASKS, RANKS)]
     if present == [None, None]:
         raise UserError(

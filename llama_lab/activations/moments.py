@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Moments:
-    """What `count` values a feature sum up to: their mean, and M2 = the sum of (value - mean)²; float64, one shape."""
+    """Summary of `count` values per feature: their mean, and M2 = the sum of (value - mean)²; float64, one shape."""
 
     count: int
     mean: np.ndarray

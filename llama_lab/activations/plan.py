@@ -1,9 +1,9 @@
 """Which units a run has and which are missing: what any engine needs to hand them out, without a model.
 
-    OUT/plan.json    where each unit begins in the source, so that a process reads its own units and nothing else
+    OUT/plan.json    where each unit begins in the source, so that a process reads only its own units
 
-The first process makes it from the source, and so do those that start before it is there: all make the same. It is
-not there for a source that can be read in order only; how many units that has is known at its end.
+The first process makes it from the source, and so do those that start before it exists; all make the same. There is no
+plan for a source that can only be read in order; its number of units is known at its end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Shard = tuple[int, int]  # (index from 0, count): units with number % count == i
 
 
 class Plan(Declared):
-    """plan.json: the source, what tells a changed one, and of each unit of `unit` examples its start and digest."""
+    """plan.json: the source, a stamp that reveals changes, and the start and digest of each unit of `unit` examples."""
 
     source: dict[str, Any]
     stamp: dict[str, Any]
@@ -53,7 +53,7 @@ class Plan(Declared):
         return len(self.starts)
 
     def part(self, number: int) -> Part:
-        """A unit. Raises UserError for a number that none has."""
+        """A unit. Raises UserError for an unknown number."""
         if not 0 <= number < len(self):
             raise UserError(f"There is no unit {number}: this source has {len(self):,}, numbered from 0.")
         first = number * self.unit
@@ -83,7 +83,7 @@ def begin(folder: Folder, source: Source, unit: int, fingerprint: Callable[[dict
 
 
 def made(source: Source, unit: int, stop: Callable[[], bool]) -> Plan | None:
-    """The plan of a source. None if `stop` says so on the way: it is asked now and then, but not at first."""
+    """The plan of a source. None if `stop`, which is called now and then, says so."""
     parts: list[Part] = []
     for part in source.parts(unit):
         parts.append(part)
@@ -111,7 +111,7 @@ def parsed(content: bytes, name: str) -> Plan:
 
 
 def share_of(numbers: range, shard: Shard | None) -> range:
-    """The numbers that are a shard's. Raises UserError for a shard that cannot be."""
+    """The numbers in a shard. Raises UserError for an impossible shard."""
     if shard is None:
         return numbers
     asked = whole(shard) if isinstance(shard, tuple | list) else ()
@@ -121,7 +121,7 @@ def share_of(numbers: range, shard: Shard | None) -> range:
 
 
 def units(source, unit: int = UNIT) -> list[Part]:
-    """The units of a source: number, first example and how many, the same for whoever asks, whatever is extracted.
+    """The units of a source: number, first example and count, independent of the caller and of what is extracted.
 
     source: see `sources.open_source`. unit: examples of each. Raises UserError for a source that can be read in order
     only.

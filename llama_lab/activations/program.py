@@ -1,4 +1,4 @@
-"""The model cut after the last site that is asked for and tapped at each of them: one program, compiled once, for every
+"""The model, cut after the last requested site and tapped at each of them: one program, compiled once, for every
 batch."""
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MOST_TOKENS = 1 << 24  # of a batch
 
 
 def segment_mask(segments: Int[Array, "B T"]) -> Bool[Array, "B T T"]:
-    """True if a token may look: back, and within its own segment. Padding sees nothing."""
+    """True for the positions that a token may see: earlier ones of its segment and its own. Padding sees nothing."""
     t = segments.shape[1]
     back = jnp.tril(jnp.ones((t, t), bool))
     return back & (segments[:, :, None] == segments[:, None, :]) & (segments[:, :, None] > 0)
 
 
 def within(mask: Bool[Array, "B T T"], window: int | None) -> Bool[Array, "B T T"]:
-    """A mask under which a token looks at the last `window` tokens alone, its own among them."""
+    """A mask under which a token sees only the last `window` tokens, its own included."""
     return mask if window is None else mask & ~jnp.tril(mask, -window)
 
 
@@ -112,7 +112,7 @@ def moments(values, real: Bool[Array, " R"]) -> tuple[jax.Array, jax.Array]:
 def program(
     params: Model, ids, positions, segments, at: Int[Array, " R"], *, config: ModelConfig, spec: ActivationSpec
 ) -> tuple[Values, dict]:
-    """({site: values [R ...] in the dtype they are kept in}, {site: (mean, M2)}): what one batch gives.
+    """({site: values [R ...] in the stored dtype}, {site: (mean, M2)}) of one batch.
 
     at: the kept tokens, -1 if there are fewer than R; with all positions R is B * T and the values stay where they
     are.
@@ -127,11 +127,11 @@ def program(
 
 
 class Compiled:
-    """What gives an extraction its values, for batches of one shape. A subclass has `plan`, which makes a unit's
-    batches, `dispatch`, which starts one, and `kept`, which fetches its rows. Compiled once, when it is made.
+    """Computes an extraction's values for batches of one shape. A subclass has `plan`, which makes a unit's batches,
+    `dispatch`, which starts one, and `kept`, which fetches its rows. Compiled once, at construction.
 
-    Raises UserError for quantised weights, for a shape that the model cannot have, and for sites that take more than
-    `row_limit` bytes per token.
+    Raises UserError for quantised weights, for an impossible shape, and for sites that take more than `row_limit` bytes
+    per token.
     """
 
     mesh: Mesh | None = None
@@ -170,7 +170,7 @@ class Compiled:
         return {str(site): row_shape(site, self.checkpoint.config, self.shape[1]) for site in self.sites}
 
     def room(self, rows: int) -> dict[str, np.ndarray]:
-        """Arrays for the values of so many rows: {site: [rows ...]}."""
+        """Arrays for the values of this many rows: {site: [rows ...]}."""
         dtype = jnp.dtype(self.spec.dtype)
         return {site: np.empty((rows, *shape), dtype) for site, shape in self.row_shapes.items()}
 
@@ -191,7 +191,7 @@ class Compiled:
 
 
 class Request(boundary.Declared):
-    """What an extractor is asked for, beside its checkpoint, spec and batch."""
+    """An extractor's options, beside its checkpoint, spec and batch."""
 
     pack: bool
     row_limit: Annotated[Whole, Field(ge=1)]
@@ -202,9 +202,9 @@ class Extractor(Compiled):
     last site and an unused head are not part of the program.
 
     checkpoint: its weights decide the dtype of the computation. batch: (B, T). pack: let several examples share a row.
-    row_limit: bytes that one token may take. mesh: of `sharding.mesh`, for a model larger than a device: its weights
-    are spread over it, from where they were loaded, which should be the host; every process then makes the same calls
-    in the same order, and has all results. compute: what is compiled, with the arguments and results of `program`.
+    row_limit: most bytes per token. mesh: of `sharding.mesh`, for a model larger than a device: its weights are spread
+    over it from where they were loaded, which should be the host; every process then makes the same calls in the same
+    order, and has all results. compute: the function to compile, with the arguments and results of `program`.
     Raises UserError for quantised weights, for sites that the model lacks, or that are too large, and for a batch
     that the mesh cannot share out.
     """
@@ -267,7 +267,7 @@ def checked_shape(batch: Sequence[int], context: int) -> tuple[int, int]:
 
 
 def checked_ids(example: int, ids: Sequence[int], vocabulary: int) -> np.ndarray:
-    """Token ids [n] of one example. Raises UserError, naming it, where they are no such thing."""
+    """Token ids [n] of one example. Raises UserError, naming it, for anything else."""
     try:
         array = np.asarray(ids)
     except ValueError:  # lists of several lengths
@@ -280,8 +280,8 @@ def checked_ids(example: int, ids: Sequence[int], vocabulary: int) -> np.ndarray
 
 
 def encode(checkpoint: Checkpoint) -> Callable[[str | Sequence[int]], Sequence[int]]:
-    """Example → token ids: a text as the model expects a plain one, ids as they are. Raises UserError for a text
-    without a tokenizer."""
+    """Example → token ids: text with the tokens that the model expects around it, ids unchanged. Raises UserError for
+    text without a tokenizer."""
 
     def of(example: str | Sequence[int]) -> Sequence[int]:
         if not isinstance(example, str):

@@ -1,4 +1,4 @@
-"""What a run needs of Ray: a cluster that is quiet and ends with it; and of each machine: cores of an actor's own."""
+"""What a run needs from Ray: a quiet cluster that ends with the run, and exclusive cores for each actor."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def connected(ray, address: str | None) -> Iterator[None]:
 
 
 def check(address: str) -> None:
-    """Raises UserError for what is no address, and where nobody listens, for which Ray would look for minutes."""
+    """Raises UserError for an invalid address, and if no one listens there, which Ray would take minutes to notice."""
     if address in ("auto", "local"):
         return
     if not (match := ADDRESS.match(address)):
@@ -75,9 +75,9 @@ def check(address: str) -> None:
 
 
 class Overheard(io.TextIOBase):
-    """Standard output, where a report may be read, but for what Ray prints there of its own accord, in any thread: a
-    text that begins as `RAYS`, and `print`'s end of its line. That goes to standard error, a sentence each, once.
-    over: whether all is done, and nothing that Ray prints matters any more."""
+    """Standard output, which a program may read, without what Ray prints there by itself, in any thread: text that
+    begins as `RAYS`, and the newline of that `print`. It goes to standard error, each sentence once. over: whether all
+    is done, so that Ray's output no longer matters."""
 
     def __init__(self, out: TextIO):
         self.out, self.sentences, self.within, self.over = out, set(), None, False
@@ -99,7 +99,7 @@ class Overheard(io.TextIOBase):
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end the run with a line that says how to go on."""
+    """Ctrl-C and SIGTERM end the run with a line that says how to resume."""
     with terminable():
         try:
             yield
@@ -110,7 +110,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_one_line(ray) -> Iterator[None]:
-    """What an actor raised for a person, as it raised it; an actor that cannot be, in one line."""
+    """An actor's UserError as it raised it; an actor that cannot start, as one line."""
     try:
         yield
     except ray.exceptions.RayTaskError as error:
@@ -138,8 +138,8 @@ def shared_out(cpus: Sequence[int], gpus: Sequence[int], count: int | None) -> t
 
 
 def settle(cores: int) -> None:
-    """Keep to so many of this machine's cores that no other actor keeps to, by locks that go with the process; to all
-    where too few are left, or none are asked for. Must come before JAX computes."""
+    """Confine this process to cores that no other actor uses, by locks that end with the process; to all cores if too
+    few are left, or none are requested. Must come before JAX computes."""
     mine: list[tuple[int, BinaryIO]] = []
     for core in sorted(os.sched_getaffinity(0)) if cores else ():
         lock = files.lockable(paths.of_this_machine() / f"core-{core}.lock")

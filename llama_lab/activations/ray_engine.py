@@ -1,8 +1,8 @@
-"""A run on a Ray cluster: a pool of actors, each with the model loaded once, is handed the units that are missing.
+"""A run on a Ray cluster: a pool of actors, each with the model loaded once, receives the missing units.
 
-Ray brings back an actor whose process or machine has died, anywhere, and repeats what it was asked; what nobody brings
-back is overtaken (`dealer`). The driver computes nothing, and holds nothing that is not in the folder. Not Ray Data:
-its blocks would decide what is written together, and the bytes would depend on them.
+Ray restarts an actor whose process or machine has died, anywhere, and repeats its call; units of actors that do not
+come back are overtaken (`dealer`). The driver computes nothing, and holds nothing that is not in the folder. Ray Data
+is not used: its blocks would decide what is written together, and the bytes would depend on them.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SPENT = ("units", "examples", "tokens", "bytes", "seconds", "before")
 
 
 class Pipeline:
-    """One call of `extract` that is given its units as they come. As many threads as wait in `do` are as many units
-    that reading, computing and writing overlap in.
+    """One call of `extract` that gets its units one by one. Reading, computing and writing overlap over as many units
+    as there are threads waiting in `do`.
 
         pipeline = Pipeline(partial(extract, extractor, source, out))
         pipeline.do(7)      # in any thread; returns when unit 7 is committed
 
-    extract: called once, in a thread of its own, with `units=` and `progress=`. What it raises is raised by every `do`
-    that waits, and by every later one.
+    extract: called once, in its own thread, with `units=` and `progress=`. Its exception is raised by every waiting
+    `do` and every later one.
     """
 
     def __init__(self, extract: Callable[..., RunReport]):
@@ -54,7 +54,7 @@ class Pipeline:
         threading.Thread(target=self._run, name="pipeline", daemon=True).start()
 
     def do(self, unit: int) -> Progress:
-        """Have a unit committed; what that took: a `Progress` of it alone. Raises what `extract` raised."""
+        """Have a unit committed; returns a `Progress` of this unit. Raises what `extract` raised."""
         with self.lock:
             if self.ended.done():
                 self.ended.result()
@@ -105,8 +105,8 @@ class Job:
 
 
 class Actor:
-    """One device, or one share of a machine's cores. It makes nothing until it is asked: a mistake in the making is
-    then an answer, and no death that Ray would mend for ever."""
+    """One device, or one share of a machine's cores. It makes nothing before the first call, so that a failure is an
+    answer, not a death that Ray would restart for ever."""
 
     def __init__(self, job: Job, cores: int):
         self.job, self.cores, self.lock = job, cores, threading.Lock()
@@ -171,7 +171,7 @@ def run(
 
 
 def driven(ray, members: Sequence, dealer: Dealer, heard: Callable[[Progress], None]) -> dict[object, int]:
-    """Have all units committed; the calls that others have made needless, each with its actor's index."""
+    """Have all units committed; returns the calls that others made unnecessary, each with its actor's index."""
     calls: dict[object, tuple[int, int]] = {}
 
     def deal(index: int) -> None:
@@ -192,7 +192,7 @@ def driven(ray, members: Sequence, dealer: Dealer, heard: Callable[[Progress], N
 
 
 class Tally:
-    """What has been committed in a folder, as the driver hears of it."""
+    """The driver's count of what has been committed in a folder."""
 
     def __init__(self, out: str, progress: Callable[[Progress], None]):
         self.folder, self.progress, self.start = open_folder(out), progress, time.perf_counter()
@@ -205,7 +205,7 @@ class Tally:
         return time.perf_counter() - self.start
 
     def heard(self, spent: Progress) -> None:
-        """One unit more. Work of now does not include one that was found committed, by an actor that has died since."""
+        """Count one more unit. A unit that was found committed, by an actor that has since died, is not work of now."""
         sums = {name: getattr(self.done, name) + getattr(spent, name) for name in SPENT}
         self.done = self.done._replace(**sums | dict(seconds=self.seconds, unit=spent.unit))
         self.progress(self.done)

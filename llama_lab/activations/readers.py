@@ -6,8 +6,8 @@ Memory does not grow with their length.
     (https://jsonlines.org)
     .parquet    an example is a row, of the column that the field names: strings, or lists of integers
 
-Whatever cannot be an example ends with one line that names the file and the line or row; so do a line of more than
-16 MiB, and an example of more than 4 Mi characters or token ids.
+Anything that is not an example gives one line that names the file and the line or row; so do a line of more than 16
+MiB, and an example of more than 4 Mi characters or token ids.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ TAIL = 1 << 16  # bytes at a file's end
 
 
 def find(source: str) -> list[Path]:
-    """The files that a path, a folder or a glob names, in order of their names. Raises UserError for none, and for what
-    is no regular file: a pipe would be waited for."""
+    """The files that a path, a folder or a glob names, in order of their names. Raises UserError for none, and for
+    anything but a regular file; a pipe would block."""
     if not source:
         raise UserError("The source has no name; the folder that you are in is '.'.")
     path = Path(source)
@@ -84,7 +84,7 @@ def hidden(path: Path) -> bool:
 
 
 def check_size(folder: Path, depth: int | None = None) -> None:
-    """Raises UserError for a folder that holds so much, down to a depth, that looking through it would not end."""
+    """Raises UserError for a folder with so much in it, down to a depth, that searching it would not end."""
     seen, above = 0, len(folder.parts)
     for home, folders, files in os.walk(folder):
         seen += len(folders) + len(files)
@@ -110,7 +110,7 @@ def inside(folder: Path) -> list[Path]:
 
 
 def neighbours(path: Path) -> str:
-    """A hint at sources with similar names, or at the kinds that there are."""
+    """A hint with similarly named sources, or with the existing kinds."""
     beside = [p.name for p in path.parent.iterdir() if p.suffix.lower() in READERS] if path.parent.is_dir() else []
     if close := difflib.get_close_matches(path.name, [*beside, "manual"], cutoff=0.55):
         return f" Did you mean {' or '.join(repr(c) for c in close)}?"
@@ -121,7 +121,7 @@ def neighbours(path: Path) -> str:
 
 
 def example(value, field: str, where: str) -> Example:
-    """What one value stands for: a text, or token ids; of a mapping its `field`. Raises UserError, naming `where`."""
+    """A value as text or token ids; of a mapping, its `field`. Raises UserError, naming `where`."""
     if isinstance(value, Mapping):
         if field not in value:
             names = ", ".join([*map(shown, itertools.islice(value, NAMES)), *["…"] * (len(value) > NAMES)]) or "none"
@@ -226,7 +226,7 @@ def rows(path: Path | str, field: str, first: int = 0) -> Iterator[Example]:
 
 @contextlib.contextmanager
 def table(path: Path | str) -> Iterator:
-    """An open parquet file. Raises UserError if it, or what is read of it, is none."""
+    """An open parquet file. Raises UserError if it, or what is read from it, is not valid parquet."""
     from pyarrow import parquet
 
     try:

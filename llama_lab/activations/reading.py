@@ -22,8 +22,8 @@ OPEN_SHARDS = 1024  # whose headers are remembered
 
 
 class Column:
-    """Rows `[rows ...]` of a store: one site, or one of the labels, read where it is sliced and only there. It is
-    sliced as an array is: a number, `a:b`, indices or a mask; what follows a comma slices the rows.
+    """Rows `[rows ...]` of a store: one site, or one of the labels; only the sliced part is read. It is sliced like an
+    array: a number, `a:b`, indices or a mask; what follows a comma slices the rows.
 
     A slice that lies in one shard is a read-only view of the file, nothing is copied. bfloat16 values are
     `ml_dtypes.bfloat16`: JAX takes them as they are, and
@@ -191,7 +191,7 @@ class ActivationStore:
         return np.concatenate(rows)
 
     def example(self, number: int) -> dict[str, np.ndarray]:
-        """All that is kept of one example: each site, and token, example, segment and position: [rows ...]."""
+        """Everything stored of one example: each site, and token, example, segment and position: [rows ...]."""
         rows = self.rows_of(number)
         return {name: self[name][rows] for name in (*self.sites, *shards.LABELS)}
 

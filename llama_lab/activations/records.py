@@ -1,4 +1,4 @@
-"""The JSON records of a store, declared, and read back without trust."""
+"""The JSON records of a store, declared, and read back as untrusted input."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Row = Annotated[list[Annotated[int, Field(ge=0, le=LARGEST_ROW)]], Field(max_len
 
 
 class Commit(Declared):
-    """What a unit holds, written beside its shard; a row of the index."""
+    """A unit's content, written beside its shard; a row of the index."""
 
     unit: Count
     first: Count  # its first example
@@ -156,8 +156,8 @@ def read_commit(folder: Folder, unit: int, kind: type[Commit] = Sealed) -> Commi
 
 
 def sealed(values: Mapping, indent: int | None = None) -> bytes:
-    """JSON that ends with the sha256 of all before it: a flipped bit is noticed too, even in the last digit of a mean.
-    Raises UserError for more than will be read back."""
+    """JSON that ends with the sha256 of everything before it, which reveals even a flipped bit in the last digit of a
+    mean. Raises UserError for a record too long to be read back."""
     body = as_json(values, indent)[:-2].rstrip()
     if len(body) + len(SEAL) + 64 > boundary.LIMIT:
         raise UserError(f"A record of {len(body):,} bytes would be too long to be read back; ask for fewer sites.")
@@ -165,8 +165,8 @@ def sealed(values: Mapping, indent: int | None = None) -> bytes:
 
 
 def record(content: bytes | None, name: str, remedy: str = "", must_be_sealed: bool = False) -> dict:
-    """A JSON object, whose seal fits if it has one: earlier versions sealed only commits. Raises UserError for none,
-    and for one that has been changed."""
+    """A JSON object whose seal, if it has one, is right; earlier versions sealed only commits. Raises UserError for
+    anything else, and for one that was changed."""
     if content is None:
         raise UserError(f"{name} is missing.")
     values = boundary.read(dict[str, Any], boundary.parse(content, name, remedy), name, remedy)

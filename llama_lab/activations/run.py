@@ -1,4 +1,4 @@
-"""One call of `extract`: which of the units it was asked for are still to do, and what it has committed so far."""
+"""One call of `extract`: which of its units are still to do, and what it has committed so far."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class RunReport:
-    """What a run left and what it took.
+    """The result of a run and its cost.
 
     units, rows, bytes: of all that was asked for and is committed. written, tokens: units committed by this call, and
     the tokens that the model read for them, padding left out. padding: share of the model's work that went to padding.
@@ -93,8 +93,8 @@ def summed(
 
 
 class Supply:
-    """The items of an iterator that may wait for ever, each asked for when it is needed, in a thread that nobody waits
-    for. Gives None once where an item does not come at once. `close` ends the wait for the next item."""
+    """The items of an iterator that may block for ever, each requested when needed, in a thread that is never joined.
+    Yields None once if an item does not arrive at once. `close` ends the wait for the next item."""
 
     def __init__(self, items: Iterable[T]):
         self.items: SimpleQueue = SimpleQueue()
@@ -166,7 +166,7 @@ class Run:
         self.before = self.stored = self.rows = self.stored_bytes = 0
 
     def take(self, units: Iterable[int] | None, shard: Shard | None) -> None:
-        """Find out what of the units asked for is left; `units` are asked for one by one, later."""
+        """Find out which requested units are left; `units` are requested one by one, later."""
         self.shard = shard
         if self.plan is None:
             for number, commit in commits(self.folder).items():
@@ -181,7 +181,7 @@ class Run:
             self.left = Supply(units)
 
     def close(self) -> None:
-        """Wait for no more units: whoever hands them out may never do so again."""
+        """Stop waiting for units, because there may never be another."""
         if isinstance(self.left, Supply):
             self.left.close()
 
@@ -223,7 +223,7 @@ class Run:
                 yield self.source.chunk(part)
 
     def in_order(self) -> Iterator[Chunk]:
-        """The same where all of the source is read. Raises UserError if what is ignored is not what it was."""
+        """The same if the whole source is read. Raises UserError if the skipped part has changed."""
         for chunk in chunks(self.source, self.size):
             self.count += 1
             if (sha256 := self.passed.get(str(chunk.number))) is not None:

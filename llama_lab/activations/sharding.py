@@ -1,5 +1,5 @@
-"""One model over several devices, of one process or of several, for models larger than a device: weights split by what
-they are, batches over "data".
+"""One model over several devices, of one process or several, for models larger than a device: weights are split by
+kind, batches over "data".
 
     mesh(2, 4): 8 devices                    data: rows of the batch, each part with all of the weights
                                              tensor: heads, hidden units and vocabulary, each part with all of the batch
@@ -45,8 +45,8 @@ SPLIT = {
 
 
 def mesh(data: int, tensor: int) -> Mesh:
-    """All devices of all processes as a grid with the axes "data" and "tensor"; a row of it, which exchanges values in
-    each layer, lies within a process where it can. Raises UserError if their number is another."""
+    """All devices of all processes as a grid with the axes "data" and "tensor". A row, which exchanges values in each
+    layer, lies within a process if possible. Raises UserError for another number of devices."""
     if min(data, tensor) < 1 or data * tensor != len(jax.devices()):
         raise UserError(
             f"A mesh of {data} x {tensor} needs {data * tensor} devices; JAX sees {len(jax.devices())}, processes:"
@@ -65,7 +65,7 @@ def parse(text: str) -> Mesh:
 
 
 def partition(path, weight, size: int) -> PartitionSpec:
-    """How one weight is split over `size` devices; not at all where its axis cannot be split evenly."""
+    """How one weight is split over `size` devices; not at all if its axis cannot be split evenly."""
     axis = SPLIT.get(tuple(key.name for key in path if isinstance(key, jax.tree_util.GetAttrKey))[-2:])
     if axis is None or weight.shape[axis] % size:
         return PartitionSpec()
@@ -97,8 +97,8 @@ def check_batch(batch: tuple[int, int], mesh: Mesh) -> None:
 
 
 def host() -> jax.Device:
-    """The processor as a device, where weights are loaded before `shard` spreads them. Raises UserError where
-    JAX_PLATFORMS leaves it out."""
+    """The host's processor as a device, which loads the weights before `shard` spreads them. Raises UserError if
+    JAX_PLATFORMS excludes it."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
@@ -109,11 +109,11 @@ def host() -> jax.Device:
 
 
 def join(seconds: int = JOIN) -> None:
-    """Meet the other processes that a launcher known to `jax.distributed.initialize` has started. Must come before
-    anything that JAX computes.
+    """Connect to the other processes that a launcher known to `jax.distributed.initialize` has started. Must come
+    before JAX computes anything.
 
-    Raises UserError if no launcher is detected. Where the others do not answer in time the process ends with one
-    line and exit code 2, because JAX's runtime would end it with a core dump.
+    Raises UserError if no launcher is detected. If the others do not answer in time, the process ends with one line and
+    exit code 2, because JAX's runtime would end it with a core dump.
     """
     jax.config.update("jax_enable_preemption_service", False)  # it would keep SIGTERM from ending the process
 
@@ -155,7 +155,7 @@ def agreed(value: T) -> T:
 
 @contextlib.contextmanager
 def leaving() -> Iterator[None]:
-    """A process that fails while others wait for it leaves at once: an orderly exit would first wait for them."""
+    """A process that fails while others wait for it exits at once: an orderly exit would first wait for them."""
     try:
         yield
     except BaseException as error:

@@ -1,9 +1,10 @@
-"""A shard: the rows of one unit, one tensor a column, in a plain safetensors file that any reader of the format opens.
+"""A shard: the rows of one unit, one tensor per column, in a plain safetensors file that any reader of the format
+opens.
 
 The format is simple (https://github.com/huggingface/safetensors#format): 8 bytes length, a JSON header, then the
-tensors. It is written here to the byte as the safetensors library writes it, which however copies all tensors twice and
-holds up every other thread meanwhile; and numpy has no bfloat16, so that the library cannot read it back through numpy.
-The header of a file that comes from a disk is checked before a byte is believed.
+tensors. The bytes are those of the safetensors library. It is not used, because it copies all tensors twice and blocks
+every other thread while it does, and because it cannot read bfloat16 back through numpy. The header of a file is
+checked before its content is used.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def kept_as(name: str) -> np.dtype:
 
 
 def unlike(tensors: Mapping[str, Tensor], rows: int, spec: Mapping) -> Iterator[str]:
-    """How a shard's tensors differ from what its commit (rows) and the run (`spec` of run.json) say of them."""
+    """How a shard's tensors differ from its commit (rows) and from the run (`spec` of run.json)."""
     dtype = kept_as(spec["dtype"])
     expected = {name: (kind, (rows,)) for name, kind in LABELS.items()}
     expected |= {site: (dtype, (rows, *shape)) for site, shape in spec["sites"].items()}
@@ -85,7 +86,7 @@ def unlike(tensors: Mapping[str, Tensor], rows: int, spec: Mapping) -> Iterator[
 
 
 def read_header(folder: Folder, name: str) -> dict[str, Tensor]:
-    """A shard's tensors. Raises UserError when the file is missing, truncated or no shard."""
+    """A shard's tensors. Raises UserError when the file is missing, truncated or not a shard."""
     file, size = f"{folder.where}/{name}", folder.size(name)
     if size is None:
         raise UserError(f"{file} is missing.")

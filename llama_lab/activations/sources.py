@@ -8,9 +8,9 @@
                                 `hub`
     a Python object             an iterable of texts or of lists of token ids, or a dataset of the `datasets` library
 
-Examples are numbered from 0 in this order, whatever is done with them. A source is cut into units without making its
-examples, so that any unit can be read alone afterwards. A start is where a unit begins, as numbers that mean something
-to its source only; it is kept as JSON.
+Examples are numbered from 0 in this order. A source is divided into units without making its examples, so that any unit
+can be read alone afterwards. A start is where a unit begins, as numbers that only its source understands; it is kept as
+JSON.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ Read = Callable[[], Iterator[Example]]
 
 
 class Part(NamedTuple):
-    """A unit of a source: its number, its first example, how many it has, where these begin, and the sha256 of the
-    lines that hold them; of what has no lines, of nothing."""
+    """A unit of a source: its number, its first example, its number of examples, where they begin, and the sha256 of
+    their lines, if they have lines."""
 
     number: int
     first: int
@@ -64,7 +64,7 @@ class Files:
         self.paths, self.field = paths, field
 
     def read(self, start: Start = begin, update: Update | None = None) -> Iterator[Example]:
-        """The examples from a start on. Of what is before it nothing is read, or of parquet no row group."""
+        """The examples from a start on. Nothing before it is read; of parquet, no earlier row group."""
         number, *place = start
         for path in self.paths[number:]:
             yield from readers.read(path, self.field, Place(*place), update)
@@ -93,10 +93,10 @@ class Items:
 class Source:
     """Examples in a fixed order, each a text or a list of token ids.
 
-    name: for messages. contents: what reads the examples from any unit on, or a function that reads them in order only.
-    describe: what `about` says. limit: at most so many. repeatable: False if the examples can be had only once.
-    stamp: what tells a changed source from this one without reading it whole.
-    Raises UserError if there is no first example, or it is none.
+    name: for messages. contents: reads the examples from any unit on, or a function that reads them in order only.
+    describe: the value of `about`. limit: most examples. repeatable: False if the examples can be read only once.
+    stamp: reveals a changed source without reading it whole.
+    Raises UserError if there is no first example, or it is invalid.
     """
 
     def __init__(
@@ -128,11 +128,11 @@ class Source:
 
     @cached_property
     def stamp(self) -> dict:
-        """JSON values that are others where the source is another, of files by their sizes and ends."""
+        """JSON values that differ for another source; of files, their sizes and ends."""
         return {**self.marks(), "limit": self.limit}
 
     def __iter__(self) -> Iterator[Example]:
-        """The examples from the first on. Raises UserError the second time where they can be had only once."""
+        """The examples from the first on. Raises UserError the second time if they can be read only once."""
         if self.begun and not self.repeatable:
             raise UserError(f"{self.name} can be gone through only once, and has been; open it again.")
         self.begun = True
@@ -149,8 +149,8 @@ class Source:
         return cut(self.contents, checked_size(size), self.limit)
 
     def chunk(self, part: Part) -> Chunk:
-        """The examples of one unit; of the others nothing is read. Raises UserError if they are not those that were
-        there when it was cut."""
+        """The examples of one unit; nothing of the others is read. Raises UserError if they have changed since the
+        source was divided."""
         digest = hashlib.sha256()
         examples = taken(self.contents.read(part.start, digest.update), part.examples, part.number)
         if len(examples) != part.examples or digest.hexdigest() != part.sha256:
@@ -221,7 +221,7 @@ def chunks(source: Iterable[Example], size: int) -> Iterator[Chunk]:
 
 
 class Asked(Declared):
-    """What is read of a source: the field of its records, and how many examples at most."""
+    """The part of a source to read: the field of its records, and the most examples."""
 
     field: str | None
     limit: Annotated[Whole, Field(ge=1, lt=1 << 62)] | None
@@ -231,8 +231,8 @@ def open_source(source, field: str | None = None, limit: int | None = None) -> S
     """The examples of `source`, one of the kinds above; the first of them is read here, so that mistakes show before
     any work.
 
-    field: of records and columns, "text" unless named. limit: at most so many examples. Raises UserError for what is
-    not there, is empty or of no known format; iterating raises it for an example that is none, naming file and line.
+    field: of records and columns, "text" unless named. limit: most examples. Raises UserError for a source that is
+    missing, empty or of unknown format; iterating raises it for an invalid example, naming file and line.
     """
     if isinstance(source, Source):
         if field is None and limit is None:

@@ -1,4 +1,4 @@
-"""What is to be extracted: sites in the model, positions in each example, and the type it is kept in."""
+"""What to extract: sites in the model, positions in each example, and the stored type."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Site(NamedTuple):
 
 @dataclass(frozen=True)
 class ActivationSpec:
-    """Which activations, of which tokens, kept as what. Hashable: equal specs make equal stores.
+    """Which activations, of which tokens, stored as which type. Hashable: equal specs make equal stores.
 
     sites: (name, layers) each: layers a number, several, a range or "all"; negative ones count from the end; None for
         "ln_final" (the final norm's output) and "logits". q, k and v are taken before rotation, `pattern` is the
         attention weights.
     positions: "all" tokens of an example, its "last", or a tuple of numbers, negative ones from its end.
     dtype: "bfloat16", "float16" or "float32". The model computes in the dtype of its own weights.
-    Raises UserError for what is no site, position or dtype.
+    Raises UserError for an unknown site, position or dtype.
     """
 
     sites: tuple[tuple[str, Layers], ...]
@@ -79,7 +79,7 @@ class ActivationSpec:
         return tuple(sorted(sites, key=lambda s: (depth if s.layer is None else s.layer, SITES.index(s.name))))
 
     def kept(self, length: int) -> np.ndarray:
-        """Indices int64 of the tokens of an example of so many tokens that are kept, ascending."""
+        """Indices int64 of the kept tokens of an example with this many tokens, ascending."""
         if self.positions == "all":
             return np.arange(length)
         wanted = (-1,) if self.positions == "last" else self.positions

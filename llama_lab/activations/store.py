@@ -1,4 +1,4 @@
-"""Writing a store: shards of rows, one commit a unit, and at the end a record of the whole.
+"""Writing a store: shards of rows, one commit per unit, and at the end a record of the whole.
 
     OUT/run.json                        fingerprint: all that decides the values
     OUT/plan.json                       where each unit begins in the source (`plan`)
@@ -7,8 +7,8 @@
     OUT/complete.json                   written once every unit is committed
     OUT/index.parquet                   one row per unit; derived, `rebuild_index` makes it again
 
-Nothing in these files tells two runs of one fingerprint apart: no time, no host, no process. A unit without a commit
-does not exist; a shard that was left without one is overwritten when the unit is done again.
+Nothing in these files distinguishes two runs of the same fingerprint: no time, no host, no process. A unit without a
+commit does not exist; a shard without one is overwritten when the unit is done again.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def read_whole(folder: Folder) -> Whole | None:
 
 
 def claim(folder: Folder, fingerprint: dict, resume: bool) -> None:
-    """Make the folder this run's: write run.json, or find the same there. Of several that do so at once one writes it.
+    """Claim the folder for this run: write run.json, or find the same one. If several do so at once, one writes it.
 
-    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError if a run is there and `resume` is
-    not asked for, where it is another run, naming the fields that differ, and where there are units but no run.json.
+    fingerprint: JSON values, with `spec` as `describe` gives it. Raises UserError if there is a run and `resume` is
+    off, if it is another run, naming the fields that differ, and if there are units but no run.json.
     """
     wanted = json.loads(json.dumps(fingerprint))
     spec_of(wanted)
@@ -157,7 +157,7 @@ def write_unit(
 
 
 def finish(folder: Folder, units: int | None = None) -> dict:
-    """Write index.parquet, then complete.json, and return what it says. Doing it again changes nothing.
+    """Write index.parquet, then complete.json, and return its content. Doing it again changes nothing.
 
     units: how many the source has; as many as are committed when None. Raises UserError when one of them is not
     committed, when there are more, or when their examples do not follow each other.
@@ -215,11 +215,11 @@ def write_index(folder: Folder, units: Sequence[Commit]) -> str:
 
 
 def read_index(content: bytes) -> pa.Table:
-    """The table of an index whose digest has been compared: other bytes are not given to the reader of the format.
-    Raises ArrowException, OSError or ValueError.
+    """The table of an index whose digest has been verified; unverified bytes never reach the parser. Raises
+    ArrowException, OSError or ValueError.
 
-    Read in this thread: a thread of `pyarrow.parquet.read_table` may let go of the file when Python is already leaving.
-    It then dies where C++ allows no dying, and the process aborts.
+    It is read in this thread: a thread of `pyarrow.parquet.read_table` may release the file while Python is exiting,
+    which aborts the process.
     """
     with pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
         return file.read(use_threads=False)

@@ -1,8 +1,8 @@
 """Several processes of one command on this machine, each taking units as it has room, and none left behind.
 
-Each worker is the same command line with its place in the environment. It is given the numbers of units on its standard
-input, and writes JSON lines to its standard output: how far it is, and at the end its report. What a worker that dies
-had in hand is given to the others; at the end so is what a slow one has.
+Each worker is the same command line with its place in the environment. It reads unit numbers from standard input, and
+writes JSON lines to standard output: its progress, and at the end its report. The units of a worker that dies go to the
+others; at the end so do those of a slow one.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def place() -> Place | None:
 
 
 def settle(place: Place) -> Iterator[int]:
-    """Be a worker: on its share of the cores or its own GPU, and gone when the supervisor is. Returns the units that it
-    is given, as they come. Must come before JAX is used."""
+    """Become a worker: on its share of the cores or its own GPU, ending when the supervisor ends. Returns its units, as
+    they arrive. Must come before JAX is used."""
     import jax
 
     if hasattr(os, "sched_setaffinity"):
@@ -76,7 +76,7 @@ def settle(place: Place) -> Iterator[int]:
 
 
 def cores_of(cores: list[int], place: Place) -> set[int]:
-    """One process's cores: neighbours, as even as can be; one core, shared with others, where there are too few."""
+    """One process's cores: neighbours, split as evenly as possible; one shared core if there are too few."""
     index, count = place
     if count > len(cores):
         return {cores[index % len(cores)]}
@@ -96,7 +96,7 @@ class Worker:
     readers: list[threading.Thread] = field(default_factory=list)
 
     def listen(self, changed: Callable[[Worker], None]) -> None:
-        """Read what it writes, in threads of their own, so that it never waits for a reader."""
+        """Read its output in separate threads, so that it never waits for a reader."""
 
         def read(lines: Iterable[str], hear: Callable[[str], None]) -> None:
             for line in lines:
@@ -108,7 +108,7 @@ class Worker:
             reader.start()
 
     def hear(self, line: str, changed: Callable[[Worker], None]) -> None:
-        """One line of its standard output. Others' lines, and the torn line of a killed process, are ignored."""
+        """One line of its standard output. Foreign lines, and the torn line of a killed process, are ignored."""
         with contextlib.suppress(ValueError, TypeError):
             match json.loads(line):
                 case {"progress": fields}:
@@ -170,7 +170,7 @@ class Pool:
         return self.dealer is not None and not self.dealer.left
 
     def close(self) -> None:
-        """Say so to the workers; those that are still at a unit, or have not begun, have been overtaken."""
+        """Tell the workers to end; those that are still busy, or have not begun, have been overtaken."""
         with self.lock:
             for worker in self.workers:
                 if worker.progress is None or self.dealer.hands.get(worker.index):
@@ -187,7 +187,7 @@ def run_local(
     shard: Shard | None = None,
     progress: Callable[[Progress], None] = lambda done: None,
 ) -> RunReport:
-    """Run a command line `llama-jax extract …` in so many processes on this machine; returns the sums of their reports.
+    """Run a command line `llama-jax extract …` in this many processes on this machine; returns their summed reports.
 
     A worker that dies leaves its units to the others. Raises UserError when all have ended and units are missing,
     saying how the first one ended. Ctrl-C and SIGTERM end all of them, none is left behind.
@@ -245,7 +245,7 @@ def started(arguments: Sequence[str], processes: int) -> Iterator[list[Worker]]:
 
 
 def wait(workers: Sequence[Worker], seconds: float) -> None:
-    """Until all have ended, or so long."""
+    """Wait until all have ended, or for this many seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and any(worker.process.poll() is None for worker in workers):
         time.sleep(0.02)
@@ -253,7 +253,7 @@ def wait(workers: Sequence[Worker], seconds: float) -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM is an interruption like Ctrl-C: else it would end the supervisor before its workers."""
+    """Treat SIGTERM like Ctrl-C; otherwise it would end the supervisor before its workers."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -269,7 +269,7 @@ def terminable() -> Iterator[None]:
 
 
 def check(workers: Sequence[Worker], done: bool) -> None:
-    """Raises UserError, one line, where units are missing; where others did a dead worker's, says so."""
+    """Raises UserError, one line, if units are missing; says so if others did a dead worker's units."""
     bad = [w for w in workers if not w.stopped and (w.process.returncode or w.report is None)]
     if done:
         for worker in bad:
@@ -284,7 +284,7 @@ def check(workers: Sequence[Worker], done: bool) -> None:
 
 
 def summed_progress(workers: Sequence[Worker]) -> Progress:
-    """How far all are together."""
+    """The progress of all together."""
     known = [worker.progress for worker in workers if worker.progress]
     added = {name: sum(getattr(p, name) for p in known) for name in ("units", "examples", "tokens", "bytes")}
     return Progress(**added, seconds=max(p.seconds for p in known), before=0)

@@ -1,4 +1,4 @@
-"""What the device does during an extraction, and how much of the time it does nothing.
+"""What the device does during an extraction, and the share of time in which it is idle.
 
 with Trace("trace.json.gz", batches=64) as tracing:
     for number, batch in enumerate(batches):
@@ -27,10 +27,10 @@ Interval = tuple[float, float]  # microseconds
 
 
 class Trace:
-    """A Perfetto trace of the first `batches` batches of what happens within, in a file. Without a path: nothing.
+    """A Perfetto trace of the first `batches` batches inside the block, in a file. Without a path: nothing.
 
-    It is written when one more batch begins, or with the `with` block; until then events are held in memory, hence the
-    bound. After an error nothing is written. Raises UserError if the file cannot be, or another trace is being
+    It is written when the next batch begins, or when the block ends; until then events are held in memory, hence the
+    bound. After an error nothing is written. Raises UserError if the file cannot be written, or another trace is being
     taken.
     """
 
@@ -49,7 +49,7 @@ class Trace:
 
     @contextlib.contextmanager
     def batch(self, number: int) -> Iterator[None]:
-        """What happens within is named `batch NUMBER` in the trace."""
+        """Events inside are named `batch NUMBER` in the trace."""
         if not self.left:
             self.stack.close()
         self.left -= self.left > 0
@@ -61,10 +61,10 @@ def idle_share(trace: bytes | str | Path) -> float:
     """The share, 0 to 1, of the time from the first to the last piece of device work during which the device ran none;
     of several devices the mean of their shares.
 
-    On a CPU, whose cores are the device, an instruction that keeps one thread busy counts as work like one that keeps
-    all. Copies between host and device are not work. Tracing costs time of its own, for short instructions a good part
-    of theirs; a CUDA graph may show as one event, gaps included.
-    Raises UserError for what is no trace, for one without device work, and for one that XLA has cut off at MOST_EVENTS.
+    On a CPU, whose cores are the device, an instruction that keeps one thread busy counts the same as one that keeps
+    all busy. Copies between host and device are not work. Tracing itself costs time, a large share for short
+    instructions; a CUDA graph may show as one event, gaps included. Raises UserError for an invalid trace, for one
+    without device work, and for one that XLA truncated at MOST_EVENTS.
     """
     events = tracing.events(trace)
     if sum(e.get("ph") == "X" for e in events) >= MOST_EVENTS:

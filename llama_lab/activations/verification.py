@@ -44,7 +44,7 @@ class Check(NamedTuple):
 
 
 def verify(out: str | os.PathLike) -> list[Problem]:
-    """Every problem of the store in a folder or behind a URL; an empty list where all is well.
+    """Every problem of the store in a folder or behind a URL; an empty list if there is none.
 
     Found are: a flipped bit or a truncated, missing or foreign shard; a shard without a commit and a commit without its
     shard; gaps between units, examples and rows; damaged records, a changed fingerprint, moments that are not those of
@@ -95,7 +95,7 @@ def check(folder: Folder) -> Check:
 def attempted(
     folder: Folder, problems: list[Problem], name: str, read: Callable[..., T | None], *given, missing: str = "missing"
 ) -> T | None:
-    """What `read` gives. None, or a UserError, is a problem of this file."""
+    """The result of `read`. None, or a UserError, is a problem of this file."""
     try:
         if (value := read(*given)) is None:
             problems.append(Problem(name, missing))
@@ -146,7 +146,7 @@ def label_problems(labels: Mapping[str, np.ndarray], commit: Commit) -> Iterator
 
 
 def moment_problems(folder: Folder, commit: Sealed, spec: Mapping) -> Iterator[str]:
-    """The commit's mean and M2, computed again from the values of a shard that has no problem itself."""
+    """The commit's mean and M2, computed again from the values of an intact shard."""
     name = shard_name(commit.unit)
     if (commit.rows and set(commit.moments) != set(spec["sites"])) or not set(commit.moments) <= set(spec["sites"]):
         yield f"it has moments of {', '.join(sorted(commit.moments)) or 'nothing'}, not of the run's sites"
@@ -173,7 +173,7 @@ def recomputed(folder: Folder, name: str, tensor: shards.Tensor, pooled: bool) -
 
 
 def same(stored: Moments, computed: Moments) -> bool:
-    """Equal but for the rounding of float32 sums, which grows with the size of the values."""
+    """Equal except for the rounding of float32 sums, which grows with the size of the values."""
     if stored.count != computed.count:
         return False
     if not stored.count:
