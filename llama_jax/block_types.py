@@ -75,7 +75,7 @@ HALVES = {  # of every type with float16 numbers: where they lie in a block of a
 
 
 def halves(raw: np.ndarray, kind: str) -> np.ndarray:
-    """The float16 numbers of a file's blocks [..., bytes a block]."""
+    """The float16 numbers of a file's blocks [..., bytes per block]."""
     return np.ascontiguousarray(raw[..., HALVES[kind]]).view(np.float16)
 
 
@@ -161,7 +161,7 @@ def scale_codes(codes):
 
 
 def grouped(raw: np.ndarray, kind: str) -> np.ndarray:
-    """Groups [G, B, S] of a file's rows [N, B, bytes a block]; rows that fill the last group are zero bytes."""
+    """Groups [G, B, S] of a file's rows [N, B, bytes per block]; rows that fill the last group are zero bytes."""
     layout, (n, blocks, size) = LAYOUTS[kind], raw.shape
     if size != layout.row:
         raise ValueError(f"a block of {kind} has {layout.row} bytes, not {size}")

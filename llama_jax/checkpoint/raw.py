@@ -42,7 +42,7 @@ class Raw:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Rows, blocks a row, bytes a block; a block has 32 weights, of a type in "_k" or "_xs" 256, of a float 1."""
+        """Rows, blocks a row, bytes per block; a block has 32 weights, of a type in "_k" or "_xs" 256, of a float 1."""
         height, width = self.place.shape[0], GGML_QUANT_SIZES[GGMLQuantizationType(self.place.kind)][1]
         return height, self.place.size // height // width, width
 
@@ -55,7 +55,7 @@ class Raw:
         return ((first, min(first + step, height)) for first in range(0, height, step))
 
     def rows(self, first: int = 0, last: int | None = None) -> np.ndarray:
-        """The bytes of rows first … last - 1 in the order of the file, uint8 [rows, blocks, bytes a block]. They are
+        """The bytes of rows first … last - 1 in the order of the file, uint8 [rows, blocks, bytes per block]. They are
         mapped: what nobody holds any more takes no memory. Raises UserError if the file has become shorter or is
         gone."""
         height, *block = self.shape

@@ -17,7 +17,7 @@ import numpy as np
 from llama_jax.plumbing import xla_flags
 
 RIGHT, NOT_RUN = "right", "does not run"
-LIMIT_S = 60.0  # of a check in a process of its own
+LIMIT_S = 60.0  # of a check in its own process
 REMEDY = "`make setup` installs the release that was found right, `llama-jax doctor` says what fails"
 
 
@@ -214,7 +214,7 @@ def named(name: str) -> Check:
 @functools.cache
 def examine(fatal: bool = False) -> dict[str, str]:
     """Outcome of each check that concerns this process's device, by name; once per process. fatal: also those that may
-    crash, each in a process of its own."""
+    crash, each in its own process."""
     import jax
 
     platform = "cpu" if jax.default_backend() == "cpu" else "gpu"

@@ -56,9 +56,9 @@ def alone(lab: Lab, subject: str, order: int) -> None:
 
 
 def table(trials: Sequence[Trial], notes: Sequence[dict], names: Sequence[str]) -> list[dict]:
-    """One entry a subject that was measured: {name, backend, dtype, peak: bytes of each process, libraries: bytes held
-    before the model (median), weights, kv: bytes as predicted}. notes: of the measuring processes, as the meta file
-    keeps them."""
+    """One entry per subject that was measured: {name, backend, dtype, peak: bytes of each process, libraries: bytes
+    held before the model (median), weights, kv: bytes as predicted}. notes: of the measuring processes, as the meta
+    file keeps them."""
     loaded = [note for note in notes if "libraries_rss_bytes" in note]
     held = summary.grouped(loaded, itemgetter("subject"), itemgetter("libraries_rss_bytes"))
     good = summary.grouped([t for t in of_run(trials, MEMORY) if t.valid and t.peak_rss_bytes], "subject")

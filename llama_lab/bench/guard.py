@@ -111,7 +111,7 @@ class Guard(Region):
 
     @property
     def cause(self) -> str:
-        """Why things were compiled, as JAX explains it, one line a miss; "" when silent or not asked for."""
+        """Why things were compiled, as JAX explains it, one line per miss; "" when silent or not asked for."""
         if not self.explanations or not self.fired:
             return ""
         if not self.count("trace"):  # JAX then speaks of helpers that lowering made at most, never of the program

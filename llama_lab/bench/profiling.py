@@ -34,7 +34,7 @@ def profile(subject: Subject, out: Path, workload: Workload = SMALL) -> dict:
     """Trace one warm request of a subject: {trace, summary, programs, compiled}, the first two being paths, which it
     prints too.
 
-    Writes OUT/NAME/trace.json.gz (Perfetto), hlo.json and hlo.md (`summary`). programs: one dict a program that ran,
+    Writes OUT/NAME/trace.json.gz (Perfetto), hlo.json and hlo.md (`summary`). programs: one dict per program that ran,
     largest first, see `describe`. compiled: why the request was not warm after all, else "". Best with a subject that
     has not run in this process: otherwise, and for the operations that JAX itself compiles and all subjects share, the
     programs of others cannot be told from its own where their names are the same; they are listed too, with "own":

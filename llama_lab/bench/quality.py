@@ -41,7 +41,7 @@ PLACEMENTS = {  # arithmetic: a placement that computes so
 }
 PEERS = ("torch", "torch-int8", "llamacpp", "llamacpp+q8_0", "llamacpp+q4_0", "ik-llamacpp", "ik-llamacpp+q8_0",
          "ik-llamacpp+q4_0", "openvino", "openvino+q8_0", "openvino+q4_0", "ollama")  # fmt: skip
-ALONE = PEERS[2:]  # read in a process of their own: what goes wrong in a library or a server then costs no other
+ALONE = PEERS[2:]  # read in their own process: what goes wrong in a library or a server then costs no other
 ARITHMETICS = (*PLACEMENTS, *PEERS)
 EXACT = 1e-6  # nats: as far as float32 rounding may take the mean
 # nats: a mean beyond this is another model, or one that was fed wrongly; 8-bit activations stay well below

@@ -90,7 +90,7 @@ def tally(
     clusters: Where | None = "process",
     order: Sequence[tuple] | None = None,
 ):
-    """One line a group of rows, a pandas.DataFrame.
+    """One line per group of rows, a pandas.DataFrame.
 
     by: columns that name a group → an attribute of a row, or a function of it; or attributes alone. value: columns of
     Summaries → likewise, what is taken of each valid row; rows where it is None are left out. quantiles: percentiles of

@@ -287,7 +287,7 @@ def top1(loaded: checkpoint.Checkpoint, ids: Sequence[int], positions: Sequence[
     """The server's best next token after ids[: p + 1] for each position p: int32 [n].
 
     -1 if it cannot be known: the text does not lead back to the same ids, or what the server sends is not one token.
-    One request a position, each of which may reuse what the server holds of the text before. Raises UnavailableError
+    One request per position, each of which may reuse what the server holds of the text before. Raises UnavailableError
     where the server cannot, or at any position does not, answer.
     """
     server, ids = connect(loaded), [int(i) for i in ids]

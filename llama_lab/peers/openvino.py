@@ -85,7 +85,7 @@ def last_line(error: Exception) -> str:
 
 
 class Pipeline:
-    """`LLMPipeline.generate` in a thread of its own, whose callback hands over each token as it comes. One row."""
+    """`LLMPipeline.generate` in its own thread, whose callback hands over each token as it comes. One row."""
 
     def __init__(self, pipeline):
         self.pipeline = pipeline

@@ -1,7 +1,7 @@
 """A GGUF file's model with its matrices in another type, made by llama.cpp's own quantiser and kept in the user's
 cache.
 
-The quantiser runs in a process of its own: ggml ends the process where it meets what it did not expect, and the memory
+The quantiser runs in its own process: ggml ends the process where it meets what it did not expect, and the memory
 it takes is free again before anything is measured. Its result depends on the file, the type and its version alone, so
 two processes that make the same file at once do no harm. A file in the cache is used only with the SHA-256 it was made
 with; a damaged one is made again.
@@ -64,7 +64,7 @@ def obtain(path: Path, digest: str, kind: str, threads: int, every: bool = False
 
 
 def quantise(source: Path, target: Path, kind: str, threads: int, every: bool = False) -> None:
-    """The quantiser in a process of its own. Raises UnavailableError with its last lines."""
+    """The quantiser in its own process. Raises UnavailableError with its last lines."""
     command = [sys.executable, "-c", CHILD, str(source), str(target), FILE_TYPES[kind], str(threads), str(int(every))]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=LIMIT_S, check=False)

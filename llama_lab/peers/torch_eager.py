@@ -57,7 +57,7 @@ class Left(StoppingCriteria):
 
 
 def generated(module, cache: str):
-    """transformers' `generate` in a thread of its own, its tokens through a streamer. cache: its name of a KV cache.
+    """transformers' `generate` in its own thread, its tokens through a streamer. cache: its name of a KV cache.
 
     `generate` may compile by itself on a GPU; that is turned off here: its CUDA graphs do not outlive the thread, and
     `torch.compile` has subjects of its own.

@@ -24,8 +24,8 @@ NOT_YET = "not measured yet"
 
 
 def tallied(rows: Sequence[Pass], kind: str, seed: int = 0) -> list[dict]:
-    """One entry a run and subject of one kind, of `summary.tally`: {run, subject, rate: Summary of tokens/s, ratio: to
-    the first subject, judged against the run's A/A control, says: its verdict, idle, apart: Summaries, …}."""
+    """One entry per run and subject of one kind, of `summary.tally`: {run, subject, rate: Summary of tokens/s, ratio:
+    to the first subject, judged against the run's A/A control, says: its verdict, idle, apart: Summaries, …}."""
     mine, entries = [row for row in whole(rows) if Run.read(row.run).kind == kind], []
     for run in dict.fromkeys(row.run for row in mine):
         of_run = [row for row in mine if row.run == run]

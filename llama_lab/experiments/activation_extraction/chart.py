@@ -97,7 +97,7 @@ def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = ()
 
 
 def labelled_rows(axes, names: Sequence[str]) -> dict[str, int]:
-    """One row a rung, as `rows.heights`, under its label."""
+    """One row per rung, as `rows.heights`, under its label."""
     heights = rows.heights(axes, names)
     axes.set_yticks(list(heights.values()), [LABELS[name] for name in heights], fontsize=9.5)
     return heights

@@ -1,4 +1,4 @@
-"""An object store on this machine: moto's server, which speaks S3 over HTTP, in a process of its own.
+"""An object store on this machine: moto's server, which speaks S3 over HTTP, in its own process.
 
 It has no network in front of it, and its Python shares the cores with whoever uses it. `delay` adds to each request
 what a distant store would take to answer it.
@@ -67,7 +67,7 @@ def main(delay: float, owner: int) -> None:
 
     class Silent(WSGIRequestHandler):
         def log_request(self, *_) -> None:
-            """A line a request would be a part of what is timed."""
+            """One line per request would be a part of what is timed."""
 
     parent.follow(owner)
     application = moto.server.DomainDispatcherApplication(moto.server.create_backend_app)

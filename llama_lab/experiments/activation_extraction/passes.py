@@ -254,7 +254,7 @@ def budget(setting: Setting, asked: Sequence[Example], passes: int, scratch: str
 
     forward: the model up to the last layer that is kept, nothing kept. extraction: what the program that keeps takes
     more. copy: from device to host. Python: planning, tokenisation included. disk: writing, through the last fsync.
-    Milliseconds a batch, one entry a unit and pass; the first pass compiles, and is left out.
+    Milliseconds per batch, one entry per unit and pass; the first pass compiles, and is left out.
     """
     spec = rungs.spec_of(rungs.PACKED, setting.loaded.config.num_hidden_layers, setting.dtype)
     extractor = Extractor(setting.loaded, spec, setting.shape)
@@ -265,7 +265,7 @@ def budget(setting: Setting, asked: Sequence[Example], passes: int, scratch: str
 def spent(
     setting: Setting, extractor: Extractor, bare: Extractor, asked: Sequence[Example], scratch: str
 ) -> list[dict]:
-    """{stage: ms a batch} of every unit of one pass."""
+    """{stage: ms per batch} of every unit of one pass."""
     entries, now = [], time.perf_counter_ns
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         where, planned = claimed(setting, extractor.spec, Path(folder) / "store"), units(setting, extractor.plan, asked)

@@ -101,8 +101,8 @@ def one_layer(features: np.ndarray, truth: np.ndarray, examples: np.ndarray, see
 
 
 def by_layer(store, tokenizer: Tokenizer | None, vocabulary: int, depth: int, seed: int = 0) -> list[dict]:
-    """One entry a layer, the embedding first as layer 0: {layer, site, property, tokens, examples, share, auc, …}, see
-    `one_layer`.
+    """One entry per layer, the embedding first as layer 0: {layer, site, property, tokens, examples, share, auc, …},
+    see `one_layer`.
 
     share: of the tokens that have the property. Nothing where hardly any token, or hardly any without it, is left.
     """

@@ -32,8 +32,8 @@ EVERYTHING = {  # `extract` over each of these: fewer layers and packing, of whi
 
 
 def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """One entry a change of the plan: {change, promised, standing, measured: the ratio in words, pairs, rung, to: what
-    it is measured over, programs and compile_s of both first passes, in words}.
+    """One entry per change of the plan: {change, promised, standing, measured: the ratio in words, pairs, rung, to:
+    what it is measured over, programs and compile_s of both first passes, in words}.
 
     Two more follow: what the plan's own code does where it says `vmap`, and `extract` over where the plan began.
     """

@@ -28,8 +28,8 @@ def measured(rows: Sequence[Extraction]) -> list[str]:
 
 
 def table(rows: Sequence[Extraction], seed: int = 0, run: str = LADDER) -> list[dict]:
-    """One entry a rung, in the ladder's order, of `summary.tally`: {subject, rate: Summary of tokens/s, ratio: Ratio to
-    N1, …}, and {backend, programs and compile_s of its first pass (median of the processes), fill, batches, depth,
+    """One entry per rung, in the ladder's order, of `summary.tally`: {subject, rate: Summary of tokens/s, ratio: Ratio
+    to N1, …}, and {backend, programs and compile_s of its first pass (median of the processes), fill, batches, depth,
     sites, tokens, bytes_per_token, error}. Its reasons are those of its first passes too."""
     rows = ladder(rows, run)
     warm, order = [row for row in rows if row.phase == "warm"], [(name,) for name in measured(rows)]
@@ -129,7 +129,7 @@ def like_for_like(rows: Sequence[Extraction], seed: int = 0) -> Ratio:
 
 
 def budget(meta: dict) -> list[dict[str, float]]:
-    """{stage: ms a batch}, an entry a unit and pass; none where it was not measured."""
+    """{stage: ms per batch}, an entry a unit and pass; none where it was not measured."""
     return next((note["budget"] for note in meta.get("processes", ()) if "budget" in note), [])
 
 
@@ -140,8 +140,8 @@ def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
 
 
 def over_base(rows: Sequence[Row], by: Sequence[str], base: Sequence[Row], seed: int) -> list[dict]:
-    """One entry a group of valid rows, of `summary.tally`: {…, rate: Summary of tokens/s, values, ratio: to that of the
-    rows `base`, in pairs of a block}."""
+    """One entry per group of valid rows, of `summary.tally`: {…, rate: Summary of tokens/s, values, ratio: to that of
+    the rows `base`, in pairs of a block}."""
     entries = summary.tally(rows, by, dict(rate="tg"), seed=seed, clusters=None).to_dict("records")
     rates = [{(0, row.block): row.tg for row in some} for some in (base, *(e["rows"] for e in entries))]
     return [

@@ -59,7 +59,7 @@ def per_layer(rows: Sequence[Compilation], layout: str, stage: str = "seconds") 
 
 
 def stage_table(rows: Sequence[Compilation]) -> list[dict]:
-    """One entry a placement of the run `placement`, in milliseconds and medians: its stages, sizes and warm rate."""
+    """One entry per placement of the run `placement`, in milliseconds and medians: its stages, sizes and warm rate."""
     ordered = sorted(of_run(rows, "placement"), key=lambda r: (r.block, r.order))
     entries = []
     for name, mine in summary.grouped(ordered, "placement").items():

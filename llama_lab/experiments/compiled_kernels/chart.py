@@ -135,7 +135,7 @@ def room_at_right(axes, share: float) -> None:
 
 @styled
 def costs(entries: Sequence[dict]) -> Figure:
-    """Time of a pass over that of one row, against rows; a panel a kind of rows, a line an engine and context.
+    """Time of a pass over that of one row, against rows; one panel per kind of rows, one line per engine and context.
 
     entries: `rows.table`.
     """
@@ -189,8 +189,8 @@ TITLES = {
 
 @styled
 def over_best(entries: Sequence[dict], what: str) -> Figure:
-    """A panel a context or prompt length, a group of points a file, from small to large, with their 95 % intervals; a
-    colour a subject.
+    """One panel per context or prompt length, a group of points a file, from small to large, with their 95 % intervals;
+    a colour a subject.
 
     entries: of `sizes.table`. what: `sizes.DECODE` or `sizes.PREFILL`.
     """

@@ -163,7 +163,7 @@ def launched(command: Sequence[str], folder: str) -> dict:
 
 
 def table(rows: Sequence[Command], seed: int = 0) -> list[dict]:
-    """One entry a file, phase, number of tokens and subject: {file, phase, tokens, name, s: Summary of seconds, peak:
+    """One entry per file, phase, number of tokens and subject: {file, phase, tokens, name, s: Summary of seconds, peak:
     most bytes of any, held: the same over the file's size, ratio: of its seconds to llama.cpp's, block by block; None
     without it}."""
     by = dict(file="model", phase="phase", tokens="new_tokens", name="subject")

@@ -152,7 +152,7 @@ def file_in(model: str, kind: str, tell: Callable = lambda *_: None) -> Path:
 
 
 def table(trials: Sequence[Trial], windows: Sequence[Window], seed: int = 0) -> list[dict]:
-    """One entry a type that is read: {type, bytes: a weight, kernel: whether it has its own, becomes: the blocks that
+    """One entry per type that is read: {type, bytes: a weight, kernel: whether it has its own, becomes: the blocks that
     stand for it under the kernels, mine and theirs: entries of `quality.table`, within: whether the kernels' mean
     distance is no further than llama.cpp's, by their intervals, rate and other: Summaries of tokens/s of our fastest
     placement and of the fastest peer, best: that peer, ratio: of the two}. None for what was not measured."""

@@ -1,4 +1,4 @@
-"""Files that people have, as they are: every engine on the same mixed types, with all instructions of this processor
+"""Files that people use, as they are: every engine on the same mixed types, with all instructions of this processor
 and with fewer.
 
 A file is named MODEL/INSTRUCTIONS, or MODEL/TYPE/INSTRUCTIONS where llama.cpp's quantiser brings its weights into one
@@ -106,7 +106,7 @@ def typed(name: str) -> tuple[str, str]:
 
 
 def bits(trials: Sequence[Trial], windows: Sequence[Window], seed: int = 0) -> list[dict]:
-    """One entry a file that was timed or read: {file, rate, ratio, best: of our fastest placement after the shortest
+    """One entry per file that was timed or read: {file, rate, ratio, best: of our fastest placement after the shortest
     text, with the most instructions it was timed with, as `sizes.table`; mine, theirs, within: as `file_types.table`}.
     None for what was not measured."""
     timed: dict[str, dict] = {}

@@ -160,7 +160,7 @@ ENGINES = dict.fromkeys(("llamacpp", "llamacpp+q4_0", "llamacpp+q8_0"), llamacpp
 
 
 def table(rows: Sequence[Pass], seed: int = 0) -> list[dict]:
-    """One entry a shape: {engine, kind, context, rows, ms: Summary, ratio: of processes' medians to one row's}."""
+    """One entry per shape: {engine, kind, context, rows, ms: Summary, ratio: of processes' medians to one row's}."""
     mine = [p for p in whole(rows) if p.valid and p.pass_ns]
     single = {(p.engine, p.context, p.block): p.median_ns for p in mine if (p.kind, p.rows) == (SEQUENCE, 1)}
     shape = ("engine", "kind", "context", "rows")

@@ -25,7 +25,7 @@ AXES = ("context", "threads")
 
 @dataclass(frozen=True)
 class Scaling(Experiment):
-    """Every point of two axes `scale_processes` times, each in a process of its own, in seeded random order.
+    """Every point of two axes `scale_processes` times, each in its own process, in seeded random order.
 
     scaled: placements and peers. Where the context is not the axis it is the smallest one. A subject that cannot run is
     said to be missing in the journal's notes.

@@ -172,7 +172,7 @@ def shuffled(subjects: Sequence, tasks: Sequence, seed: int, block: int) -> Iter
 
 
 def judges_of(loaded: checkpoint.Checkpoint, tasks: Sequence[Workload]) -> dict[Workload, Callable]:
-    """Each task's judge by the reference's tokens. They share their engines: one program a shape, not one a task."""
+    """Each task's judge by the reference's tokens. They share their engines: one program per shape, not one a task."""
     references = {work: protocol.Reference(loaded, work) for work in tasks}
     engines: dict = {}
     for reference in references.values():
@@ -205,10 +205,10 @@ def rate_of(trial: Trial) -> float:
 
 
 def table(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
-    """One entry a file, shape and subject, by bytes per token: {file, what (DECODE or PREFILL), tokens, name, backend,
-    bytes: that a token reads, rate: Summary of tokens/s (of a prompt: its tokens until the next one is there), mbu:
-    median share of the limit, nan of a prompt's, best: the peer with the highest median rate there, ratio: over that
-    peer, None without one, void: answers that do not count}."""
+    """One entry per file, shape and subject, by bytes per token: {file, what (DECODE or PREFILL), tokens, name,
+    backend, bytes: that a token reads, rate: Summary of tokens/s (of a prompt: its tokens until the next one is there),
+    mbu: median share of the limit, nan of a prompt's, best: the peer with the highest median rate there, ratio: over
+    that peer, None without one, void: answers that do not count}."""
     rows = [t for t in whole(trials) if t.valid or t.new_tokens]  # of one that failed nobody knows at what
     by = dict(file="run", what=lambda t: shape_of(t)[0], tokens=lambda t: shape_of(t)[1], name="subject")
     frame = summary.tally(rows, by, dict(rate=rate_of), seed=seed)

@@ -55,7 +55,7 @@ def sizes(config: ModelConfig, short: int, long: int) -> Sizes:
 
 @dataclass(frozen=True)
 class PartsOfAToken(Experiment):
-    """Each placement in a process of its own, its variants in turn in every block. The model is `random:PRESET`.
+    """Each placement in its own process, its variants in turn in every block. The model is `random:PRESET`.
     split_contexts: a short and a long one."""
 
     model: Annotated[str, Named("shapes")]
@@ -131,7 +131,7 @@ def parts(times: dict[str, float], of: Sizes) -> dict[str, float]:
 
 
 def table(trials: Sequence[Trial], model: str, short: int, long: int, seed: int = 0) -> list[dict]:
-    """One entry a placement: {name, dtype, n, total (ms per token at the long context), limit (ms that the bandwidth
+    """One entry per placement: {name, dtype, n, total (ms per token at the long context), limit (ms that the bandwidth
     allows), and of each part of WORDS: PART, PART_low, PART_high, in ms}. Blocks without all variants are left out; a
     part that noise makes negative stays so."""
     of, entries = sizes(checkpoint.load_config(model), short, long), []

@@ -17,7 +17,7 @@ from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new,
 
 @styled
 def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dict] = ()) -> Figure:
-    """Decode rate against the mean KL divergence from the float32 model, a point a subject, both with their 95 %
+    """Decode rate against the mean KL divergence from the float32 model, one point per subject, both with their 95 %
     intervals.
 
     entries: `precision.table.ladder`. texts: what was read, in words.
@@ -59,8 +59,8 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
 
 @styled
 def roofline(entries: dict[int, Sequence[dict]], probes: dict[int, dict]) -> Figure:
-    """Tokens/s against the bytes that a token must read, every subject a point, a panel a context; the line is what the
-    fastest probe's bandwidth allows, the band reaches down to what the median one's does.
+    """Tokens/s against the bytes that a token must read, every subject a point, one panel per context; the line is what
+    the fastest probe's bandwidth allows, the band reaches down to what the median one's does.
 
     probes: what they read by context, of `table.probes`.
     """

@@ -6,8 +6,8 @@ Rows of three kinds, by `run`:
 context N      answers after which N tokens stand in the cache, all subjects interleaved
 memory NAME    one answer in a process that holds nothing but its subject: peak resident memory (`phase` cold)
 
-and a note a process of `kernels cold` and `kernels cached`: seconds until the kernels can be called, compiled or read
-from the disk.
+and one note per process of `kernels cold` and `kernels cached`: seconds until the kernels can be called, compiled or
+read from the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KERNELS, WAYS = "kernels", ("cold", "cached")
 class Contest(Experiment):
     """What is measured. The first placement is the baseline, which runs twice in each block.
 
-    contexts: tokens of prompt and answer together, `new_tokens` of them made. starts: processes a subject for memory,
+    contexts: tokens of prompt and answer together, `new_tokens` of them made. starts: processes per subject for memory,
     and of each way to come by the kernels.
     """
 

@@ -1,4 +1,4 @@
-"""One line a subject: rate, share of the bandwidth, memory and quality side by side; and what fewer bits gain."""
+"""One line per subject: rate, share of the bandwidth, memory and quality side by side; and what fewer bits gain."""
 
 from __future__ import annotations
 

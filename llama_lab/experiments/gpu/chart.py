@@ -17,7 +17,7 @@ LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
 @styled
 def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure:
-    """Tokens/s of every subject, a panel a model, beside what the measured memory bandwidth allows.
+    """Tokens/s of every subject, one panel per model, beside what the measured memory bandwidth allows.
 
     rates: model → `data.rates`, fastest first. names: subjects, first on top.
     """
@@ -67,7 +67,7 @@ def counted(counts: set[int]) -> str:
 
 @styled
 def gpu_first_token(times: dict[str, dict[str, dict[int, list[float]]]]) -> Figure:
-    """Milliseconds to the first token against the prompt's length, a panel a model, a line per subject. times:
+    """Milliseconds to the first token against the prompt's length, one panel per model, a line per subject. times:
     `data.first_tokens`."""
     figure, panels = new(1.6 + 5 * len(times), 4.6, columns=len(times), squeeze=False)
     for axes, (model, subjects) in zip(panels[0], times.items(), strict=True):
@@ -108,7 +108,7 @@ def soonest(times: dict[str, dict[str, dict[int, list[float]]]]) -> str:
 
 @styled
 def gpu_starts(by_model: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure:
-    """What the first answer costs beyond a warm one, and device memory beside the weights; a mark a model.
+    """What the first answer costs beyond a warm one, and device memory beside the weights; one mark per model.
 
     by_model: model → `data.starts`. names: subjects, first on top.
     """

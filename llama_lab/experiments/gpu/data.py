@@ -62,7 +62,7 @@ def obtain(source: str, out_dir: str | Path, model: str = ALL) -> tuple[list[Gpu
 
 
 def measure(out_dir: Path) -> None:
-    """The suite in a process of its own, then the table. Where there is no GPU nothing is measured, and that is
+    """The suite in its own process, then the table. Where there is no GPU nothing is measured, and that is
     said."""
     folder = out_dir / "out" / "gpu"
     command = [sys.executable, "-m", "llama_lab", "bench", "--suite", "gpu", "--out", str(folder)]
@@ -92,9 +92,9 @@ def subjects(rows: Sequence[GpuTrial]) -> list[str]:
 
 
 def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
-    """A line a subject of one model that has valid trials, fastest first, of `summary.tally`: {subject, rate: Summary
-    of tokens/s, ratio: to the baseline, void, …}, and {values, model, mbu, limit, agreed, tokens, trials, texts: most
-    that one prompt was answered with}."""
+    """One line per subject of one model that has valid trials, fastest first, of `summary.tally`: {subject, rate:
+    Summary of tokens/s, ratio: to the baseline, void, …}, and {values, model, mbu, limit, agreed, tokens, trials,
+    texts: most that one prompt was answered with}."""
     warm, order = requests_of(rows, model, DECODE), [(name,) for name in subjects(rows)]
     frame = summary.tally(warm, ["subject"], dict(rate="tg"), against=BASELINE, seed=seed, clusters=None, order=order)
     lines = [

@@ -17,7 +17,7 @@ LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "
           "torch-compile", "torch-compile+reduce-overhead", "step+scan")  # fmt: skip
 FIRST_TOKEN = ("step", "torch", "torch-cudagraph", "torch-hybrid", "torch-script", "torch-compile")
 PROMPTS = 4
-# Seconds a layer, by how a name begins, that a subject's first request or another part may take before one was seen
+# Seconds per layer, by how a name begins, that a subject's first request or another part may take before one was seen
 GUESSES = {"": 0.8, "torch": 0.3, "torch-script": 0.6, "torch-compile": 2.0, "torch-compile+reduce-overhead": 2.5,
            "eager": 1.0, "first token": 1.0, "weights": 0.4}  # fmt: skip
 

@@ -20,8 +20,8 @@ MEASURED = dict(zip((*LINES, "batch"), OTHERS, strict=False))  # a colour a size
 
 @styled
 def growth(axes_points: dict[str, Sequence[dict]]) -> Figure:
-    """Milliseconds a step against the bytes that it reads, a line per size that was varied (left), and against the rows
-    of a batch (right), beside what bandwidth and arithmetic allow.
+    """Milliseconds per step against the bytes that it reads, a line per size that was varied (left), and against the
+    rows of a batch (right), beside what bandwidth and arithmetic allow.
 
     axes_points: axis → `table.axis_of`.
     """

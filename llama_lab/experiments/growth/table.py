@@ -18,7 +18,7 @@ THROUGH = {"layers": "through more layers", "width": "in wider layers", "context
 
 
 def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
-    """One entry a point, in the order of its size: {axis, value, ms: list, median, bytes_ms, flops_ms, parameters, n,
+    """One entry per point, in the order of its size: {axis, value, ms: list, median, bytes_ms, flops_ms, parameters, n,
     processes}.
 
     bytes_ms: what the bandwidth allows, the most that any probe of any point read. flops_ms: what the machine's

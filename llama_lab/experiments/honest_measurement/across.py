@@ -71,7 +71,7 @@ def claim(middle: dict[str, list[float]]) -> str:
 
 @styled
 def chart(rates: Rates, seed: int = 0) -> Figure:
-    """One panel a subject, one row per table: every answer, and its median, over the middle one of the medians."""
+    """One panel per subject, one row per table: every answer, and its median, over the middle one of the medians."""
     shown = medians(rates)
     tables = sorted({table for name in shown for table in rates[name]})
     figure, panels = new(11.5, 0.42 * len(tables) + 1.7, columns=max(1, len(shown)), sharey=True, squeeze=False)

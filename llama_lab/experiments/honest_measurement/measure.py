@@ -237,7 +237,7 @@ def first_tokens(trials: Sequence[Trial], seed: int = 0) -> dict:
 
 
 def two_ways(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
-    """One entry a round: {sequential: unpaired Ratio of B over A, with Welch's interval, interleaved: paired}."""
+    """One entry per round: {sequential: unpaired Ratio of B over A, with Welch's interval, interleaved: paired}."""
     rounds, measured = [], sorted((t for t in whole(trials) if t.run == "order"), key=lambda t: t.order)
     for block in sorted({t.block for t in measured}):
         valid = [t for t in measured if t.block == block and t.valid]

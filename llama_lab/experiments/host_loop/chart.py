@@ -20,7 +20,7 @@ Panels = Sequence[tuple[str, Sequence[HostTrial], list[dict]]]  # (label, a mode
 
 @styled
 def host_strategies(panels: Panels, seed: int = 0) -> Figure:
-    """Decode tokens/s of each strategy, a panel a model: trials, median, ratio to token by token, the limit."""
+    """Decode tokens/s of each strategy, one panel per model: trials, median, ratio to token by token, the limit."""
     most = max(len(table) for *_, table in panels)
     figure, all_axes = new(5.5 * len(panels), 0.46 * most + 2.0, columns=len(panels), squeeze=False)
     for axes, (label, trials, table) in zip(all_axes[0], panels, strict=True):
@@ -61,7 +61,7 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
 
 @styled
 def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
-    """Microseconds a token against size of model, both log: in calls that start programs, waiting for them, and the
+    """Microseconds per token against size of model, both log: in calls that start programs, waiting for them, and the
     device alone.
 
     points: `measure.by_size`. cross: `measure.crossover`.
@@ -99,7 +99,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
 
 @styled
 def host_load(panels: Panels, cores: int) -> Figure:
-    """Busy cores by strategy, a mark a model (left), and the last model's gaps between tokens (right)."""
+    """Busy cores by strategy, one mark per model (left), and the last model's gaps between tokens (right)."""
     main, trials, table = panels[-1]
     figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
     heights = rows.heights(busy, [line["name"] for line in table])
@@ -155,7 +155,7 @@ LABELS = {
 
 @styled
 def call_cost(table: Sequence[dict]) -> Figure:
-    """When a decode call returns (diamond) and its token is there (bar), a panel a model of `flax_twin.table`."""
+    """When a decode call returns (diamond) and its token is there (bar), one panel per model of `flax_twin.table`."""
     models = list(dict.fromkeys(e["model"] for e in table))
     names = [name for name in flax_twin.WAYS if any(e["subject"] == name for e in table)]
     figure, panels = new(2.4 + 4.3 * len(models), 0.62 * len(names) + 2.1, len(models), sharey=True, squeeze=False)

@@ -266,7 +266,7 @@ def dispatch_difference(
 
 
 def table(rows: Sequence[CallRow], seed: int = 0) -> list[dict]:
-    """One entry a model and way, models by size, of `summary.tally`: {model, subject, dispatch_us and complete_us:
+    """One entry per model and way, models by size, of `summary.tally`: {model, subject, dispatch_us and complete_us:
     Summaries of the bursts' medians, …}, and {layers, width, parameters, dispatches, output_bytes, calls, over_step:
     Ratio, limit_us}."""
     rows = sorted(whole(rows), key=lambda r: (r.parameters, r.layers, r.model, WAYS.index(r.subject)))

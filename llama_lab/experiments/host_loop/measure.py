@@ -168,8 +168,8 @@ def models(trials: Sequence[HostTrial], what: str = "strategies") -> list[str]:
 
 
 def table(trials: Sequence[HostTrial], model: str, seed: int = 0) -> list[dict]:
-    """`summary.table` of one model's strategies, each with medians of where its time went: calls, microseconds a token,
-    cores busy; None if there is no valid trial."""
+    """`summary.table` of one model's strategies, each with medians of where its time went: calls, microseconds per
+    token, cores busy; None if there is no valid trial."""
     mine = of_model(trials, model)
     present = {t.subject for t in mine}
     entries = summary.table(mine, BASELINE, [n for n in STRATEGIES if n in present], seed)
@@ -210,7 +210,7 @@ COLUMNS = frames.Columns(
 
 
 def by_size(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
-    """One entry a model, smallest first: weights a token reads, and microseconds a token with their intervals.
+    """One entry per model, smallest first: weights a token reads, and microseconds a token with their intervals.
 
     dispatch, wait: of the synchronous step. alone: of the loop, which no host interrupts. ratios: strategy → Ratio to
     the step. Models without a valid trial of both are left out.
@@ -243,7 +243,7 @@ def ratios_frame(points: Sequence[dict]):
 
 
 def crossover(points: Sequence[dict]) -> float | None:
-    """Weights a token at which waiting overtakes dispatching, between two models on log scales, or None."""
+    """Weights per token at which waiting overtakes dispatching, between two models on log scales, or None."""
     above = [(p["weights"], math.log(p["wait"].median / p["dispatch"].median)) for p in points]
     for (small, a), (large, b) in pairwise(above):
         if a <= 0 < b:
@@ -252,7 +252,7 @@ def crossover(points: Sequence[dict]) -> float | None:
 
 
 def served(trials: Sequence[HostTrial], seed: int = 0) -> list[dict]:
-    """One entry a model served, smallest first: tokens/s and cores busy each way, and the ratio of threads to one
+    """One entry per model served, smallest first: tokens/s and cores busy each way, and the ratio of threads to one
     thread.
 
     Whole runs count, from the first request to the last token. Runs pair within their round.

@@ -29,7 +29,7 @@ COMPILING = {
 
 
 def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
-    """What one program a token gains over none, and what several tokens a program add to that."""
+    """What one program per token gains over none, and what several tokens a program add to that."""
     rates = {r["name"]: r["tokens_per_second"]["median"] for r in table if r["valid_trials"] and r["tokens_equal"]}
     several = [name for name in rates if name == "loop" or name.startswith("chunk")]
     most = max(several, key=rates.get, default="loop")

@@ -97,7 +97,7 @@ class JitPlacement(Experiment):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of sampling under a placement. added: milliseconds a token beside the greedy answer of the same block, `points`
+    """Of sampling under a placement. added: milliseconds per token beside the greedy answer of the same block, `points`
     one by one; ratio: of the decode rates, sampled over greedy."""
 
     name: str
@@ -107,7 +107,7 @@ class Cost:
 
 
 def costs(trials: Sequence[Trial], names: Sequence[str], seed: int = 0) -> list[Cost]:
-    """A cost a placement that has valid trials of both kinds side by side."""
+    """One cost per placement that has valid trials of both kinds side by side."""
     placements = []
     for name in names:
         greedy, sampled = summary.both_rates(trials, name), summary.rates(trials, name + SAMPLED)

@@ -30,7 +30,7 @@ def mark(name: str) -> dict:
 
 @styled
 def latency_by_context(panels_of: dict[str, dict]) -> Figure:
-    """Milliseconds a token against context, with and without cache, jitted and not; a panel a model.
+    """Milliseconds per token against context, with and without cache, jitted and not; one panel per model.
 
     panels_of: title → `measure.latencies`. The line goes through the medians; every answer is a point.
     """

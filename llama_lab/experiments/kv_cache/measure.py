@@ -209,9 +209,9 @@ def cache_bytes(config: ModelConfig, slots: Sequence[int], batch: int = 1) -> li
 def quality(loaded: Checkpoint, ids: Sequence[int]) -> list[dict]:
     """What a smaller cache does to the next token's distribution over one text, read in pieces of PIECE tokens.
 
-    One entry a type: {kv, tokens, kl: mean of KL(float32 cache || this one) in nats, top1: share of equal best tokens,
-    error: relative error of the logits}. The first piece, which has no cache to read, is left out. The text is the same
-    for all.
+    One entry per type: {kv, tokens, kl: mean of KL(float32 cache || this one) in nats, top1: share of equal best
+    tokens, error: relative error of the logits}. The first piece, which has no cache to read, is left out. The text is
+    the same for all.
     """
     ids = list(ids)[: len(ids) // PIECE * PIECE]
     if len(ids) < 2 * PIECE:

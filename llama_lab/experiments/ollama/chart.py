@@ -54,7 +54,7 @@ def tokens_per_second(
 
 
 def histogram(axes, entries: Sequence[dict]) -> None:
-    """Answers by their decode rate, a colour a subject, its median as a line."""
+    """Answers by their decode rate, one colour per subject, its median as a line."""
     series = [e["points"]["decode"] for e in entries]
     bins = int(np.clip(2 * max(map(len, series), default=0), 12, 40))
     edges = np.histogram_bin_edges(np.concatenate([[], *series]), bins=bins)
@@ -240,7 +240,7 @@ def turns(axes, talks: dict[str, dict], backends: dict[str, str], history: Seque
 
 
 def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str) -> None:
-    """Seconds of the whole conversation, a bar a subject."""
+    """Seconds of the whole conversation, one bar per subject."""
     heights = rows.heights(axes, list(talks))
     room = 1.9 * max((f["total"].median for f in talks.values() if f["total"].n), default=1)
     for name, f in talks.items():

@@ -5,7 +5,7 @@ Four measurements, one `run` name each in the table:
 
 main    answers to science questions: decode rate, prefill rate, time to first token
 memory  one answer in a process that holds nothing but its subject: peak resident memory (`phase` cold)
-chat    the turns of one conversation, each with all that was said before: seconds a turn. `prompt` is the turn
+chat    the turns of one conversation, each with all that was said before: seconds per turn. `prompt` is the turn
 kept    the same of servers that may keep what was said before
 """
 
@@ -41,7 +41,7 @@ class Contest(Experiment):
 
     rivals: the subjects of `memory` and `chat`, out of placements and peers. prompts, turns: of the science questions
     and of `TALK`. served: servers that may keep the history, placements of ours or Ollama.
-    chats: conversations with each rival. starts: processes a rival for `memory`.
+    chats: conversations with each rival. starts: processes per rival for `memory`.
     """
 
     model: str
@@ -140,7 +140,7 @@ class Contest(Experiment):
 
 @dataclass(frozen=True, kw_only=True)
 class Files(Experiment):
-    """The same questions to models that people have, each in its own file as it is; `run` of a row is the model. One
+    """The same questions to models that people use, each in its own file as it is; `run` of a row is the model. One
     that is not here is reported as missing, and so is who cannot run it."""
 
     optional = True

@@ -83,7 +83,7 @@ def make(model: str, count: int, seed: int, path: Path) -> Made:
 
 
 def both_answers(made: Made) -> pd.DataFrame:
-    """A row a prompt: both answers, and how many of the longer one's words are the same from the start on."""
+    """One row per prompt: both answers, and how many of the longer one's words are the same from the start on."""
     same = []
     for both in zip(made.answers, made.ours, strict=True):
         mine, theirs = (text.split() for text in both)

@@ -82,9 +82,9 @@ def versus(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> s
 def talks(
     trials: Sequence[Trial], names: Sequence[str], reference: str, seed: int = 0, run: str = CHAT
 ) -> dict[str, dict]:
-    """Subject → {turns: seconds of each valid answer, a list a turn; total: Summary of whole conversations; ratio: how
-    many times as long a conversation takes as the reference's, paired}. run: CHAT, or KEPT for servers that may keep
-    the history.
+    """Subject → {turns: seconds of each valid answer, one list per turn; total: Summary of whole conversations; ratio:
+    how many times as long a conversation takes as the reference's, paired}. run: CHAT, or KEPT for servers that may
+    keep the history.
 
     A conversation with a turn that is void, or whose answer ended early, has no total.
     """

@@ -137,9 +137,9 @@ def rate_of(trial: Trial) -> float:
 
 
 def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
-    """One entry a file, kind of text and subject: {file, text, name, rate: Summary of `rate_of`, ratio: over the first
-    placement, None of itself, equal: whether both made the same tokens of each question, None of a peer too, passes: as
-    `taken`, n, void}."""
+    """One entry per file, kind of text and subject: {file, text, name, rate: Summary of `rate_of`, ratio: over the
+    first placement, None of itself, equal: whether both made the same tokens of each question, None of a peer too,
+    passes: as `taken`, n, void}."""
     rows, asked = whole(trials), meta.get("parameters", {})
     first = next(iter(asked.get("placements", ())), "")
     by = dict(file="run", text=lambda t: ASKED[t.prompt][0], name="subject")
@@ -177,7 +177,8 @@ def taken(passes: Sequence[dict], entry: dict) -> dict | None:
 
 
 def words(entries: Sequence[dict]) -> str:
-    """A line a file and placement with drafts: `smollm2/avx2, loop+fused+lookup: 0.99x (list) to 1.9x (copy) ...`."""
+    """One line per file and placement with drafts: `smollm2/avx2, loop+fused+lookup: 0.99x (list) to 1.9x (copy)
+    ...`."""
     lines = []
     names = dict.fromkeys((e["file"], e["name"]) for e in entries if e["ratio"] and e["ratio"].n)
     for file, name in names:

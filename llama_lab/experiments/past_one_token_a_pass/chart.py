@@ -59,7 +59,7 @@ def rates(entries: Sequence[dict], missing: Sequence[dict] = ()) -> Figure:
 
 @styled
 def tokens_a_pass(entries: Sequence[dict], name: str) -> Figure:
-    """Share of the passes of one subject that made so many tokens, a bar a task."""
+    """Share of the passes of one subject that made so many tokens, one bar per task."""
     figure, axes = new(9, 4)
     known = [e for e in entries if e["name"] == name and e["passes"]]
     most = max((max(e["passes"]["made"]) for e in known), default=1)

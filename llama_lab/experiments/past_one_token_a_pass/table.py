@@ -21,8 +21,9 @@ def plain(name: str) -> str:
 
 
 def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
-    """One entry a task and subject: `standings.ladder`'s, with `task`; `ratio` over the same without drafts, None where
-    there is none; `equal`, whether both made the same tokens of each prompt; `passes`, of `taken`, None for a peer."""
+    """One entry per task and subject: `standings.ladder`'s, with `task`; `ratio` over the same without drafts, None
+    where there is none; `equal`, whether both made the same tokens of each prompt; `passes`, of `taken`, None for a
+    peer."""
     present = summary.subjects(trials)
     names = [name for name in (*meta["parameters"]["placements"], *meta["parameters"]["peers"]) if name in present]
     entries = []

@@ -24,8 +24,8 @@ SURPRISES = {
 
 @dataclass(frozen=True)
 class Account:
-    """What one subject's streams cost. Tuples hold one value a process, in the order of `blocks`; seconds are NaN where
-    a row is void."""
+    """What one subject's streams cost. Tuples hold one value per process, in the order of `blocks`; seconds are NaN
+    where a row is void."""
 
     subject: str
     requests: int
@@ -105,7 +105,7 @@ def surprises(rows: Sequence[Served]) -> dict[str, tuple[Account, Account]]:
 
 
 def by_request(rows: Sequence[Served], subject: str) -> list[dict]:
-    """One entry a request of the cold stream of `shapes`: {tokens: of its prompt, programs, seconds: lost to
+    """One entry per request of the cold stream of `shapes`: {tokens: of its prompt, programs, seconds: lost to
     compiling}, medians of the processes."""
     together = zip(*streams(rows, measure.SHAPES, subject, "cold").values(), strict=True)
     return [

@@ -52,8 +52,8 @@ def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
 
 @styled
 def ttft_tails(entries: Sequence[dict]) -> Figure:
-    """Mean, P50 and, where the sample can hold them, P95 and P99 against prompt length, a panel a subject; below each
-    length stands how many requests there were. entries: `table.tails`."""
+    """Mean, P50 and, where the sample can hold them, P95 and P99 against prompt length, one panel per subject; below
+    each length stands how many requests there were. entries: `table.tails`."""
     by_subject = summary.grouped(sorted(entries, key=itemgetter("tokens")), itemgetter("subject"))
     names = list(dict.fromkeys(e["subject"] for e in entries))
     if not names:

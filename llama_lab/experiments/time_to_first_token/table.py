@@ -57,7 +57,7 @@ def middle(trials: Sequence[Start], subject: str, n: int) -> float:
 
 
 def table(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """One entry a length and subject that was asked at it, of `summary.tally`, in ms: {tokens, subject, n, mean, sd,
+    """One entry per length and subject that was asked at it, of `summary.tally`, in ms: {tokens, subject, n, mean, sd,
     min, max, p50, its interval low and high, p95 and p99: None if the sample cannot hold them, void, reasons}."""
     names = placements(trials) + rivals(trials)
     frame = summary.tally(

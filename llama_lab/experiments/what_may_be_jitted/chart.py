@@ -15,7 +15,8 @@ LANES = {HOST: OTHERS[1], DEVICE: OTHERS[3]}
 
 @styled
 def token(rows: Sequence[Traced]) -> Figure:
-    """Spans of one token, a panel a placement, in the same ms: above what Python called, below what was computed."""
+    """Spans of one token, one panel per placement, in the same ms: above what Python called, below what was
+    computed."""
     figure, panels = new(9.5, 1.3 + 1.5 * len(rows), lines=len(rows), sharex=True, squeeze=False)
     longest = max(row.total_ns for row in rows) / 1e6
     for axes, row in zip(panels[:, 0], rows, strict=True):

@@ -110,7 +110,7 @@ def lanes(events: Sequence[dict]) -> dict:
 
 @dataclass(frozen=True)
 class OneToken(Experiment):
-    """A row a placement, measured in this process."""
+    """One row per placement, measured in this process."""
 
     kind = Traced
 

@@ -87,7 +87,7 @@ class Attacks(Experiment):
 
 
 def table(rows: Sequence[Attacked]) -> list[dict]:
-    """One entry a server and situation, as they were asked: {name, backend, situation, and the sums of COUNTS}."""
+    """One entry per server and situation, as they were asked: {name, backend, situation, and the sums of COUNTS}."""
     by = summary.grouped(whole(rows), lambda row: (row.subject, row.situation))
     return [
         dict(name=name, backend=some[0].backend, situation=situation)
@@ -97,7 +97,7 @@ def table(rows: Sequence[Attacked]) -> list[dict]:
 
 
 def words(entries: Sequence[dict]) -> str:
-    """A line a server: how many of its answers differ in company from those alone."""
+    """One line per server: how many of its answers differ in company from those alone."""
     lines = []
     for name, some in summary.grouped(entries, lambda e: e["name"]).items():
         total = {count: sum(e[count] for e in some) for count in COUNTS}

@@ -76,7 +76,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Serving(Experiment):
-    """Servers under load, each in a process of its own.
+    """Servers under load, each in its own process.
 
     one_rate: at which all placements are asked under each of `shapes` and with each of `more_slots`. gated: answers of
     each load that are made again.

@@ -20,9 +20,9 @@ NS = 1e9
 
 
 def loads(rows: Sequence[Request], processes: Sequence[dict] = (), seed: int = 0) -> list[dict]:
-    """One entry a server and rate, of `summary.tally`: {server, slots, shapes, rate, first: Summary of the milliseconds
-    from due to the first piece, …}, of `load`, and {programs, warm_s} as the server's last process noted them, None
-    where it did not. processes: the notes of the measuring processes."""
+    """One entry per server and rate, of `summary.tally`: {server, slots, shapes, rate, first: Summary of the
+    milliseconds from due to the first piece, …}, of `load`, and {programs, warm_s} as the server's last process noted
+    them, None where it did not. processes: the notes of the measuring processes."""
     by, keys = ("server", "slots", "shapes"), ("programs", "warm_s")
     frame = summary.tally(rows, (*by, "rate"), dict(first=first_ms), seed=seed, clusters=None)
     started = {tuple(note.get(name) for name in by): {key: note.get(key) for key in keys} for note in processes}

@@ -84,7 +84,7 @@ def measured(loaded: Checkpoint, placement: str, rounds: int = ROUNDS, tokens: i
 
 
 def main() -> None:
-    """Print one line a variant and form of weights: median and lower quartile, ms per token, and rounds."""
+    """Print one line per variant and form of weights: median and lower quartile, ms per token, and rounds."""
     loaded = checkpoint.load(MODEL)
     for placement in ("loop", "loop+bf16"):
         for name, ms in measured(loaded, placement).items():

@@ -29,7 +29,7 @@ def evidence(outcome: Outcome) -> str:
 
 @styled
 def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
-    """One row a finding: slow over fast in time (point: a process; band: 95 % interval), its evidence beside."""
+    """One row per finding: slow over fast in time (point: a process; band: 95 % interval), its evidence beside."""
     figure, axes = new(11.5, 1.6 + 0.95 * max(1, len(outcomes)))
     labels = [f"{o.finding.name}\n{o.finding.slow.words}\nagainst {o.finding.fast.words}" for o in outcomes]
     heights = list(rows.heights(axes, labels).values())
