@@ -1,14 +1,14 @@
 """Peers: other implementations of the same model, measured as subjects beside the placements. A leaf: nothing here is
 imported before a peer is asked for.
 
-A peer lives in a module of this package with two functions, whatever it takes to run it:
+A peer is a module of this package with two functions, however it runs:
 
     missing(name, model) → None if the peer can run `model` here, else (reason, remedy): a sentence each. Cheap,
         loads nothing.
     subject(loaded, name) → the peer on a loaded checkpoint as a `workload.Subject`. Raises UnavailableError if it
         turns out only then that it cannot run.
 
-and a line in `PEERS`. One that cannot run is a labelled gap in the results, never a failure of the run.
+and a line in `PEERS`. A peer that cannot run is a labelled gap in the results, never a failure of the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Peer:
     """module: of this package. backend: as its trials name it. jax: its programs are JAX's, so that they can be cached
-    on disk. samples: it obeys the workload's sampler; one that does not makes greedy tokens alone."""
+    on disk. samples: it obeys the workload's sampler; one that does not makes only greedy tokens."""
 
     module: str
     backend: str
@@ -87,7 +87,7 @@ TWINS = ("llama", "qwen2", "gpt2")  # families that the twins in PyTorch and Fla
 
 
 class UnavailableError(Exception):
-    """A peer cannot run. reason and remedy: a sentence each; the remedy is a command wherever there is one."""
+    """A peer cannot run. reason and remedy: a sentence each; the remedy is a command if there is one."""
 
     def __init__(self, reason: str, remedy: str = ""):
         super().__init__(reason)
@@ -95,7 +95,7 @@ class UnavailableError(Exception):
 
 
 def check_twin(config: ModelConfig, library: str) -> None:
-    """Raises UnavailableError for a model whose twin nobody has written."""
+    """Raises UnavailableError for a model without a twin."""
     if config.model_type not in TWINS or config.features:
         what = config.model_type + (f" with {', '.join(config.features)}" if config.features else "")
         raise UnavailableError(f"There is no twin of a {what} in {library}.", "Compare with llamacpp.")
@@ -168,7 +168,7 @@ def check_one_row(work: Workload, maker: str) -> None:
 
 
 class Latest:
-    """Keeps the value made last, which the subjects of one process share, and what it was made of."""
+    """Keeps the last value, which the subjects of one process share, and its source."""
 
     def __init__(self):
         self.clear()

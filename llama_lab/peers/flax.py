@@ -2,15 +2,14 @@
 
 flax-linen       un-jitted `apply`: Flax puts `jax.jit` nowhere by itself, so every operation is a dispatch of its own
 flax-linen+jit   `jax.jit` around `apply` and the greedy choice
-flax-nnx         the NNX module called as it is
+flax-nnx         the NNX module, called directly
 flax-nnx+jit     `nnx.jit`, which takes the module apart and puts it together again in Python at every call, and whose
                  program hands every variable back, the weights as well
 flax-nnx+split   `nnx.split` once, then plain `jax.jit` over the parts: what the Flax documentation advises against
                  that cost
 
-Here is what the twins share: names, the arithmetic between Flax's layers, and the host loop. Dense, embedding and norm
-layers are Flax's own (`flax_linen.py`, `flax_nnx.py`). Query, key and value are products of their own, gate and up as
-well.
+The twins share names, the arithmetic between Flax's layers, and the host loop. Dense, embedding and norm layers are
+Flax's own (`flax_linen.py`, `flax_nnx.py`). Query, key and value are separate products, and so are gate and up.
 """
 
 from __future__ import annotations
@@ -158,7 +157,7 @@ class Twin:
 
 
 def dispatches(flax: Twin, ids, state) -> int:
-    """Operations that the host hands to the device for one `advance`; a jitted function is one, whatever is in it."""
+    """Operations that the host dispatches for one `advance`; a jitted function is one, whatever it contains."""
     function, arguments = flax.pure(ids, state) if flax.pure else (flax.advance, (ids, state))
     return len(jax.make_jaxpr(function)(*arguments).eqns)
 

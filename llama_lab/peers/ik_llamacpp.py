@@ -1,14 +1,14 @@
-"""ik_llama.cpp (https://github.com/ikawrakow/ik_llama.cpp), a fork of llama.cpp with products of its own, on the very
-GGUF file that a checkpoint came from, through ik-llama-cpp-python. `make peers` builds it for this machine: the wheels
-on PyPI are compiled for AVX2, and without AVX-512 and VNNI it has other, slower products.
+"""ik_llama.cpp (https://github.com/ikawrakow/ik_llama.cpp), a fork of llama.cpp with its own products, on the GGUF file
+that a checkpoint came from, through ik-llama-cpp-python. `make peers` builds it for this machine: the wheels on PyPI
+are compiled for AVX2, and without AVX-512 and VNNI it uses other, slower products.
 
 ik-llamacpp       bare `llama_decode`, called as llama.cpp is (`llamacpp.py`): flash attention, an f16 cache
 ik-llamacpp+q8_0  the same, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
 
-Its package has a name and libraries of its own, so that both can be measured in one process. Matrices in Q4_1 are
-multiplied wrongly for 32 tokens and more at once, by the release of PyPI at least: logits that have nothing to do with
-those of 31. Such a file is read in pieces of 31 tokens, which costs it some of its lead in prompts. Its attention ends
-the process over several rows, so it is asked for one.
+Its package has its own name and libraries, so both can be measured in one process. At least in PyPI's release, matrices
+in Q4_1 are multiplied wrongly for 32 or more tokens at once: the logits are unrelated to those of 31. Such a file is
+read in pieces of 31 tokens, which costs some of its lead in prompts. Its attention kills the process for several rows,
+so it gets one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def logits(loaded: checkpoint.Checkpoint, name: str = "ik-llamacpp") -> Callable
 
 @functools.cache
 def library():
-    """Its C interface, with its log going nowhere but to `llamacpp.heard`."""
+    """Its C interface, with its log going only to `llamacpp.heard`."""
     try:
         for needed in (Path(find_spec(MODULE).origin).parent / "lib").glob("libggml.*"):
             ctypes.CDLL(str(needed))  # built from source its libraries do not say that they lie side by side
@@ -75,7 +75,7 @@ def opened(path: Path) -> Model:
 
 
 def instructions() -> str:
-    """What it was compiled for, in its own words: `AVX512_VNNI = 1 | …`."""
+    """The features that it was compiled for, in its own words: `AVX512_VNNI = 1 | …`."""
     print_system_info = library()._lib.llama_print_system_info
     print_system_info.restype = ctypes.c_char_p
     return print_system_info().decode(errors="replace")

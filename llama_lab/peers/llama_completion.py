@@ -1,4 +1,4 @@
-"""llama.cpp's own command, `llama-completion`, built as its server is (`make llama-completion`): what stands beside
+"""llama.cpp's own command, `llama-completion`, built like its server (`make llama-completion`), to compare with
 `llama-jax generate`."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def missing(model: str) -> tuple[str, str] | None:
 
 
 def command(file: Path, prompt: str, new_tokens: int, threads: int) -> list[str]:
-    """What answers one prompt under the model's own chat template, greedily, and ends. Without its warm-up, which a
-    single answer would only wait for. Raises UserError if it is not built."""
+    """The command that answers one prompt in the model's chat template, greedily, and ends. It skips the warm-up, which
+    would only delay a single answer. Raises UserError if it is not built."""
     return [
         *(str(BUILT.required()), "--model", str(file), "--prompt", prompt, "--predict", str(new_tokens)),
         *("--temp", "0", "--threads", str(threads), "--threads-batch", str(threads), "--ctx-size", str(CONTEXT)),

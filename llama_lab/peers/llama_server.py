@@ -1,7 +1,7 @@
-"""llama.cpp's own server, `llama-server`: built from the source that llama-cpp-python's archive carries (`make
-llama-server`), so that it is the llama.cpp that is measured elsewhere, started on loopback for a load, ended with it.
+"""llama.cpp's own server, `llama-server`: built from the source in llama-cpp-python's archive (`make llama-server`), so
+that it is the same llama.cpp as elsewhere. It is started on loopback for a load test and stopped afterwards.
 
-Without its page, which would be fetched while it is built, and without what fetches models.
+It is built without its web page, which the build would download, and without the code that fetches models.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""llama.cpp on the very GGUF file that a checkpoint came from, through llama-cpp-python (`make peers` builds it for
-this machine).
+"""llama.cpp on the GGUF file that a checkpoint came from, through llama-cpp-python (`make peers` builds it for this
+machine).
 
 llamacpp            bare `llama_decode`, called as llama-bench measures pp and tg: the prompt as one batch, then a token
                     a call, flash attention, an f16 cache; the greedy choice is made on the host from the last logits
@@ -8,9 +8,9 @@ llamacpp+q8_0       as llamacpp, on the same model in Q8_0; +q4_0: in Q4_0 (`req
 llamacpp+lookup     as llamacpp, with tokens drafted from the text so far (`llamacpp_lookup.py`)
 llamacpp+draft      as llamacpp, with tokens drafted by a smaller model (`llamacpp_draft.py`)
 
-All compute on quantised blocks with activations rounded to 8 bits, so that their tokens are their own after a while.
-As many threads as this process may use cores, as ours; nothing is offloaded; the token that ends a text ends no
-request. Neither may reuse what it holds of an earlier request: the cache is cleared before each.
+All compute on quantised blocks with activations rounded to 8 bits, so their tokens diverge after a while. They use as
+many threads as this process has cores, like ours. Nothing is offloaded, and the end-of-text token does not end a
+request. The cache is cleared before each request, so nothing of an earlier one is reused.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 
 def no_file(model: str, reader: str = "llama.cpp") -> tuple[str, str] | None:
-    """Why what reads GGUF files cannot read this model."""
+    """Why a reader of GGUF files cannot read this model."""
     try:
         path = checkpoint.gguf_file(model)
     except UserError as error:
@@ -70,8 +70,7 @@ def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
 
 
 def on_file(loaded: checkpoint.Checkpoint, name: str, runner: Callable[[Path], Any], **known) -> Subject:
-    """A subject of what `runner` makes of the peer's file. known: what else a trial says of it. Raises
-    UnavailableError."""
+    """A subject that runs the peer's file by `runner`. known: more fields for its trials. Raises UnavailableError."""
     path = weights_of(loaded, name)
     known, backend = identity(loaded, path) | known, peers.get(name).backend
     return Subject(name, backend, name, runner(path).run, encoder(loaded), known)
@@ -90,8 +89,8 @@ def weights_of(loaded: checkpoint.Checkpoint, name: str = "llamacpp") -> Path:
 
 
 def identity(loaded: checkpoint.Checkpoint, path: Path) -> dict:
-    """What a trial says of a file: the type most tensors have, and the bytes a parameter takes over all of them. The
-    hash is that of the checkpoint's file, whatever was made of it."""
+    """A trial's fields about a file: the type of most tensors, and the average bytes per parameter. The hash is that of
+    the checkpoint's file, even if it was requantised."""
     tensors, kind = checkpoint.gguf.split.whole(path).tensors.values(), kinds(path).most_common(1)[0][0]
     return dict(
         model=loaded.name,
@@ -112,14 +111,14 @@ def kinds(path: Path) -> Counter[str]:
 
 
 def listen(level: int, text: bytes, _) -> None:
-    """What ggml's log calls: its errors are kept, the rest goes nowhere."""
+    """The callback of ggml's log: errors are kept, the rest is discarded."""
     if level == ERROR_LEVEL:
         heard[:] = [*heard[-2:], text.decode(errors="replace").strip()]
 
 
 @functools.cache
 def library():
-    """`llama_cpp` with its log going nowhere but to `heard`."""
+    """`llama_cpp` with its log going only to `heard`."""
     import llama_cpp
 
     CALLBACKS.append(llama_cpp.llama_log_callback(listen))
@@ -139,8 +138,8 @@ def opened(path: Path) -> Model:
 
 
 class Model:
-    """A file as a loaded model, its pages mapped and not copied where they can be: freed when nobody refers to it any
-    more. Raises UnavailableError if it cannot be read."""
+    """A file as a loaded model, its pages mapped instead of copied if possible; freed with the last reference. Raises
+    UnavailableError if it cannot be read."""
 
     reader, remedy = "llama.cpp", "Convert the model anew with llama.cpp's own tools."
 

@@ -1,10 +1,10 @@
-"""llama.cpp with a draft model: a smaller one proposes tokens, one `llama_decode` of all of them says how many are the
-larger one's own choice.
+"""llama.cpp with a draft model: a smaller one proposes tokens, and one `llama_decode` of all of them shows how many the
+larger one would choose.
 
-The rules are those of llama.cpp's own programs (`common/speculative.cpp`, its defaults): drafts go on while the smaller
-model is sure of the next one, up to `MOST`; its keys and values stay as far as the text is the same. They are written
-down here because llama-cpp-python's class for drafts hands over the whole text each time and keeps nothing. Greedy,
-one row; the tokens are llama.cpp's own but for near-ties, as with `llamacpp+lookup`.
+The rules are those of llama.cpp's own programs (`common/speculative.cpp`, its defaults): drafting continues while the
+smaller model is sure of the next token, up to `MOST`; its keys and values are kept as far as the text is the same. They
+are written down here because llama-cpp-python's class for drafts passes the whole text each time and keeps nothing.
+Greedy, one row; the tokens are llama.cpp's own except for near-ties, as with `llamacpp+lookup`.
 """
 
 from __future__ import annotations

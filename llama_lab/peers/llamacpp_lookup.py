@@ -1,14 +1,14 @@
-"""llama.cpp with prompt lookup (https://github.com/apoorvumang/prompt-lookup-decoding): what followed the same few
-tokens earlier in the text is drafted, and one `llama_decode` of all drafted tokens says how many of them are its own
-choice.
+"""llama.cpp with prompt lookup (https://github.com/apoorvumang/prompt-lookup-decoding): the tokens that followed the
+same few tokens earlier in the text are the draft, and one `llama_decode` of all drafted tokens shows how many of them
+it would choose itself.
 
-llama-cpp-python's `LlamaPromptLookupDecoding` drafts likewise, but reads the whole text again for every draft and knows
-one length of drafts only. Here an index of n-grams is kept as tokens come, the last occurrence wins, and the length of
-a draft follows what became of the one before, because llama.cpp takes longer for more rows: a rejected draft must be
+llama-cpp-python's `LlamaPromptLookupDecoding` does the same, but reads the whole text again for every draft and has a
+fixed draft length. Here an index of n-grams is updated with each token, and the last occurrence wins. The length of a
+draft depends on the success of the previous one, because llama.cpp takes longer for more rows: a rejected draft must be
 cheap, an accepted one long. Greedy, one row.
 
-The tokens are llama.cpp's own greedy ones but for near-ties: several rows go through other products than one, whose
-sums are rounded in another order.
+The tokens are llama.cpp's own greedy ones except for near-ties: several rows use other products than one, whose sums
+are rounded in another order.
 """
 
 from __future__ import annotations

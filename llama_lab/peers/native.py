@@ -1,5 +1,5 @@
-"""What Ollama and llama.cpp's own server share: built from source into the user's cache, started on loopback on a port
-that is free, ended with whoever started them."""
+"""Shared by Ollama and llama.cpp's server: built from source into the user's cache, started on loopback on a free port,
+ended with the process that started them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Built:
 
 
 def run(command: list[str], settings: dict[str, str], folder: str) -> str:
-    """A step of a build: what it prints. Raises UserError with its last line of error."""
+    """Run a step of a build; returns its output. Raises UserError with its last error line."""
     done = subprocess.run(command, env=os.environ | settings, cwd=folder, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "error" in line.lower()] or done.stderr.splitlines()
@@ -128,8 +128,8 @@ def listening(host: str) -> bool:
 
 @contextlib.contextmanager
 def speaking(command: Sequence[str], server: str, ends_s: float) -> Iterator[str]:
-    """The first line that a server says on stdout, once it answers; it is given so many seconds to end in the end.
-    Raises UserError if it ends without one, with its last words."""
+    """The first line of a server's standard output, once it answers; at the end it gets this many seconds to stop.
+    Raises UserError with its last words if it ends without one."""
     with tempfile.TemporaryFile("w+", errors="replace") as complaints:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True)
         try:
@@ -143,7 +143,7 @@ def speaking(command: Sequence[str], server: str, ends_s: float) -> Iterator[str
 
 
 def end(process: subprocess.Popen, ends_s: float = ENDS_S) -> None:
-    """End a server, which ends what holds its model; by force where it does not."""
+    """End a server and its model's processes; by force if necessary."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
         try:

@@ -1,21 +1,21 @@
-"""Ollama through its official client: an HTTP server, so what it says is checked and what it counts is kept.
+"""Ollama through its official client. It is an HTTP server, so its answers are checked and its own counts are kept.
 
-Which server. The one that OLLAMA_HOST names; without that the one that `make ollama` built, of our own, started on
-loopback and ended with this process (`ollama_native`); else whatever answers at Ollama's own address.
+Which server: the one at OLLAMA_HOST; without that, the one that `make ollama` built, started on loopback and ended with
+this process (`ollama_native`); otherwise whatever answers at Ollama's default address.
 
-Weights. The server is given the GGUF file that the checkpoint came from, as a model named after the file's hash
-(`llama-jax-0123456789ab`), unless it has it. First the file goes up as a blob, then one request makes a model of it.
-Stopped between the two, a server holds a blob that no model names, which it deletes at its next start. `ollama rm NAME`
-takes the model away.
+Weights: the server receives the GGUF file that the checkpoint came from, as a model named after the file's hash
+(`llama-jax-0123456789ab`), unless it has it. The file is first uploaded as a blob, then one request makes a model of
+it. A server that is stopped between the two holds an unnamed blob, which it deletes at its next start. `ollama rm NAME`
+deletes the model.
 
-Requests. `raw`, so that no template is added; temperature 0; as many threads as we may use cores, and no GPU where JAX
-has none. How the server's process is pinned is not ours to say. It keeps the keys and values of earlier prompts; so
-each prompt starts with a word of its own: in the place of its first token, or before a chat text, whose first token has
-a meaning. A new subject has the server forget the model, so that the first request of a process loads it.
+Requests: `raw`, so that no template is added; temperature 0; as many threads as we have cores, and no GPU if JAX has
+none. We cannot pin the server's process. The server keeps the keys and values of earlier prompts, so each prompt starts
+with a unique word: in place of its first token, or before a chat text, whose first token matters. A new subject makes
+the server unload the model, so that the first request of a process loads it.
 
-Time stamps are the client's, one a chunk. Chunks are texts; our tokenizer says which tokens they are, and a trial in
-which they are not as many as the server counts is void. An answer may end early, at the token that ends a text, which
-the server counts and does not send.
+Times are the client's, one per chunk. Chunks are text; our tokenizer finds their tokens, and a trial whose number of
+tokens differs from the server's count is void. An answer may end early, at the end-of-text token, which the server
+counts but does not send.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ def missing(name: str, model: str) -> tuple[str, str] | None:
 
 
 def ours() -> bool:
-    """Whether the server is one of our own, which is started when it is needed."""
+    """Whether the server is the one that we build, which is started when it is needed."""
     return "OLLAMA_HOST" not in os.environ and ollama_native.BUILT.binary() is not None
 
 
 def running() -> str | None:
-    """Version and address of a server that is not our own: at OLLAMA_HOST, or where Ollama is by itself. None where
+    """Version and address of a server that we did not build: at OLLAMA_HOST, or at Ollama's default address. None if
     none answers."""
     if find_spec("ollama") is None:
         return None
@@ -185,8 +185,8 @@ class Server:
         self.hung = f"the server sent nothing for {SILENCE_S:g} s; start it again with `ollama serve`"
 
     def encode(self, prompt: str | tuple[int, ...]) -> list[int]:
-        """Ids of a prompt with a first word of its own, which a server that keeps the last prompts has not seen before
-        them."""
+        """Ids of a prompt with a unique first word, which a server that keeps the last prompts has not seen in this
+        place."""
         ids = encoder(self)(prompt)
         if (word := next(self.words, None)) is None:
             return ids
@@ -195,7 +195,7 @@ class Server:
 
     @property
     def first(self) -> list[int]:
-        """What the server puts before every text by itself."""
+        """The tokens that the server puts before every text."""
         return self.tokenizer.encode("")
 
     def text(self, ids: Sequence[int]) -> str:
@@ -225,8 +225,8 @@ class Server:
         check(last, made, work.new_tokens)
 
     def chunks(self, text: str, new_tokens: int, room: int, seed: int = 0) -> Iterator:
-        """The server's parts of an answer, as they come, the last one done. Raises ServerError for whatever goes
-        wrong."""
+        """The parts of the server's answer as they arrive, the last one marked as done. Raises ServerError for any
+        failure."""
         import httpx
         import jax
         import ollama

@@ -1,13 +1,12 @@
-"""A real Ollama of our own: built from source for this machine (`make ollama`), started on loopback for a measurement,
-ended with it.
+"""A real Ollama, built from source for this machine (`make ollama`), started on loopback for a measurement and stopped
+afterwards.
 
-VERSION is the last release whose llama.cpp lies in Ollama's own tree; later ones fetch it while they are built. Go
-leaves folders named `vendor` out of the modules that it hands over, so three headers that llama.cpp keeps in one are
-missing: they are taken from the source archive of llama-cpp-python, which carries the same llama.cpp. And Go compiles
-no folder without a Go file in it, such as ggml's part for AMX: where the processor has that, it is compiled here, as
-Ollama's own releases have it.
+VERSION is the last release with llama.cpp in Ollama's own tree; later ones download it during the build. Go omits
+folders named `vendor` from modules, so three headers of llama.cpp are missing; they come from the source archive of
+llama-cpp-python, which has the same llama.cpp. Go also skips folders without a Go file, such as ggml's part for AMX. If
+the processor has AMX, that part is compiled here, because Ollama's own releases include it.
 
-The binary, its models and its key lie in the user's cache; an Ollama that is installed or runs here is not touched.
+The binary, its models and its key are in the user's cache; an installed or running Ollama is not touched.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""OpenVINO GenAI on the very GGUF file that a checkpoint came from (`make peers` installs its wheels).
+"""OpenVINO GenAI on the GGUF file that a checkpoint came from (`make peers` installs its wheels).
 
-openvino        its `LLMPipeline`, a token a callback, on attention of its processor plugin over a state
+openvino        its `LLMPipeline`, a token per callback, on attention of its processor plugin over a state
 openvino+q8_0   the same, on the same model in Q8_0; +q4_0: in Q4_0 (`requantised.py`)
 
-It turns the file's blocks into matrices of its own, u4 or u8 with scales and zero points for 32 columns, computes with
-activations rounded to 8 bits, in bfloat16 where the processor has it, and keeps keys and values in u8; these are its
-defaults, and its fastest. Zero points are whole numbers, so that Q4_1, whose minima are none, loses some of its
-quality. As many threads as this process may use cores. A prompt is never read from a cache of prefixes: the pipeline
-that has one is not used.
+It converts the file's blocks into its own matrices, u4 or u8 with scales and zero points for 32 columns, computes with
+activations rounded to 8 bits, in bfloat16 if the processor has it, and keeps keys and values in u8. These are its
+defaults, and its fastest settings. Zero points are whole numbers, so Q4_1, whose minima are not, loses some quality. It
+uses as many threads as this process has cores. A prompt is never read from a prefix cache: the pipeline that has one is
+not used.
 
-The pipeline hands out no logits, so that its quality is read from the same model in OpenVINO's own form, which it makes
-of the file and which is kept in the user's cache.
+The pipeline does not return logits, so its quality is measured on the same model in OpenVINO's own form, which it makes
+from the file and which is kept in the user's cache.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""A GGUF file's model with its matrices in another type, made by llama.cpp's own quantiser and kept in the user's
-cache.
+"""A GGUF file's model with its matrices in another type, made by llama.cpp's quantiser and kept in the user's cache.
 
 The quantiser runs in its own process: ggml ends the process where it meets what it did not expect, and the memory
 it takes is free again before anything is measured. Its result depends on the file, the type and its version alone, so
@@ -37,8 +36,8 @@ REMEDY = "Leave the peer out, or convert the model with llama.cpp's own tools."
 def obtain(path: Path, digest: str, kind: str, threads: int, every: bool = False) -> Path:
     """The file whose SHA-256 is `digest`, in `kind` (of FILE_TYPES), from the cache or made now.
 
-    every: all matrices in that type; by default the quantiser leaves some in more bits, the vocabulary's above all.
-    Already quantised matrices are quantised once more: what the file has lost stays lost, and a coarser type loses some
+    every: all matrices in that type; by default the quantiser keeps some in more bits, above all the vocabulary's.
+    Matrices that are already quantised are quantised again: what the file has lost stays lost, and a coarser type loses
     more.
     Raises UnavailableError if the quantiser fails, with its last words, or the cache cannot be written.
     """

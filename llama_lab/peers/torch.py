@@ -1,4 +1,4 @@
-"""PyTorch as subjects: one model, transformers' own modules on our weights, under every way PyTorch has of running it.
+"""PyTorch as subjects: one model, transformers' own modules on our weights, under every way that PyTorch can run it.
 
 transformers, transformers+static   `generate` with its dynamic and its static cache (`torch_eager.py`)
 torch, torch+static, torch+nocache  eager loops (`torch_eager.py`)
@@ -7,8 +7,8 @@ torch-script…                       TorchScript before and after an eager forw
 torch-compile…                      `torch.compile` (`torch_compiled.py`)
 torch-cudagraph…, torch-hybrid…     CUDA graphs by hand, and with TorchScript at both ends (`torch_graphs.py`)
 
-All run in as many threads as the process has cores, and hand every token to the host before the next is computed.
-Those whose choice is no part of a compiled program sample too (`torch_script.py`); the others are greedy.
+All use as many threads as the process has cores, and hand every token to the host before the next is computed. Those
+that choose tokens outside a compiled program can also sample (`torch_script.py`); the others are greedy.
 """
 
 from __future__ import annotations
