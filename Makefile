@@ -44,11 +44,11 @@ $(READY): requirements.txt pyproject.toml
 figures: $(READY)  ## measure the headline on this machine, draw every figure from the published data, write the report: ten minutes
 	$(BIN)/llama-jax figures
 
-measure: $(READY)  ## measure everything on this machine, into results/ (says how long; goes on after an interruption; ONLY=05, PROFILE=full)
+measure: $(READY)  ## measure everything on this machine, into results/ (says how long; resumes after an interruption; ONLY=05, PROFILE=full)
 	$(BIN)/llama-jax measure --profile $(PROFILE) $(ONLY)
 	$(BIN)/llama-jax report
 
-record: $(READY)  ## record what is published again, in full, over data/ and figures/ (hours; goes on after an interruption; ONLY=05)
+record: $(READY)  ## record what is published again, in full, over data/ and figures/ (hours; resumes after an interruption; ONLY=05)
 	$(BIN)/llama-jax measure --profile full --out . $(ONLY)
 
 redraw: $(READY)  ## draw all figures again from the recorded data, in seconds
@@ -65,7 +65,7 @@ test: $(READY)  ## run the test suite, all but what takes tens of seconds
 test-slow: $(READY)  ## run the rest: parity at full size, fresh processes, notebooks (PART=1/5 for the first fifth)
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow --part $(PART) --durations=15
 
-fuzz: $(READY)  ## throw damaged and hostile input at every boundary for MINUTES, and print what became of it
+fuzz: $(READY)  ## throw damaged and hostile input at every boundary for MINUTES, and print the outcomes
 	$(BIN)/python -m tests.fuzz.campaign --minutes $(MINUTES) --seed $(SEED)
 
 lint: $(READY)  ## check style
@@ -73,7 +73,7 @@ lint: $(READY)  ## check style
 	$(BIN)/ruff format --check .
 	$(BIN)/nbstripout --verify --keep-id --extra-keys "metadata.papermill cell.metadata.papermill metadata.language_info.version" notebooks/*.ipynb
 
-lab: $(READY)  ## open the notebooks in JupyterLab, edited modules loaded anew before each cell (LAB=... for its own options)
+lab: $(READY)  ## open the notebooks in JupyterLab; edited modules are reloaded before each cell (LAB=... for its own options)
 	$(foreach kind,JUPYTER_PATH JUPYTER_CONFIG_PATH,$(kind)="$(CURDIR)/.jupyter$${$(kind):+:$$$(kind)}") \
 		$(BIN)/jupyter lab $(LAB) notebooks/00-start-here.ipynb
 
@@ -95,7 +95,7 @@ gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 m
 	.venv-gpu/bin/python -m pip install -q $(PIP_FLAGS) -r requirements-gpu.txt
 	@touch $@
 
-releases: $(READY)  ## measure the same decode under one release of JAX after the other (an hour; RELEASES="['0.10.1', '0.10.2']" for some)
+releases: $(READY)  ## measure the same decode under several releases of JAX (an hour; RELEASES="['0.10.1', '0.10.2']" for some)
 	$(BIN)/llama-jax run 15 --measure --profile full $(if $(RELEASES),-p releases "$(RELEASES)")
 	$(BIN)/llama-jax report
 
@@ -154,11 +154,11 @@ llama-completion: $(READY)  ## build llama.cpp's own command natively into the u
 models: $(READY)  ## fetch real models of three sizes into the user's cache (1.9 GB; MODELS=qwen2.5-coder-0.5b for one; ACCEPT_TERMS=1 for Gemma's terms)
 	@$(BIN)/llama-jax fetch $(MODELS) $(if $(ACCEPT_TERMS),--accept-terms)
 
-lock: $(READY)  ## pin what requirements.in asks for into requirements.txt
+lock: $(READY)  ## pin requirements.in into requirements.txt
 	$(BIN)/python -m pip install -q -U $(PIP_FLAGS) -r requirements.in
 	$(BIN)/python -m pip freeze --all --exclude-editable | grep -viE "^(pip|llm[-_]smollm2|$$(sed -n 's/==.*//p' requirements-*peers.txt requirements-ray.txt requirements-s3.txt | sed 's/[-_]/[-_]/g' | paste -sd '|' -))(==| @)" | sed 's/+cpu$$//' > requirements.txt.new
 	mv requirements.txt.new requirements.txt
 
-clean:  ## remove everything that was made: .venv, caches, executed notebooks
+clean:  ## remove everything generated: .venv, caches, executed notebooks
 	rm -rf .venv .venv-gpu .venv-releases build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -9,8 +9,8 @@
     def test_one_program_for_all_lengths(): ...
 
 It counts what `llama_lab.bench.guard` counts: backend compilations of every thread, programs read from the persistent
-cache included, since a test should not depend on what lies there. What it cannot count, such as calls back to Python,
-is in docs/pytest.md.
+cache included, because a test should not depend on the cache's contents. docs/pytest.md lists what it cannot count,
+such as callbacks to Python.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 
 def guard():
-    """A new compile guard. What the package sets for XLA is no affair of the tested project, and is kept out of it."""
+    """A new compile guard. The package's own settings for XLA are kept away from the tested project."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LLAMA_JAX_KEEP_XLA_FLAGS", "1")
         from llama_lab.bench.guard import Guard
@@ -33,7 +33,7 @@ def told(seen, allowed: str) -> str:
 
 
 def check_jit() -> None:
-    """Skips the test where jit is off: it would pass whatever it holds."""
+    """Skips the test if jit is off: it would always pass."""
     import jax
 
     if jax.config.jax_disable_jit:
@@ -51,7 +51,7 @@ class NoCompile:
     def __exit__(self, kind, error, traceback):
         self.guard.__exit__(kind, error, traceback)
         if error is None and self.guard.fired:
-            pytest.fail(told(self.guard, "where nothing may be"), pytrace=False)
+            pytest.fail(told(self.guard, "where nothing may compile"), pytrace=False)
 
 
 @pytest.fixture
@@ -67,8 +67,7 @@ def pytest_configure(config):
 
 
 def allowed(item) -> int | None:
-    """How many programs a test may compile; None where it does not say. Raises pytest.UsageError for a mark that says
-    nothing sensible."""
+    """How many programs a test may compile; None without the mark. Raises pytest.UsageError for an invalid mark."""
     mark = item.get_closest_marker("compiles")
     if mark is None:
         return None

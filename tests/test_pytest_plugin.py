@@ -70,7 +70,7 @@ def test_calls_back_to_python_are_no_compilation(no_compile):
 """)
     done.assert_outcomes(passed=5, failed=3)
     for lines in (
-        ["1 program compiled where nothing may be: halve", "*now f32[[]5[]] and before f32[[]3[]]*"],
+        ["1 program compiled where nothing may compile: halve", "*now f32[[]5[]] and before f32[[]3[]]*"],
         ["*assert 1 == 2*"],
         ["2 programs compiled where at most 1 may be: halve"],
     ):
