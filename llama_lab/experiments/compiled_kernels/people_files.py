@@ -1,9 +1,8 @@
-"""Files that people use, as they are: every engine on the same mixed types, with all instructions of this processor
-and with fewer.
+"""Files as people use them: every engine on the same mixed types, with all instructions of this processor and with
+fewer.
 
-A file is named MODEL/INSTRUCTIONS, or MODEL/TYPE/INSTRUCTIONS where llama.cpp's quantiser brings its weights into one
-type. Our kernels are compiled for the instructions (`kernels.isa`); a peer has those that it was built for, whatever
-stands there.
+A file is named MODEL/INSTRUCTIONS, or MODEL/TYPE/INSTRUCTIONS if llama.cpp's quantiser converts its weights to one
+type. Our kernels are compiled for these instructions (`kernels.isa`); a peer always has those that it was built for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What a pass of several rows through the whole model costs, over one row: the weights are read once for all.
 
-rows of a sequence  tokens one behind the other, as a draft that is verified or a piece of prompt
-rows of a batch     one token of each of several sequences, as answers that are made together
+rows of a sequence  consecutive tokens, such as a draft that is verified or a piece of a prompt
+rows of a batch     one token of each of several sequences, such as answers that are made together
 
 Every pass gives the logits of all its rows. A row is one engine in one process, all its shapes in turn in each block.
 """

@@ -1,4 +1,4 @@
-"""How far ahead by size: every engine on the same files, from a hundred megabytes a token to nearly two gigabytes.
+"""The lead by size: every engine on the same files, from a hundred megabytes per token to nearly two gigabytes.
 
 A file is a model in a type of blocks. Of `random:PRESET` it is written here (`checkpoint/writer.py`: real shapes,
 random weights), of a GGUF file it is that file, or what llama.cpp's quantiser makes of it; both lie in the user's

@@ -1,5 +1,5 @@
-"""Two texts of different kinds read under each subject's arithmetic: how far its distribution of the next token is from
-float32's, and how well it foresees the text itself.
+"""Two texts of different kinds read under each subject's arithmetic: how far its next-token distribution is from
+float32's, and how well it predicts the text itself.
 
 As `quality`, window by window with every true token given; beside the distance, the negative log-likelihood of each
 true next token, whose mean's exponential is the perplexity. The reference is the float32 model on the weights of the

@@ -1,9 +1,9 @@
-"""Are a subject's tokens right where every text is full of near-ties? bfloat16 rounds logits so coarsely, and random
-weights leave so little between them, that two right implementations soon write two texts.
+"""Are a subject's tokens right if every text is full of near-ties? bfloat16 rounds logits so coarsely, and random
+weights separate them so little, that two correct implementations soon write different texts.
 
-So each text is judged by itself: at every one of its tokens, on the text's own prefix, a judge's logits say how far the
-token is below the best. Rounding moves logits by a few hundredths of their standard deviation; a token chosen by wrong
-arithmetic is several deviations down.
+So each text is judged on its own: for each of its tokens, given the text's prefix, a judge's logits show how far the
+token is below the best. Rounding moves logits by a few hundredths of their standard deviation; a token from wrong
+arithmetic is several deviations below.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`llama-jax bench --suite gpu`: the ladder and PyTorch's modes on one GPU, on the same random weights, against the
 clock.
 
-One measuring process, since all subjects share the weights on the device. It says each row as it makes it, and the
-journal FOLDER/12-gpu.jsonl has it on the disk before the next begins; `data` makes a table of that, here or elsewhere.
-What the time did not allow, and what could not run, is in there as a note.
+There is one measuring process, because all subjects share the weights on the device. It reports each row as it is made,
+and the journal FOLDER/12-gpu.jsonl has it on disk before the next begins; `data` makes a table from that, here or on
+another machine. What there was no time for, and what could not run, is in there as a note.
 """
 
 from __future__ import annotations

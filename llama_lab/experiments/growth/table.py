@@ -1,5 +1,5 @@
-"""What the trials of growing sizes say: time against what the machine allows, and how far it follows the bytes that a
-token must read."""
+"""Tables of growing sizes: time against what the machine allows, and how closely it follows the bytes that a token must
+read."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""One interleaved run of some minutes that says what the repository claims, on any machine: `make figures` measures it
-there, `make record` the one that is published."""
+"""One interleaved run of a few minutes that supports the repository's claim: `make figures` measures it on any machine,
+`make record` for publication."""

@@ -20,7 +20,7 @@ PEERS = ("llamacpp",)
 
 @dataclass(frozen=True)
 class Amount(Experiment):
-    """The headline, and how much of it is measured. new_tokens: of each answer; one, then whole chunks of eight."""
+    """The headline, and how much of it is measured. new_tokens: of each answer; one, then full chunks of eight."""
 
     blocks: int
     processes: int

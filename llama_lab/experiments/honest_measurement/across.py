@@ -1,4 +1,4 @@
-"""The same subject in every recorded table: how far runs differ that were made at other times."""
+"""The same subject in every recorded table: how far runs made at different times differ."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gather(home: Path = paths.ROOT / "data", subjects: Sequence[str] = SUBJECTS)
 
 
 def counts(t: Trial) -> bool:
-    """Whether a trial is one of those that should be alike."""
+    """Whether a trial is comparable across tables."""
     alike = t.model in (checkpoint.DEFAULT, f"{checkpoint.DEFAULT}/q4_1") and t.batch == 1 and t.sampling == "greedy"
     short = t.prompt_tokens + t.new_tokens <= SHORT and not t.run.startswith(OTHERS)
     return t.phase == "warm" and t.valid and alike and short and t.tg > 0
@@ -54,7 +54,7 @@ def medians(rates: Rates) -> dict[str, list[float]]:
 
 
 def finding(rates: Rates) -> str:
-    """How far the tables are apart, and what follows."""
+    """How far the tables differ, and what follows."""
     middle = medians(rates)
     if not middle:
         return "No subject stands in two tables."
@@ -63,7 +63,7 @@ def finding(rates: Rates) -> str:
 
 
 def claim(middle: dict[str, list[float]]) -> str:
-    """What follows of `medians`, and for whom the tables are furthest apart."""
+    """What follows from `medians`, and the subject whose tables differ most."""
     apart = {name: each[-1] / each[0] for name, each in middle.items()}
     name = max(apart, key=apart.get)
     return f"Compare within a run: between tables, the rate of {name} differs {apart[name]:.2f}-fold"

@@ -18,8 +18,8 @@ NEEDED = ("cpu", "cores", "ram_bytes", "devices", "os", "python", "packages", "s
 
 
 def examine(trials: Sequence[Trial], meta: dict) -> list[dict]:
-    """[{rule, kept, evidence}] of one comparison. Rules of `RULES` are about its timed trials, cold and cached starts
-    left out; those of `AROUND` about all trials and their meta."""
+    """[{rule, kept, evidence}] of one comparison. Rules of `RULES` are about its timed trials, without cold and cached
+    starts; those of `AROUND` about all trials and their meta."""
     timed = [t for t in trials if t.phase not in ("cold", "cached")]
     results = {rule: check(timed) for rule, check in RULES.items()}
     results |= {rule: check(trials, meta) for rule, check in AROUND.items()}
@@ -96,7 +96,7 @@ def memory_alone(trials: Sequence[Trial], meta: dict) -> tuple[bool, str]:
 
 
 def environment_recorded(trials: Sequence[Trial], meta: dict) -> tuple[bool, str]:
-    """What a number needs beside it is known, the same in all processes, and of code that can be had again."""
+    """The environment of a number is known, the same in all processes, and of code that can be checked out again."""
     around, git = meta["environment"], meta["environment"].get("git") or {}
     known = {key: around.get(key) for key in NEEDED} | {f"git {key}": git.get(key) for key in ("commit", "dirty")}
     settings = {repr((note.get("affinity"), note.get("settings"))) for note in meta.get("processes", ())}

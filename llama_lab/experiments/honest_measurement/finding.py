@@ -1,4 +1,4 @@
-"""What is left of published ways of timing: the sentence of the notebook."""
+"""What remains of published ways of timing: the sentence of the notebook."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llama_lab.bench.published import standing
 
 
 def claim(speed_ups: Sequence[dict]) -> Claim:
-    """What compilations inside the timed part make of a speed-up. speed_ups: of `measure.speed_ups`."""
+    """The effect of compilations inside the timed part on a speed-up. speed_ups: of `measure.speed_ups`."""
     cold, warm = (Comparison(e["ratio"], "a cache", f"none ({e['label']})", "speed") for e in speed_ups[1:])
     return (
         stated(
@@ -24,7 +24,7 @@ def claim(speed_ups: Sequence[dict]) -> Claim:
 
 
 def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> str:
-    """What is left of three published ways of timing once the protocol is applied."""
+    """What remains of three published ways of timing under the protocol."""
     apart = {way: sum(r[way].excludes_one for r in rounds) for way in ("sequential", "interleaved")}
     published = [f"{e['published']:.2f}x ({e['label']})" for e in speed_ups if e["published"]]
     where = standing("kv-cache", "speed-up, short warm-up", "speed-up, long warm-up")

@@ -1,5 +1,5 @@
-"""Does the harness do what it says? Every way to compile in a timed region is injected, and the statistics meet a
-simulation.
+"""Does the harness do what it says? Every way to compile in a timed region is injected, and the statistics are checked
+by simulation.
 
 `llama-jax bench --self-test` prints the result and fails when a class goes unnoticed or a rate falls short.
 """
@@ -28,7 +28,7 @@ def numbers(*shape: int, dtype=np.float32) -> jax.Array:
 
 
 def warmed(function: Callable, *arguments, **options) -> Callable:
-    """A jitted function that was called with these arguments. A function of its own has no other's programs."""
+    """A jitted function that was called with these arguments. A new function shares no programs with others."""
     program = jax.jit(function, **options)
     jax.block_until_ready(program(*arguments))
     return program

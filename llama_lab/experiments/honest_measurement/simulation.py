@@ -1,4 +1,4 @@
-"""The measurement itself, simulated: noise, drift and luck are known, so what the statistics claim can be checked.
+"""The measurement itself, simulated: noise, drift and luck are known, so the claims of the statistics can be checked.
 
 A trial's log time is log(true time) + drift of the machine + luck of its process + noise. The drift is one path over
 the whole run, shared by all subjects and continuous within blocks. Two ways to measure in it:
@@ -102,7 +102,7 @@ def ours(scenario: Scenario, rng: np.random.Generator) -> Ratio:
 
 
 def naive(scenario: Scenario, rng: np.random.Generator) -> Ratio:
-    """One run as is common: one subject after the other, as many trials of each as there are blocks."""
+    """One run in the common way: one subject after the other, as many trials of each as there are blocks."""
     n = scenario.blocks
     luck = np.repeat(rng.normal(0, scenario.process_sd, 2), n)
     logs = -(drift(scenario, 2 * n, rng) + luck + noise(scenario, (2 * n,), rng))
@@ -139,7 +139,7 @@ def table(runs: int, seed: int = 0) -> list[dict]:
 
 
 def shortfalls(result: Result) -> list[str]:
-    """What a result misses of the rates required in the base scenario, one line each; empty when it meets them."""
+    """The required rates of the base scenario that a result misses, one line each; empty if it meets them all."""
     held, different, seen = result.coverage, result.aa_false_positive_rate, result.power
     required = {
         f"coverage: {held:.1%} of intervals hold the true ratio, {COVERAGE:.0%} must": held >= COVERAGE,

@@ -1,10 +1,10 @@
-"""Who waits for whom: what the host spends on starting programs, on waiting for them and on text, by host strategy and
-size of model.
+"""Who waits for whom: the host's time for starting programs, waiting for them and making text, by host strategy and
+model size.
 
-One program, many ways to drive it: token by token, a bounded number of calls ahead, in three threads, several tokens a
-call, the whole answer in one call, with tokens sent from within. Where a token takes the device long, none of it
-matters; where it does not, the host is what is measured. On a CPU the "device" is the host's own cores: a thread that
-works for one takes from the other.
+One program can be driven in many ways: token by token, a bounded number of calls ahead, in three threads, several
+tokens per call, the whole answer in one call, with tokens sent from inside. If a token takes the device long, the
+strategy does not matter; if not, the host is what is measured. On a CPU the "device" is the host's own cores: a thread
+that works for one takes from the other.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def short(model: str) -> str:
 
 
 def strategies(lab: Lab, names: Sequence[str], blocks: Sequence[int]) -> None:
-    """The strategies of one model, interleaved, the baseline twice in each block."""
+    """The strategies of one model, interleaved, with the baseline twice in each block."""
     loaded, clock = lab.load(), Clock()
     subjects = [host_clock.subject(loaded, engine, clock) for engine in host_clock.engines(loaded, names).values()]
     reference = Reference(loaded, lab.workload)

@@ -30,9 +30,9 @@ OTHERWISE = 1.25  # another temperature: this times the one before
 class JitPlacement(Experiment):
     """Every placement greedily and sampled, and its cold starts.
 
-    placements: names, or placements of one's own. blocks: times that each of them answers, both ways; block i asks
-    question i modulo their number. prompts: how many of the committed questions are asked; new ones, written by an
-    Ollama model into `out_dir`, where one is named.
+    placements: names, or your own placements. blocks: number of times that each of them answers, both ways; block i
+    asks question i modulo their number. prompts: how many of the committed questions are asked, or of new ones that an
+    Ollama model writes into `out_dir`, if one is named.
     """
 
     beside = ("ollama_prompts", "out_dir")
@@ -121,8 +121,8 @@ def costs(trials: Sequence[Trial], names: Sequence[str], seed: int = 0) -> list[
 def new_settings(
     loaded: Checkpoint, workload: Workload, names: Sequence[str], sampler: Sampler
 ) -> list[dict[str, str | int | float]]:
-    """What an answer at another temperature compiles in a process that has sampled before: {name, programs, seconds} a
-    placement; seconds of trace, lowering and compilation, the persistent cache left aside."""
+    """What an answer at another temperature compiles in a process that has sampled before: {name, programs, seconds}
+    per placement; seconds of trace, lowering and compilation, without the persistent cache."""
     ids, entries = encoder(loaded)(workload.prompts[0]), []
     for name in names:
         engine = generate.build(loaded, name)

@@ -1,4 +1,4 @@
-"""What a cache gains, and what a smaller one costs: the sentence of the notebook."""
+"""The gain of a cache, and the cost of a smaller one: the sentence of the notebook."""
 
 from __future__ import annotations
 

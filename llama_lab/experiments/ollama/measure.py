@@ -1,12 +1,12 @@
-"""How far from the peers: placements, PyTorch, llama.cpp and Ollama on the same weights, asked the same, in interleaved
-blocks.
+"""The distance from the peers: placements, PyTorch, llama.cpp and Ollama on the same weights and prompts, in
+interleaved blocks.
 
 Four measurements, one `run` name each in the table:
 
 main    answers to science questions: decode rate, prefill rate, time to first token
 memory  one answer in a process that holds nothing but its subject: peak resident memory (`phase` cold)
-chat    the turns of one conversation, each with all that was said before: seconds per turn. `prompt` is the turn
-kept    the same of servers that may keep what was said before
+chat    the turns of one conversation, each with the whole history: seconds per turn. `prompt` is the turn
+kept    the same for servers that may keep the history
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class Contest(Experiment):
 
 @dataclass(frozen=True, kw_only=True)
 class Files(Experiment):
-    """The same questions to models that people use, each in its own file as it is; `run` of a row is the model. One
-    that is not here is reported as missing, and so is who cannot run it."""
+    """The same questions to models as people use them, each in its own file; `run` of a row is the model. A model that
+    is not here is reported as missing, and so is a subject that cannot run it."""
 
     optional = True
 

@@ -1,7 +1,7 @@
-"""Prompts that a running Ollama made, as the notebook that this repository grew from had them made, and how that Ollama
-and `loop+fused` answer them: `python -m llama_lab.experiments.ollama.prompts` writes `data/prompts-ollama.json`.
+"""Prompts written by a running Ollama, as in the original notebook, and the answers of that Ollama and of `loop+fused`:
+`python -m llama_lab.experiments.ollama.prompts` writes `data/prompts-ollama.json`.
 
-The Ollama is the one that `make ollama` built, or the one that OLLAMA_HOST names; the model is a GGUF file of ours.
+The Ollama is the one that `make ollama` built, or the one at OLLAMA_HOST; the model is a GGUF file of ours.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def load(path: Path = FILE) -> Made:
 
 
 def make(model: str, count: int, seed: int, path: Path) -> Made:
-    """Have them made, ask them of both, and keep all. Raises UserError, UnavailableError."""
+    """Have prompts written, ask both, and keep everything. Raises UserError, UnavailableError."""
     bare = lab.without_weights(model)
     server = ollama.connect(bare)
     client = type(server.client)(str(server.client._client.base_url), timeout=PATIENCE_S)

@@ -1,4 +1,4 @@
-"""What the trials of this experiment say: who is compared with whom, conversations, the ladder as a table."""
+"""Tables of this experiment: which subjects are compared, conversations, the ladder."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""The conversation that is held with everyone, and with servers that may keep what was said, so that each turn reads
-only what is new.
+"""The same conversation with every subject, and with servers that may keep the history, so that each turn reads only
+what is new.
 
-Our server is `llama-jax serve` under a placement, one slot; Ollama is asked beside it, both by its own client, both
-with their caches of prompts in use. Each conversation says its number at its start, so that nothing of an earlier one
-helps.
+Our server is `llama-jax serve` under a placement, with one slot. Ollama is asked in the same way; both use Ollama's
+client, and both use their prompt caches. Each conversation begins with its number, so that no earlier one helps.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ FIRST_IDS, MORE_IDS = 40, 70  # lengths of the turns for a model without a token
 
 def conversation(loaded: Checkpoint, turns: int, new_tokens: int, seed: int = 0, opening: str = "") -> Workload:
     """The prompts of a conversation's turns, each the whole history and the next question; random ids if there is no
-    tokenizer. opening: what is said first of all.
+    tokenizer. opening: the first words.
 
     Its `length` is the longest one's: for one turn use `turn`.
     """
@@ -76,7 +75,7 @@ def conversation(loaded: Checkpoint, turns: int, new_tokens: int, seed: int = 0,
 
 
 def turn(work: Workload, number: int, encode: Callable) -> Workload:
-    """One turn of a conversation as a workload of its own, padded no further than its own bucket."""
+    """One turn of a conversation as a separate workload, padded only to its own bucket."""
     prompt = work.prompts[number]
     return replace(work, prompts=(prompt,), length=generate.bucket(len(encode(prompt))))
 

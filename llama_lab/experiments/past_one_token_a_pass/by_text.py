@@ -1,8 +1,8 @@
 """What drafts gain and cost by kind of text: whole answers of real weights, with all instructions of this processor and
 with fewer.
 
-Rows of a pass are nearly free where AVX-512 multiplies and memory is what a token waits for, and dear without it: there
-too drafts must not cost. A file is named MODEL/INSTRUCTIONS, those that our kernels are compiled for.
+Rows of a pass are nearly free with AVX-512, where a token waits for memory, and expensive without it, where drafts must
+not cost anything either. A file is named MODEL/INSTRUCTIONS, those that our kernels are compiled for.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What two compilers make of one function, the chances of the next token: TorchScript (scripted, frozen, optimised by
-its executor) and XLA (traced, compiled), each with the sampler's settings as arguments and as constants.
+"""What two compilers make of one function, the probabilities of the next token: TorchScript (scripted, frozen,
+optimised by its executor) and XLA (traced, compiled), each with the sampler's settings as arguments and as constants.
 
 Nothing is timed. The counts are those of a release of PyTorch and of jaxlib, the same on each processor.
 """

@@ -1,4 +1,4 @@
-"""Whose first token comes first, and at which lengths: the sentences of the notebook."""
+"""Which subject's first token comes first, and at which lengths: the sentences of the notebook."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from llama_lab.experiments.time_to_first_token import table
 
 
 def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
-    """Whether the best placement's first token comes before everybody else's, of those who compute on weights of the
-    same type where there are some. ratios: of `table.ratios`."""
+    """Whether the best placement's first token comes before all others', among subjects with weights of the same type
+    if there are any. ratios: of `table.ratios`."""
     ours = {t.dtype for t in trials if t.backend == standings.JAX}
     alike = [r for r in ratios if all(t.dtype in ours for t in trials if t.subject == r["peer"])]
     kind, ratios = " or ".join(sorted(ours)), alike or ratios
@@ -39,7 +39,7 @@ def compared(r: dict) -> Comparison:
 
 
 def first_token(trials: Sequence[Start], seed: int = 0) -> str:
-    """The claim, and the quickest peer beside the best placement at each of everybody's lengths."""
+    """The claim, and the fastest peer beside the best placement at each length that all subjects share."""
     ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in table.everybodys(trials)]
     at = {n: [r for r in ratios if r["tokens"] == n] for n in dict.fromkeys(r["tokens"] for r in ratios)}
     quickest = (min(here, key=lambda r: r["ratio"].value) for here in at.values())

@@ -12,9 +12,9 @@ them; one with the jit further inside (`layer`, `eager`) compiles less and dispa
 
 Each request asks a passage of its own, cut from English so that it has exactly the wanted number of tokens and begins
 with a token that no other passage begins with: no prefix of it can be cached. Random ids for a model without a
-tokenizer. `run` says what a trial belongs to: `warm` (all subjects at everybody's lengths,
-interleaved), `tail` (more requests of some subjects at one length, for its percentiles) or `cold NAME` (the first
-request of a fresh process, which is never the warm one).
+tokenizer. `run` says what a trial belongs to: `warm` (all subjects at the shared lengths, interleaved), `tail` (more
+requests of some subjects at one length, for its percentiles) or `cold NAME` (the first request of a fresh process,
+which never makes the warm ones).
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ Works = dict[tuple[str, int], Workload]  # (run, length) → its passages
 
 @dataclass(frozen=True)
 class FirstTokens(Experiment):
-    """What is asked of whom. Cold starts come first: a peer whose process dies there is missing from then on.
+    """The requests of each subject. Cold starts come first: a peer whose process dies there is missing from then on.
 
-    Everybody is asked at `lengths`, in blocks that are spread evenly over `processes`. The `tail_subjects` get further
+    All subjects are asked at `lengths`, in blocks that are spread evenly over `processes`. The `tail_subjects` get more
     requests at each length of `tail`, `PART` in a process, and may be alone there. `starts` fresh processes make their
-    first request at the length `at` (everybody's) and at those of `tail` (the `tail_subjects`'). temperature: of who
-    can sample; the others take the best token.
+    first request at the length `at` (all subjects) and at those of `tail` (the `tail_subjects`). temperature: of
+    subjects that can sample; the others take the best token.
     """
 
     kind = Start
@@ -85,7 +85,7 @@ class FirstTokens(Experiment):
 
     @property
     def all_lengths(self) -> tuple[int, ...]:
-        """Everybody's lengths and those of the tails, ascending."""
+        """The shared lengths and those of the tails, ascending."""
         return tuple(sorted({*self.lengths, *dict(self.tail)}))
 
     @property
@@ -93,7 +93,7 @@ class FirstTokens(Experiment):
         return self.placements + self.peers
 
     def starting(self, n: int) -> tuple[str, ...]:
-        """Whose first request at a length is timed in a fresh process."""
+        """The subjects whose first request at a length is timed in a fresh process."""
         return self.subjects if n == self.at else self.tail_subjects if n in dict(self.tail) else ()
 
     def without(self, gaps: Sequence[dict]) -> FirstTokens:

@@ -21,8 +21,8 @@ def lengths(trials: Sequence[Start]) -> list[int]:
 
 
 def everybodys(trials: Sequence[Start]) -> list[int]:
-    """Those at which all subjects were asked side by side, ascending; at the others the subjects of a tail were
-    alone."""
+    """The lengths at which all subjects were asked side by side, ascending; at the others only the subjects of a tail
+    were asked."""
     return lengths([t for t in trials if t.run == WARM])
 
 
@@ -137,7 +137,7 @@ def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> st
 
 
 def highlighted(trials: Sequence[Start]) -> list[str]:
-    """The best JAX subject, and the best peer of each other backend, over everybody's lengths together."""
+    """The best JAX subject, and the best peer of each other backend, over all shared lengths together."""
     named = {(t.backend, t.subject) for t in trials if not t.subject.endswith(AGAIN)}
     by_backend = summary.grouped(sorted(named), lambda pair: pair[0], lambda pair: pair[1])
     at, backends = everybodys(trials), sorted(by_backend, key=lambda backend: (backend != standings.JAX, backend))
