@@ -34,7 +34,7 @@ def examine(probe: bool = True, trouble: str = "") -> dict:
     compiled = kernels.status()
     weights, hint = find_weights()
     outcomes = runtime.examine(fatal=True)
-    advice = [f"{trouble} All else that is said here is without those settings."] if trouble else []
+    advice = [f"{trouble} Everything else here is without those settings."] if trouble else []
     advice += [*options.remarks(), *(remedy for name, remedy in REMEDIES.items() if not packages[name])]
     if wrong := runtime.advice(outcomes):
         advice.append(f"{wrong[0].upper()}{wrong[1:]}")

@@ -44,7 +44,7 @@ HARMLESS = {  # why: options
         "jax_custom_vjp3", "jax_remat3", "jax_disable_bwd_checks", "jax_use_direct_linearize",
         "jax_log_checkpoint_residuals",
     ),
-    "it is about operations that the model has not": (
+    "it is about operations that the model does not use": (
         "jax_bcoo_cusparse_lowering", "jax_use_magma", "jax_ragged_dot_use_gpu_pallas_triton_lowering",
         "jax_ragged_dot_use_ragged_dot_instruction", "jax_pallas_enable_debug_checks", "jax_pallas_poison_buffers",
         "jax_pallas_use_mosaic_gpu", "jax_pallas_verbose_errors", "jax_mosaic_allow_hlo",
@@ -55,7 +55,7 @@ HARMLESS = {  # why: options
         "jax_export_calling_convention_version", "jax_export_ignore_forward_compatibility",
         "jax_serialization_version", "jax_include_debug_info_in_dumps", "jax_dump_ir_modes", "jax_source_url_schema",
     ),
-    "it is about several hosts, of which a measurement is of one": (
+    "it is about several hosts, and a measurement uses one": (
         "jax_cpu_collectives_implementation", "jax_cpu_get_global_topology_timeout_minutes",
         "jax_cpu_get_local_topology_timeout_minutes", "jax_cross_host_transfer_socket_address",
         "jax_cross_host_transfer_timeout_seconds", "jax_cross_host_transfer_transfer_size",
@@ -65,7 +65,7 @@ HARMLESS = {  # why: options
         "jax_check_proxy_envs", "jax_auto_pcast", "check_vma", "jax_disable_vmap_shmap_error",
         "jax_disallow_mesh_context_manager",
     ),
-    "it says how errors are worded, or raises one more where code is wrong": (
+    "it changes the text of errors, or raises one more for wrong code": (
         "jax_traceback_filtering", "jax_tracer_error_num_traceback_frames", "jax_pprint_use_color",
         "jax_captured_constants_report_frames", "jax_captured_constants_warn_bytes",
         "jax_debug_leaked_clients_on_clear_backends", "jax_check_static_indices", "jax_explicit_x64_dtypes",
@@ -73,7 +73,7 @@ HARMLESS = {  # why: options
     "keys are raw, as JAX allows by default, and of the kind that is asked for": (
         "jax_legacy_prng_key", "jax_enable_custom_prng",
     ),
-    "it counts under jax_enable_pgle alone": ("jax_pgle_aggregation_percentile", "jax_pgle_profiling_runs"),
+    "it has an effect only under jax_enable_pgle": ("jax_pgle_aggregation_percentile", "jax_pgle_profiling_runs"),
 }  # fmt: skip
 HANDED_ON, FIXED, LEFT_OUT = "handed on and recorded", "set anew", "left out"
 VARIABLES = {  # of the environment, that are no options of JAX: what a measuring process gets of them
@@ -102,7 +102,7 @@ def fate(option: str) -> str:
     for word, table in rules.items():
         if option in table:
             good, why = table[option]
-            return f"{word}, but for {' or '.join(value or 'nothing' for value in good)}: {why}"
+            return f"{word}, except for {' or '.join(value or 'nothing' for value in good)}: {why}"
     if option in RECORDED:
         return "recorded"
     return next((f"harmless: {why}" for why, names in HARMLESS.items() if option in names), "unknown")
@@ -125,7 +125,7 @@ def remarks() -> list[str]:
     lines += settings.complaints(settings.COMPUTING)
     lines += [f"Nothing can be measured: {line}" for line in settings.complaints(settings.MEASURING)]
     if unknown := [name for name in found if fate(name) == "unknown"]:
-        lines.append(f"What these options of this JAX do to a measurement is not known: {', '.join(unknown)}.")
+        lines.append(f"The effect of these options of this JAX on a measurement is unknown: {', '.join(unknown)}.")
     ours = {name.upper() for name in found} | {*OTHERS_OF_JAX}
     strange = [name for name in sorted(os.environ) if name.startswith("JAX_") and name not in ours]
     return lines + [f"{name} is not an option of this JAX, which ignores it." for name in strange]

@@ -30,7 +30,7 @@ KINDS = {  # of a wish's fields: kind of widget, its width, what stands beside i
     "temperature": (widgets.FloatText, NARROW, "0 is greedy", dict(step=0.1)),
     "top_k": (widgets.IntText, NARROW, "0 keeps all tokens", dict(description="top-k")),
     "top_p": (widgets.FloatText, NARROW, "1 keeps all tokens", dict(description="top-p", step=0.05)),
-    "seed": (widgets.IntText, NARROW, "of the draws; without effect at temperature 0", {}),
+    "seed": (widgets.IntText, NARROW, "random seed; no effect at temperature 0", {}),
 }
 SHEET = """<style>
 .playground-text .widget-html-content { white-space: pre-wrap; line-height: 1.45; font-size: 1.05em; }
@@ -87,7 +87,7 @@ class Playground:
     def ask(self) -> None:
         """Start the requested answer, or say in one line why not."""
         if self.busy:
-            return self.say("An answer is being made; press Stop first, or wait for its end.")
+            return self.say("An answer is being made; press Stop first, or wait until it ends.")
         try:
             wish = Wish(**{name: field.value for name, field in self.fields.items()})
         except UserError as error:
@@ -106,7 +106,7 @@ class Playground:
         """Stop the answer after the current call."""
         if self.busy:
             self.worker.channel.close()
-            self.say("Stopping after the call that is under way.")
+            self.say("Stopping after the current call.")
 
     def run(self, wish: Wish, channel: Channel) -> None:
         """Make the answer, in the worker: a failure is a line, whatever it is."""

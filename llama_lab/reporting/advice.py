@@ -96,7 +96,7 @@ class Candidate:
         if self.wish.exact and not self.exact:
             return "its tokens are not float32's"
         if self.wish.streaming and self.gap > MAX_GAP_S:
-            return f"tokens would come every {self.gap:.2g} s"
+            return f"tokens would arrive every {self.gap:.2g} s"
         if self.wish.memory is not None and (self.peak is None or self.peak > self.wish.memory):
             return "its memory was not recorded" if self.peak is None else f"it took {self.peak / 1e6:.0f} MB"
         return "no cold start of it was recorded" if not self.wish.warm and math.isnan(self.start) else ""
@@ -104,12 +104,12 @@ class Candidate:
     @property
     def doubts(self) -> list[str]:
         """Why the evidence for it is thin."""
-        measured = f"as long or as short as what was timed of {self.name}"
+        measured = f"as long or as short as the timed ones of {self.name}"
         doubts = {
             f"{self.name} was timed {counted(len(self.seconds), 'time')}": len(self.seconds) < FEW,
             f"{counted(self.starts, 'cold start')} of {self.name}": not self.wish.warm and self.starts < FEW_STARTS,
-            f"{self.name} was timed in one process, whose luck is in no interval": self.processes < 2,
-            f"prompt or answer are {self.distance:.1f} times {measured}": self.distance > BEYOND,
+            f"{self.name} was timed in one process, and no interval contains its luck": self.processes < 2,
+            f"prompt or answer is {self.distance:.1f} times {measured}": self.distance > BEYOND,
         }
         return [words for words, holds in doubts.items() if holds]
 
@@ -178,12 +178,12 @@ def ranked(known: Sequence[Candidate]) -> list[Candidate]:
 def changes(known: Sequence[Candidate], wish: Wish, best: Candidate) -> list[dict]:
     """{wish, then}: other wishes for which another placement would be recommended."""
     others = {
-        "tokens are wanted as they come": replace(wish, streaming=True),
-        "tokens may come all at once": replace(wish, streaming=False),
-        "float32's tokens are wanted": replace(wish, exact=True),
+        "tokens are needed as they are made": replace(wish, streaming=True),
+        "tokens may arrive all at once": replace(wish, streaming=False),
+        "float32's tokens are needed": replace(wish, exact=True),
         "tokens may be those of weights in fewer bits": replace(wish, exact=False),
         "the process runs already": replace(wish, warm=True),
-        "the process starts for this": replace(wish, warm=False),
+        "the process must start first": replace(wish, warm=False),
         "each start serves one request": replace(wish, requests=1),
         "each start serves 1,000 requests": replace(wish, requests=1000),
     }

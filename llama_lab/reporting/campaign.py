@@ -123,7 +123,7 @@ def lines(steps: Sequence[Step]) -> list[str]:
     """The plan in words: how long all of it takes, then a line per step."""
     due = [step for step in steps if not step.done]
     total, parts = minutes(60 * sum(step.minutes for step in due)), f"{len(due)} of {len(steps)} parts"
-    first = f"about {total} for {parts}; each keeps what it has when it is interrupted"
+    first = f"about {total} for {parts}; an interruption loses no finished work"
     whole = f"all {len(steps)} parts are measured, with this code, on this machine"
     states = [f"measured {step.done}" if step.done else f"about {minutes(60 * step.minutes)}" for step in steps]
     return [first if due else whole, *(f"  {step.name}: {state}" for step, state in zip(steps, states, strict=True))]

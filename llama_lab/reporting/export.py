@@ -142,7 +142,7 @@ def flags(result: dict) -> list[str]:
         environment.busy(env),
         *(line for entry in result.get("subjects", ()) for line in doubts(entry)),
         *map(missing, result.get("missing", ())),
-        "random weights: right for speed, never for text" if about.get("random_weights") else "",
+        "random weights: for speed, not for text" if about.get("random_weights") else "",
         "the source tree differs from its commit" if (env.get("git") or {}).get("dirty") is True else "",
         f"{resumed} trials come from an interrupted run" if resumed else "",
     ]

@@ -92,10 +92,10 @@ def test_what_is_wished_rules_placements_out():
 
     assert best()["placement"] == "loop"
     assert best(streaming=True)["placement"] == "step"
-    assert best(streaming=True)["refused"] == [dict(name="loop", reason="tokens would come every 0.4 s")]
+    assert best(streaming=True)["refused"] == [dict(name="loop", reason="tokens would arrive every 0.4 s")]
     assert best(memory=600 * 10**6)["placement"] == "chunk8"
     assert best(memory=800 * 10**6, exact=True)["placement"] == "step"
-    assert dict(wish="tokens are wanted as they come", then="step") in best()["changes"]
+    assert dict(wish="tokens are needed as they are made", then="step") in best()["changes"]
     assert not [c for c in best()["changes"] if c["then"] == "loop"]
 
 
