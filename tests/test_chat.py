@@ -158,7 +158,7 @@ def test_what_is_gone_on_with_becomes_the_ids_of_its_text_and_spells_no_special_
 @pytest.mark.parametrize(
     ("template", "messages", "words"),
     [
-        (TEMPLATES["plain"], chat.ask("x"), "last message is of the user"),
+        (TEMPLATES["plain"], chat.ask("x"), "last message is the user's"),
         ("{{ messages[0].content }}", prefilled("x"), "changes the last message"),
         ("{% for m in messages %}{{ m.content | upper }}{% endfor %}", prefilled("x"), "changes the last message"),
         (TEMPLATES["leaves out what was thought"], prefilled("a</think>b"), "changes the last message"),

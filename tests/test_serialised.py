@@ -164,7 +164,7 @@ def test_what_cannot_be_saved_is_one_line(checkpoint, tmp_path, name, words):
 def test_nothing_is_read_without_trust(checkpoint, saved, monkeypatch):
     monkeypatch.setattr(serialised, "read", lambda *a: pytest.fail("read"))
     for trust in ({}, dict(trust=False), dict(trust="no"), dict(trust=1)):
-        with pytest.raises(UserError, match="loading them runs them; pass trust=True"):
+        with pytest.raises(UserError, match="loading it runs them; pass trust=True"):
             serialised.load(checkpoint, "step", saved, **trust)
 
 

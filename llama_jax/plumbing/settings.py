@@ -1,8 +1,8 @@
 """The environment's settings for JAX: whether JAX starts under them, and under which options this package computes and
 measures what it promises.
 
-An option has a name in `jax.config`, and the same name in capitals in the environment. `llama_lab.bench.options`
-declares what happens to all other options.
+An option has a name in `jax.config`, and the same name in capitals in the environment. The laboratory declares what
+happens to all other options, and records them.
 """
 
 from __future__ import annotations

@@ -198,8 +198,8 @@ def consult(tables: Tables, model: str, wish: Wish, seed: int = 0) -> dict:
     thin, runner_up, changes, refused, ranking}. Raises UserError if nothing recorded meets the wish."""
     mine = [(name, [t for t in trials if t.model == model], meta) for name, trials, meta in tables]
     if not any(trials for _, trials, _ in mine):
-        models = ", ".join(sorted({t.model for _, trials, _ in tables for t in trials})) or "nothing else"
-        raise UserError(f"No data are recorded for {model} (only for {models}); measure it with --measure.")
+        models = ", ".join(sorted({t.model for _, trials, _ in tables for t in trials})) or "nothing"
+        raise UserError(f"No data are recorded for {model} (recorded: {models}); measure it with --measure.")
     known = candidates(mine, wish)
     order, refused = ranked(known), [dict(name=c.name, reason=c.refusal) for c in known if c.refusal]
     if not order:

@@ -192,7 +192,7 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize(
     ("injected", "words"),
     [
-        ("blocks = 3", "blocks is 3, and 77-made was recorded with 20; leave blocks out to draw"),
+        ("blocks = 3", "blocks is 3, and 77-made was recorded with 20; leave out blocks to draw"),
         ("blocks = 2", "blocks is 2, and 77-made was recorded with 20"),  # given, though it is the default
         ("contexts = [8]", "contexts is [8], and 77-made was recorded with [8, 16]"),
         ("shapes = 'random:b'", "shapes is 'random:b', and 77-made was recorded with 'random:a'"),

@@ -541,7 +541,7 @@ def entry(key, value, kind=2, form="H"):
 @pytest.mark.parametrize(
     ("damage", "words"),
     [
-        (lambda one, two, three: two.unlink(), r"m-00002-of-00003\.gguf is missing beside it"),
+        (lambda one, two, three: two.unlink(), r"m-00002-of-00003\.gguf is missing from its folder"),
         (lambda one, two, three: two.write_bytes(two.read_bytes()[:-100]), r"m-00002-of-00003\.gguf: .*truncated"),
         (lambda one, two, three: shutil.copy(three, two), r"m-00002.*it says that it is part 3 of 3"),
         (

@@ -273,7 +273,7 @@ def tensor(dtype="F32", shape=(2,), offsets=(0, 8)):
             (safetensors({"a": tensor(kind, shape)}, b"\0" * 8), f"a has the unsupported type {kind}")
             for kind, shape in (("I32", (2,)), ("C64", (1,)), ("F8_E4M3", (8,)), ("BOOL", (8,)))
         ),
-        (safetensors(b'{"a": %s, "a": %s}' % ((json.dumps(tensor()).encode(),) * 2), b"\0" * 8), "something twice"),
+        (safetensors(b'{"a": %s, "a": %s}' % ((json.dumps(tensor()).encode(),) * 2), b"\0" * 8), "duplicate name"),
     ],
 )
 def test_a_safetensors_file_that_is_none(folder, content, words):

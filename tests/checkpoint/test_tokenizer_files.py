@@ -152,7 +152,10 @@ def test_tokens_may_be_added_behind_vocab_and_merges(tmp_path):
         (dict(merges_txt="a qq\n"), "vocab.json and merges.txt are no tokenizer.*qq"),
         (dict(vocab_json={"a": -1}), "vocab.json: a is -1"),
         (dict(vocab_json=[]), r"vocab.json: it holds \[\]"),
-        (dict(tokenizer_config_json=dict(tokenizer_class="CodeGenTokenizer")), "form of a CodeGenTokenizer.*python -c"),
+        (
+            dict(tokenizer_config_json=dict(tokenizer_class="CodeGenTokenizer")),
+            "form of CodeGenTokenizer is not supported.*python -c",
+        ),
     ],
 )
 def test_damaged_files_and_other_classes_are_named(tmp_path, files, words):
@@ -228,7 +231,7 @@ def test_behind_a_special_token_transformers_puts_no_space(tmp_path):
         (b"\xff" * 40, "not a SentencePiece model"),
         (pieces()[:-3], "not a SentencePiece model"),
         (b"IQ== 0\nIg== 1\n", "not a SentencePiece model"),
-        (pieces(kind=1), "of the type BPE are read. Make a tokenizer.json.*python -c"),
+        (pieces(kind=1), "of type BPE are supported. Make a tokenizer.json.*python -c"),
         (pieces(precompiled_charsmap=b"x"), "normalises text is.*python -c"),
         (pieces(remove_extra_whitespaces=True), "normalises text is.*python -c"),
     ],

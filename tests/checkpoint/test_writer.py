@@ -82,7 +82,7 @@ def test_llama_cpp_reads_it_and_its_logits_agree(tmp_path, monkeypatch, kind, pr
         (SMALL, "q4_2", "--type is 'q4_2'; it must be q4_0, q4_1, q8_0. Did you mean"),
         ("smollm2-135m-instruct", "q4_0", "only random weights"),
         ("random:smollm3", "q4_0", "No such preset"),
-        ("random:gpt2", "q4_0", "only models of llama and qwen2 are written, no gpt2"),
+        ("random:gpt2", "q4_0", "only models of llama and qwen2 can be written, not gpt2"),
         (SMALL.replace("intermediate_size=96", "intermediate_size=100"), "q4_0", "needs a multiple of 32"),
         (f"random:smollm2-135m,{SIZES},vocab_size=40", "q4_0", "too small for a tokenizer"),
     ],

@@ -115,7 +115,7 @@ MISTAKES = [  # (command line, words of the complaint); what stands in braces is
     ("merge ./a.jsonl ./b.jsonl --out x.xlsx", "cannot export to .xlsx"),
     (
         "advise --model smolm2",
-        "No data are recorded for smolm2 (only for smollm2-135m-instruct); measure it with --measure.",
+        "No data are recorded for smolm2 (recorded: smollm2-135m-instruct); measure it with --measure.",
     ),
     ("advise --memory-mb 1", "No recorded placement meets your limits"),
     ("advise --out x.csv", "--placements and --out belong to --measure"),

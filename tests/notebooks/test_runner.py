@@ -118,7 +118,7 @@ def doubled(path):
         ({"m": "21"}, {}, None, "77-made has no parameter 'm'"),
         ({"n": "x"}, dict(source="measure"), None, "parameter n is 'x'; it must be a whole number, such as 1"),
         ({}, dict(profile="slow"), None, "profile is 'slow'; it must be quick or full"),
-        ({}, dict(profile="full"), None, "profile is 'full', and only what is measured depends on it; add --measure"),
+        ({}, dict(profile="full"), None, "profile is 'full', which matters only for measuring; add --measure"),
         ({"source": "measured"}, {}, None, "source is 'measured'; it must be recorded or measure"),
         ({}, dict(out="file"), None, "Cannot write"),
         ({}, {}, doubled, "2 cells are tagged 'parameters'"),

@@ -106,8 +106,8 @@ MISTAKES = {
     "float32": ([table(COARSE)], dict(exact=True), "loop: its tokens are not float32's"),
     "memory unknown": ([table(UNTIMED)], dict(memory=1), "loop: its memory was not recorded"),
     "no trials of placements": ([table(PEER)], {}, "there are no warm trials of placements"),
-    "another model": ([table(OTHER)], {}, r"No data are recorded for m \(only for n\)"),
-    "nothing": ([table()], {}, r"\(but of nothing else\); measure it with --measure"),
+    "another model": ([table(OTHER)], {}, r"No data are recorded for m \(recorded: n\)"),
+    "nothing": ([table()], {}, r"\(recorded: nothing\); measure it with --measure"),
     **{
         name: (both(), {name: 0}, f"{name.replace('_', '-')} is 0; it must be 1 or more")
         for name in ("prompt_tokens", "new_tokens", "requests", "lengths")

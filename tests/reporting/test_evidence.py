@@ -94,7 +94,7 @@ SPOILT = {  # what is said → what is wrong
     "There is no evidence": lambda home: (home / staleness.EVIDENCE).unlink(),
     "evidence.json has no before": lambda home: write(home / staleness.EVIDENCE, "{}"),
     "has no times.step.ratio": lambda home: keep(home, times={"step": {}}),
-    "The evidence is of commit cccccccccc": lambda home: keep(home, now="c" * 40),
+    "The evidence is for commit cccccccccc": lambda home: keep(home, now="c" * 40),
     "other programs for loop": lambda home: keep(home, **judged({**SAME, "loop": ["d"]})),
     "against it: other programs for loop; step takes": lambda home: keep(home, **judged({"step": ["a", "b"]}, ROUNDS)),
     "step takes 1.212 of its time": lambda home: keep(home, **judged(SAME, slower(1.2))),

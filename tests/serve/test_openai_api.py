@@ -172,7 +172,7 @@ BAD = [  # of what, what is asked, words of the line
     (CHAT, dict(messages=[]), "messages"),
     (CHAT, dict(messages=["Hi"]), "messages.0 is 'Hi'; input should be an object."),
     (CHAT, dict(stream_options=True), "stream_options is True; input should be an object."),
-    (CHAT, dict(continue_final_message=True), "last message is of the user"),
+    (CHAT, dict(continue_final_message=True), "last message is the user's"),
     (CHAT, dict(messages=[BEGUN[1] | dict(prefix=True), *QUESTION]), "prefix"),
     (CHAT, dict(messages=BEGUN, continue_final_message=True, add_generation_prompt=True), "send one of them"),
     (CHAT, dict(temprature=1), "temprature is no field that this server knows"),
