@@ -1,4 +1,4 @@
-"""What is compiled: Numba code that sees raw memory and vectors. Imported only by the process that compiles it
+"""The code that is compiled: Numba code on raw memory and vectors. Imported only by the process that compiles it
 (`compiler`).
 
 machine    single values in memory, atomics, calls through pointers, text constants
@@ -15,6 +15,6 @@ fused      the handler of `kernels.fused`; operands, what it is given; layout, w
            those of attention; vocabulary, that of the head; rows, what several of them do; more, what it is given
            of families that have more than Llama and Qwen2, features, what it does with that
 
-All code is free of exceptions and of Python objects, addresses are int64, and no address of this process is in it: the
-result is plain object code that any later process can load.
+The code has no exceptions and no Python objects; addresses are int64, and none of this process is in it. The result is
+plain object code that any later process can load.
 """

@@ -1,9 +1,9 @@
 """Products of 16 rows of one run of 32 columns, and single weights, for each type of blocks; `llama_jax.block_types`
-says what stands where.
+describes the layout.
 
-A type is told by the bytes of its group. Each product takes the address of the group, the number of the run in it, a
-row's 32 rounded activations q, their scale d, s = d times their sum, t = that sum (`products.sum_of`), and adds to a
-running total.
+A type is identified by the bytes of its group. Each product takes the address of the group, the number of the run in
+it, a row's 32 rounded activations q, their scale d, s = d times their sum, t = that sum (`products.sum_of`), and adds
+to a running total.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _lanes = stack(64)
 
 @function
 def known(size):
-    """Whether groups of so many bytes are of a type that there is a product for."""
+    """Whether there is a product for the type whose groups have this many bytes."""
     return size in (Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K)
 
 

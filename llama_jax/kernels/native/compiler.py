@@ -1,8 +1,8 @@
 """Compile all entry points into one object file: `python -m llama_jax.kernels.native.compiler`, the object on standard
 output.
 
-A process of its own because Numba's target is fixed when it is imported, and because neither Numba nor LLVM's optimiser
-then takes memory of the process that runs the model.
+It is a separate process because Numba's target is fixed at import, and because Numba and LLVM's optimiser then take no
+memory from the process that runs the model.
 """
 
 from __future__ import annotations

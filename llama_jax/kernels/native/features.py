@@ -1,5 +1,5 @@
-"""What families have that Llama and Qwen2 do not: norms of heads, ropes and windows of layers, norms of what is added,
-GELU. Code of `vectors.MORE` alone."""
+"""Features beyond Llama and Qwen2: norms of heads, ropes and windows of layers, norms of what is added, GELU. Only code
+of `vectors.MORE` uses it."""
 
 from __future__ import annotations
 
@@ -98,20 +98,20 @@ def has_post_norms(state):
 
 @function
 def joins(state):
-    """Whether what attention gives is finished before it is added: by a bias or a norm."""
+    """Whether attention's output gets a bias or a norm before it is added."""
     return has_post_norms(state) or size(argument(p(state, layout.FRAME), O_BIASES), 0) > 0
 
 
 @function
 def attention_joins(state, phase, layer):
-    """A phase: what attention gave, bias added, is finished in X1."""
+    """A phase: attention's output, with its bias, is finished in X1."""
     x, y, parts = p(state, layout.X0), p(state, layout.X1), rows_of(state) if joins(state) else types.int64(0)
     joining_phase(state, phase, parts, layer, layout.ATTENTION_POST_NORM, x, y)
 
 
 @function
 def ffn_joins(state, phase, layer):
-    """A phase: what the feed-forward gave is finished in X0."""
+    """A phase: the feed-forward's output is finished in X0."""
     x, y, parts = p(state, layout.X1), p(state, layout.X0), rows_of(state) if has_post_norms(state) else types.int64(0)
     joining_phase(state, phase, parts, layer, layout.FFN_POST_NORM, x, y)
 

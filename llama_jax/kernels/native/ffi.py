@@ -43,7 +43,7 @@ _room32, _room40, _room8 = stack(32), stack(40), stack(8)
 
 @function
 def executes(frame):
-    """Whether this call is to compute. Else it only asks which version of the interface we speak, and is answered
+    """Whether this call is to compute. Otherwise it only asks for our version of the interface, and is answered
     here."""
     extension = load_i64(frame + _EXTENSION)
     while extension != 0:
@@ -161,7 +161,7 @@ def pool_threads(frame):
 
 @function
 def scheduled(frame, task, state):
-    """Ask the pool to run task(state) some time; whether it will."""
+    """Ask the pool to run task(state) later; whether it will."""
     request = _room40()
     store_i64(request, 40)
     store_i64(request + 8, 0)
@@ -173,7 +173,7 @@ def scheduled(frame, task, state):
 
 @function
 def dropped(frame, error):
-    """Whether there was an error, which is then freed: going on alone is the answer to it."""
+    """Whether there was an error, which is then freed; the caller continues alone."""
     if error == 0:
         return False
     request = _room32()

@@ -77,7 +77,7 @@ def helper(state):
 
 @function
 def padding(frame):
-    """Rows of padding that a call begins with and that nobody asks for: of a single sequence, where not all logits are
+    """Rows of padding at the beginning of a call that are not needed: of a single sequence, if not all logits are
     wanted."""
     if sequences_of(frame) > 1 or size(result(frame, 0), 0) == tokens_of(frame):
         return 0
@@ -86,7 +86,7 @@ def padding(frame):
 
 @function
 def pieces_each(frame):
-    """Pieces of attention of the row that has most."""
+    """Pieces of attention of the row with the most."""
     most = 0
     for sequence in range(sequences_of(frame)):
         most = max(most, layout.pieces(layout.given_position(frame, sequence) + tokens_of(frame) - 1))

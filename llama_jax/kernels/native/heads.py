@@ -36,8 +36,8 @@ def attention_phase(state, phase, layer, hidden):
 
 @function
 def attend_piece(state, layer, head, piece, hidden):
-    """Write the new keys and values that lie in this piece, then look at it with all rows that may. head: counted
-    through all sequences."""
+    """Write the new keys and values in this piece, then attend to it with all rows that may. head: counted through all
+    sequences."""
     kv, dim, tokens, frame = p(state, layout.KV), p(state, layout.DIM), p(state, layout.TOKENS), p(state, layout.FRAME)
     sequence, heads = head // kv, p(state, layout.HEADS) // kv
     position, start = layout.position_of(state, sequence), piece * CHUNK

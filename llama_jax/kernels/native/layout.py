@@ -1,10 +1,10 @@
-"""What the fused step's state holds beside its phases, and where: sizes of the model and of this call, shared vectors.
+"""The fused step's state beside its phases: sizes of the model and of this call, shared vectors, and their places.
 
 A call has B sequences of T tokens each: R = B T rows, row b T + t at position positions[b] + t of its sequence. Rows of
 padding, whose positions are below 0, see nothing, are kept nowhere, and are left out of R where there is one sequence
 and not all logits are wanted.
 
-Shared, float32 where nothing is said: two hidden vectors a row [R, D]; qkv [R, N]; pieces of attention [B, K, T, H/K,
+Shared, float32 unless noted: two hidden vectors per row [R, D]; qkv [R, N]; pieces of attention [B, K, T, H/K,
 pieces, STRIDE bytes]; rounded activations of the feed-forward (`products`); the best logits [parts, M], of the M rows
 whose logits are wanted: index int32, value.
 """

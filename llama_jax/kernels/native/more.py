@@ -1,4 +1,4 @@
-"""What the fused step is given beside for families that have more than Llama and Qwen2, and whether it fits.
+"""Additional operands of the fused step for families with features beyond Llama and Qwen2, and their checks.
 
 Operands, after those that `operands` names, the biases of qkv among them (float32 [0, N] if there are none): of each
 layer its rope and its window int32 [L, 2], 0 for no window; norms of heads float32 [L, 2, h] (queries', keys'), or [0,

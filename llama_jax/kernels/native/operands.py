@@ -1,5 +1,4 @@
-"""What the fused step is given, and whether it is what it must be. Nothing is read before its type, rank and place are
-known.
+"""The operands of the fused step, and their checks. Nothing is read before its type, rank and place are known.
 
 Operands: tokens int32 [B, T], position int32 [B] of each sequence's first, below 0 for padding, its number in the cache
 int32 [B], rising, cos and sin float32 [B T, h/2] of all positions, embedding and head as blocks (the embedding also as
@@ -12,7 +11,7 @@ Results: logits float32 [M, V], of every row (M = B T), of each sequence's last 
 nothing for padding; the best of each int32 [M]; keys and values, the operands themselves.
 Attributes, in order of their names: bias int64 0 or 1, eps float32, feed_forward int64 F, heads int64 H, key_heads
 int64 K.
-Other families than Llama and Qwen2 are given more (`more`).
+Families other than Llama and Qwen2 get more (`more`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """`llama_jax_pack`: rows of a file's blocks into groups of 16 rows (`llama_jax.block_types`).
 
-It is called by address with the parameters below, eight int64 one after the other, and answers whether a float16
-number among the blocks is infinite or none. A type of block is one function that packs one row of one block: each of
-its words of four bytes goes to the place of row r in a vector of 64 bytes.
+It is called by address with the parameters below, eight consecutive int64, and returns whether a float16 number among
+the blocks is infinite or NaN. Each type of block has a function that packs one row of one block: each of its words of
+four bytes goes to the place of row r in a vector of 64 bytes.
 """
 
 from __future__ import annotations

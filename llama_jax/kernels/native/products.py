@@ -70,13 +70,13 @@ def quantise(x, blocks, m, q, d, s, t):
 
 @function
 def tile_of(rows):
-    """Rows of the next tile where so many are left."""
+    """Rows of the next tile if this many are left."""
     return TILE if rows >= TILE else 4 if rows >= 4 else 2 if rows >= 2 else 1
 
 
 @function
 def activation_bytes(rows, blocks):
-    """Room for so many rows of rounded activations."""
+    """Bytes for this many rows of rounded activations."""
     return rows * blocks * (COLUMNS + 12)
 
 

@@ -1,4 +1,4 @@
-"""What several phases of a step share: norms of rows, which parts each thread takes, where it begins to read."""
+"""Shared by several phases of a step: norms of rows, which parts each thread takes, where it begins to read."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def begins(state, me, buffer, groups):
 
 @function
 def ask(address):
-    """Have memory at work while this thread computes something short."""
+    """Keep memory busy while this thread computes something short."""
     for line in range(0, 64 * FIRST, 64):
         prefetch(address + line)
 

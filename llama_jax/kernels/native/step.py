@@ -1,7 +1,7 @@
 """The phases of a step, each shared by a team: R rows of tokens through all layers and the head.
 
-A layer has five: qkv, attention (`heads`), o, gate_up, down; the head (`vocabulary`) comes last. What is short (norms,
-rounding of activations, joining pieces of attention) every thread does for itself, which costs less than waiting for
+A layer has five: qkv, attention (`heads`), o, gate_up, down; the head (`vocabulary`) comes last. Every thread does
+short work (norms, rounding of activations, joining pieces of attention) for itself, which costs less than waiting for
 one that does it for all.
 """
 

@@ -1,13 +1,13 @@
 """Threads that share work: the caller, and helpers that XLA's pool sends when it has them.
 
-Work is a list of phases, a phase a number of parts. Whoever is there takes a part that nobody took, first those meant
-for him, so that a thread reads on where it stopped; when no part is left one waits, spinning and then yielding, until
-those taken are done, and goes on to the next phase. So the caller alone gets
-everything done, a helper may come late (it runs through the finished phases) or never, and a thread that is not running
-at the moment delays the others only by the part that it holds: nothing depends on the number of cores.
+Work is a list of phases, each with a number of parts. A thread takes free parts, first those meant for it, so that it
+reads on where it stopped. When no part is left, it waits, spinning and then yielding, until those taken are done, and
+continues with the next phase. So the caller alone can finish everything; a helper may come late (it runs through the
+finished phases) or never; and a thread that is not running delays the others only by the part that it holds. Nothing
+depends on the number of cores.
 
-A helper that has taken a part knows that its phase is not over, hence that nothing of a later phase has been written;
-what it read before is then valid. One that comes too late for a part may have read anything, and throws it away.
+A helper that has taken a part knows that its phase is not over, so nothing of a later phase has been written, and what
+it read before is valid. A helper that comes too late for a part may have read anything, and discards it.
 
 State in bytes: 0 holders, 8 closed, 16 inside, 24 helpers that came, 32… parameters, 512… phases of 128 bytes each:
 taken, done (+64).
@@ -37,7 +37,7 @@ SPINS = 2000  # pauses before a waiting thread lets others run: some 50 microsec
 
 @function
 def assembled(phases, room):
-    """A state for so many phases with `room` bytes of shared memory behind them, zero where it must be; 0 when out of
+    """A state for this many phases with `room` bytes of shared memory after them, zeroed where necessary; 0 when out of
     memory."""
     state = malloc(PHASES + PHASE * phases + room)
     if state != 0:
@@ -55,13 +55,13 @@ def shared(state, phases):
 
 @function
 def threads(frame, most):
-    """How many can work at once, the caller included: as many as XLA's pool has."""
+    """How many threads can work at once, the caller included: as many as XLA's pool has."""
     return max(min(pool_threads(frame), most), 1)
 
 
 @function
 def invite(frame, state, task, helpers):
-    """Ask XLA's pool to send helpers. All that they read must be in the state by now."""
+    """Ask XLA's pool to send helpers. Everything that they read must be in the state by now."""
     for _ in range(helpers):
         fetch_add(state, 1)
         if not scheduled(frame, task, state):
@@ -85,7 +85,7 @@ def leave(state):
 
 @function
 def dismiss(state):
-    """The caller's last act: no helper touches anything but the state after this, and the last to let go frees that."""
+    """The caller's last act: after this, helpers touch only the state, and the last one to leave frees it."""
     fetch_add(state + CLOSED, 1)
     while load_shared(state + INSIDE) != 0:
         pause()
@@ -116,7 +116,7 @@ def over(state, phase, parts):
 
 @function
 def take(state, phase):
-    """The number of a part that is now ours to do; there is none left when it is not below the number of parts."""
+    """The number of the part that this thread now does; if it is not below the number of parts, none is left."""
     return fetch_add(state + PHASES + PHASE * phase, 1)
 
 
@@ -142,8 +142,7 @@ def done(state, phase):
 
 @function
 def wait(state, phase, parts, ahead, lines):
-    """Until all parts are done. Meanwhile memory is asked for what comes next: up to `lines` times 64 bytes from
-    `ahead` on."""
+    """Wait until all parts are done, and meanwhile prefetch up to `lines` times 64 bytes from `ahead` on."""
     spins = 0
     while not over(state, phase, parts):
         if spins < lines:
