@@ -56,6 +56,18 @@ def test_the_ladder_keeps_the_order_and_each_ones_own_limit():
     assert (absent["decode"].n, absent["backend"], absent["dtype"], absent["limit"]) == (0, None, None, None)
 
 
+def test_the_strongest_rival_is_said_before_ollama_and_never_left_out():
+    def said(*names):
+        made = contest((*names, "loop+fused"))
+        return table.claim(made, standings.ladder(made, [*names, "loop+fused"])).sentence
+
+    assert said("llamacpp", "ollama") == (
+        "loop+fused decodes 2.0 times as fast as llama.cpp, the best rival, and 2.5 times as fast as Ollama."
+    )
+    assert said("ollama", "torch").endswith("loop+fused, decodes 2.5 times as fast as Ollama.")
+    assert said("torch").startswith("Neither Ollama nor llama.cpp was measured")
+
+
 def test_who_is_ours_and_who_the_rival():
     entries = standings.ladder(contest(), list(RATES))
     assert (table.ours(entries)["name"], table.rival(entries)["name"]) == ("loop", "llamacpp")

@@ -189,7 +189,7 @@ def test_the_sentence_is_said_where_they_do_and_the_generic_one_where_they_do_no
 
 
 def grown(before, after):
-    return [dict(layers=[dict(bytes=1, median=before), dict(bytes=3, median=after)])]
+    return [dict(layers=[dict(value="2", bytes=1, median=before), dict(value="8", bytes=3, median=after)])]
 
 
 def calls(*dispatch):
@@ -211,12 +211,16 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ("host_loop", calls(1.0, 0.25), "Starting programs takes 50%.*in the largest"),
     ("host_loop", calls(0.25, 1.0), "Starting programs takes 20%(?!.*in the largest)"),
     ("host_loop", [[]], "No model"),
-    ("growth", grown(1.0, 2.0), "through more layers, takes 2.0 times as long.$"),
-    ("growth", grown(2.0, 1.0), "0.50 times the time"),
+    (
+        "growth",
+        grown(1.0, 2.0),
+        "With 4 times the layers a token reads 3.0 times the bytes and takes 2.0 times as long.$",
+    ),
+    ("growth", grown(2.0, 1.0), "in 0.50 times the time"),
     ("growth", [{}], "No size"),
     ("your_own_placement", [FATES], "1 of 2 made to mislead"),
-    ("what_serving_needs", served(99.0), "about all that was asked for; ollama makes at most 40."),
-    ("what_serving_needs", served(60.0), "60 tokens/s at most; ollama 40."),
+    ("what_serving_needs", served(99.0), "keeps up, at 99 tokens/s; ollama makes at most 40."),
+    ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
     ("what_serving_needs", [{}], "No server"),
     ("compiled_kernels", on_files(FASTER, OPEN), "^After short texts compiled kernels .* llama.cpp on 1 of 2 files.$"),
     ("compiled_kernels", [[]], "No size"),

@@ -14,7 +14,7 @@ from llama_lab.bench.claim import Claim, stated
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Run, Trial
 
-THROUGH = {"layers": "through more layers", "width": "in wider layers", "context": "of a longer text"}
+GROWN = {"layers": "layers", "width": "width", "context": "cache slots"}  # axis → what there is more of
 
 
 def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
@@ -64,11 +64,15 @@ def crossing(points: Sequence[dict]) -> float:
 
 
 def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]:
-    """Axis → how many times as many bytes a token reads at its last point as at its first, and how many times as long
-    it takes."""
-    ends = {axis: (points[axis][0], points[axis][-1]) for axis in THROUGH if len(points.get(axis, ())) > 1}
+    """Axis → how many times its first size the last one is, how many times as many bytes a token reads there, and how
+    many times as long it takes."""
+    ends = {axis: (points[axis][0], points[axis][-1]) for axis in GROWN if len(points.get(axis, ())) > 1}
     return {
-        axis: dict(more=last["bytes"] / first["bytes"], longer=last["median"] / first["median"])
+        axis: dict(
+            size=int(last["value"]) / int(first["value"]),
+            more=last["bytes"] / first["bytes"],
+            longer=last["median"] / first["median"],
+        )
         for axis, (first, last) in ends.items()
     }
 
@@ -78,9 +82,11 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
     axis, numbers = next(iter(growths(points).items()), ("", {}))
     if not axis:
         return Claim("No size that a token's bytes grow with was varied.")
-    said = "A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.1f} times as long."
-    other = "A token that reads {more:.1f} times as many bytes, {noun}, takes {longer:.2f} times the time."
-    numbers |= dict(noun=THROUGH[axis])
+    said = (
+        "With {size:g} times the {noun} a token reads {more:.1f} times the bytes and takes {longer:.1f} times as long."
+    )
+    other = "With {size:g} times the {noun} a token reads {more:.1f} times the bytes in {longer:.2f} times the time."
+    numbers |= dict(noun=GROWN[axis])
     return stated(said, when=numbers["longer"] > 1, **numbers) or stated(other, **numbers)
 
 
@@ -91,7 +97,7 @@ def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
     rates = [int(p["value"]) / p["median"] for p in batch]
     return claim(points).text(
         *(
-            f"{axis}: {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
+            f"{n['size']:g} times the {GROWN[axis]}: {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
             for axis, n in growths(points).items()
         ),
         f"a batch of {batch[-1]['value']} makes {rates[-1] / rates[0]:.1f} times the tokens/s"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from llama_lab.bench import frames, quality, standings, statistics, summary
-from llama_lab.bench.claim import Claim, Comparison, fastest_beside
+from llama_lab.bench.claim import Claim, Comparison, fastest_beside, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import JAX, LLAMACPP, MAIN, OLLAMA, TORCH, best, fastest, of_run
 from llama_lab.bench.wording import weights
@@ -52,14 +52,25 @@ def histogram(entries: Sequence[dict]) -> list[dict]:
 
 
 def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Claim:
-    """The fastest placement beside Ollama, or beside llama.cpp where Ollama was not measured. entries:
-    `standings.ladder`."""
-    mine = fastest(entries)
+    """The fastest placement beside the fastest of all other programs, and beside Ollama, or llama.cpp where Ollama was
+    not measured. entries: `standings.ladder`."""
+    mine, strongest = fastest(entries), rival(entries)
     theirs = [(name, e) for backend, name in NATIVE.items() if (e := best(entries, of_backend(backend)))]
     if mine is None or not theirs:
         return Claim(f"Neither Ollama nor llama.cpp was measured beside {mine['name'] if mine else 'a placement'}.")
+
+    def over(other: dict, name: str) -> Comparison:
+        return Comparison(standings.ratio(trials, mine["name"], other["name"], seed), mine["name"], name)
+
     name, other = theirs[0]
-    return fastest_beside(Comparison(standings.ratio(trials, mine["name"], other["name"], seed), mine["name"], name))
+    first, second = over(strongest, strongest["backend"]), over(other, name)
+    if strongest is other:
+        return fastest_beside(second)
+    said = (
+        "{name} decodes {first} times as fast as {strongest}, the strongest rival, {second} times as fast as {other}."
+    )
+    numbers = dict(name=mine["name"], first=first, strongest=strongest["backend"], second=second, other=name)
+    return stated(said, **numbers) or fastest_beside(first)
 
 
 def versus(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> str:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from llama_jax import sampling
 from llama_jax.sampling import Sampler, TracedSampler
@@ -30,7 +29,6 @@ PEER = "torch-script"
 SAMPLER = Sampler(temperature=0.7, top_k=40, top_p=0.9)
 VOCABULARY = 512
 RUNS = 3  # the executor profiles the first, optimises the second, and keeps what it has in the third
-EQUAL = 1e-6  # as far as chances of the two may lie apart
 STEPS = {  # a program → what made it of the one before
     "frozen": "by freezing",
     "frozen and optimised": "by its executor",
@@ -120,41 +118,6 @@ def fused(stage: Stage) -> str:
 def shown(name: str, value: str) -> str:
     """`top_k = 40` of a constant that was a setting, else its value."""
     return f"{name.removeprefix('self.')} = {value}" if name.startswith("self.") else value
-
-
-def shapes(vocabulary: int = VOCABULARY) -> list[dict]:
-    """What the scripted functions and ours make of flat logits, of rows, and of rows of positions, of which the last
-    counts: shapes of the chances that both compute and of the tokens that are drawn, and how far the chances lie apart
-    at most. Empty where PyTorch is not installed."""
-    if missing():
-        return []
-    import torch
-
-    from llama_lab.peers import torch_script
-
-    settings = torch_script.settings_of(SAMPLER)
-    scripted, sample = map(torch_script.scripted, (torch_script.probabilities, torch_script.sample))
-    entries, values = [], np.random.default_rng(0).normal(size=(2, 3, vocabulary)).astype(np.float32)
-    for what, logits in (("flat", values[0, 0]), ("rows", values[:, 0]), ("rows of positions", values)):
-        last = logits[:, -1] if logits.ndim == 3 else logits
-        theirs, ours = scripted(torch.tensor(last), *settings).numpy(), np.asarray(chances(jnp.asarray(last), SAMPLER))
-        tokens = sample(torch.tensor(logits), *settings)
-        own = dict(logits=list(logits.shape), scripted=list(theirs.shape), ours=list(ours.shape))
-        entries.append(dict(what=what, **own, tokens=list(tokens.shape), apart=float(abs(theirs - ours).max())))
-    return entries
-
-
-SHAPES = frames.Columns(
-    {
-        "given": "what",
-        "logits": "logits",
-        "chances, scripted": "scripted",
-        "chances, ours": "ours",
-        "equal": lambda e: e["apart"] < EQUAL,
-        "tokens, scripted": "tokens",
-    },
-    index="given",
-)
 
 
 # TorchScript ----------------------------------------------------------------------------------------------------------

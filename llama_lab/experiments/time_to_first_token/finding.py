@@ -14,22 +14,29 @@ from llama_lab.experiments.time_to_first_token import table
 
 def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     """Whether the best placement's first token comes before all others', among subjects with weights of the same type
-    if there are any. ratios: of `table.ratios`."""
+    if there are any, and then which peers with other weights come first. ratios: of `table.ratios`."""
     ours = {t.dtype for t in trials if t.backend == standings.JAX}
     alike = [r for r in ratios if all(t.dtype in ours for t in trials if t.subject == r["peer"])]
-    kind, ratios = " or ".join(sorted(ours)), alike or ratios
-    if not ratios:
+    kind, judged = " or ".join(sorted(ours)), alike or ratios
+    if not judged:
         return Claim("No placement and no peer have valid first tokens at the same length.")
-    verdicts = {n: [r["ratio"].verdict for r in ratios if r["tokens"] == n] for n in {r["tokens"] for r in ratios}}
+    at = list(dict.fromkeys(r["tokens"] for r in judged))
+    ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
+             if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
+    sooner = "; on fewer bits {peers} come before it at {m} of {n}" if ahead else ""
     return (
         stated(
-            "The best {kind} placement makes the first token before every {other} at {n} of {n} prompt lengths.",
-            when=all(set(here) == {Verdict.FASTER} for here in verdicts.values()),
+            "The best {kind} placement makes the first token before every {other} at {n} of {n} prompt lengths"
+            + sooner
+            + ".",
+            when={r["ratio"].verdict for r in judged} == {Verdict.FASTER},
             kind=kind,
             other=f"other {kind} runtime" if alike else "other runtime",
-            n=len(verdicts),
+            n=len(at),
+            peers=listed(sorted(set(ahead.values()))),
+            m=len(ahead),
         )
-        or compared(min(ratios, key=lambda r: r["ratio"].value)).generic
+        or compared(min(judged, key=lambda r: r["ratio"].value)).generic
     )
 
 

@@ -63,7 +63,7 @@ def wrong(trials: Sequence[Trial], meta: dict, release: str) -> list[str]:
 
 
 def sound(trials: Sequence[Trial], meta: dict) -> list[str]:
-    """The releases that compute rightly."""
+    """The releases that compute correctly."""
     return [name for name in releases(meta) if not wrong(trials, meta, name)]
 
 
@@ -124,20 +124,29 @@ def broken(meta: dict):
 
 
 def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
-    """How far apart the slowest release and the fastest that computes rightly are, and how many err. meta: None where
-    nothing is recorded."""
+    """How far apart the slowest release and the fastest that computes correctly are, how far the others lie apart, and
+    how many err. meta: None where nothing is recorded."""
     names = releases(meta) if meta else []
     if len(names) < 2:
         return Claim("No two releases of JAX are recorded, so nothing can be said of upgrading yet.")
     right = sound(trials, meta)
     rates = {name: rate(trials, name, PLACEMENT).median for name in names}
-    fast, slow, bad = max(right or names, key=rates.get), min(names, key=rates.get), len(names) - len(right)
+    fast, bad = max(right or names, key=rates.get), len(names) - len(right)
+    slow, *others = sorted(names, key=rates.get)
     subjects = (f"{PLACEMENT} under {name}" for name in (fast, slow))
     gain = Comparison(ratio(trials, PLACEMENT, fast, slow), *subjects)
-    said = "The fastest JAX release that computes rightly decodes {gain} times as fast as the slowest; {bad} compute"
+    rest = "; the {n} others lie within {rest:.1f}x of each other" if len(others) > 1 else ""
+    said = "The fastest JAX release{right} decodes {gain} times as fast as the slowest, {slow}" + rest
+    numbers = dict(gain=gain, slow=slow, n=len(others), rest=rates[others[-1]] / rates[others[0]])
     return (
-        stated(said + " wrongly or crash.", when=bool(right) and bad > 1, gain=gain, bad=bad)
-        or stated("The fastest JAX release decodes {gain} times as fast as the slowest.", when=not bad, gain=gain)
+        stated(
+            said + "; {bad} compute wrongly or crash.",
+            when=bool(right) and bad > 1,
+            right=" that computes correctly",
+            bad=bad,
+            **numbers,
+        )
+        or stated(said + ".", when=not bad, right="", **numbers)
         or gain.generic
     )
 

@@ -21,11 +21,13 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     mine, *ours = sorted(best, key=lambda e: (e["backend"] != standings.JAX, -e["tokens_s"]))
     others = [e for e in ours if e["backend"] != standings.JAX] or ours
     numbers = dict(mine=mine["server"], tokens=mine["tokens_s"])
-    sentence = "As requests become more frequent, {mine} makes {tokens:.0f} tokens/s"
+    sentence = "As the request rate rises, {mine} makes at most {tokens:.0f} tokens/s"
     if not others:
-        return stated(sentence + " at most.", **numbers)
+        return stated(sentence + ".", **numbers)
     numbers |= dict(other=others[0]["server"], most=others[0]["tokens_s"])
     kept_up = mine["tokens_s"] >= KEPT_UP * mine["offered"]
     return stated(
-        sentence + ", about all that was asked for; {other} makes at most {most:.0f}.", when=kept_up, **numbers
-    ) or stated(sentence + " at most; {other} {most:.0f}.", **numbers)
+        "As the request rate rises, {mine} keeps up, at {tokens:.0f} tokens/s; {other} makes at most {most:.0f}.",
+        when=kept_up,
+        **numbers,
+    ) or stated(sentence + "; {other} {most:.0f}.", **numbers)

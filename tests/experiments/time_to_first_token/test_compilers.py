@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from llama_jax.sampling import Sampler
-from llama_lab.bench.frames import show
 from llama_lab.experiments.time_to_first_token import compilers
 from llama_lab.peers import torch_script
 
@@ -107,16 +106,6 @@ ENTRY %main (x: f32[4]) -> f32[] {
     assert stage.constants == [("two", "2"), ("half", "0.5")]
 
 
-def test_flat_logits_and_rows_are_taken_by_both():
-    found = compilers.shapes(50)
-    assert [(e["logits"], e["scripted"], e["tokens"]) for e in found] == [
-        ([50], [50], [1]),
-        ([2, 50], [2, 50], [2, 1]),
-        ([2, 3, 50], [2, 50], [2, 1]),
-    ]
-    assert all(e["ours"] == e["scripted"] and e["apart"] < compilers.EQUAL for e in found)
-
-
 def test_without_pytorch_one_line_says_so_and_xlas_half_is_shown(monkeypatch):
     monkeypatch.setattr("llama_lab.peers.torch.find_spec", lambda package: None)
     monkeypatch.setattr(compilers, "why_unfused", lambda: pytest.fail("asked PyTorch"))
@@ -125,8 +114,6 @@ def test_without_pytorch_one_line_says_so_and_xlas_half_is_shown(monkeypatch):
     first, *rest = compilers.words(found)
     assert "torch is not installed. Run `make setup`." in first
     assert all(line.startswith("XLA") for line in rest)
-    assert compilers.shapes() == []
-    assert show(compilers.shapes(), compilers.SHAPES).empty
 
 
 def test_words_say_what_each_step_did_and_that_nothing_is_fused(stages, monkeypatch):
