@@ -67,7 +67,7 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Cl
     if strongest is other:
         return fastest_beside(second)
     said = (
-        "{name} decodes {first} times as fast as {strongest}, the strongest rival, {second} times as fast as {other}."
+        "{name} decodes {first} times as fast as {strongest}, the best rival, and {second} times as fast as {other}."
     )
     numbers = dict(name=mine["name"], first=first, strongest=strongest["backend"], second=second, other=name)
     return stated(said, **numbers) or fastest_beside(first)
