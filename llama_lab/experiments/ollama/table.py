@@ -63,12 +63,10 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Cl
         return Comparison(standings.ratio(trials, mine["name"], other["name"], seed), mine["name"], name)
 
     name, other = theirs[0]
-    first, second = over(strongest, strongest["backend"]), over(other, name)
     if strongest is other:
-        return fastest_beside(second)
-    said = (
-        "{name} decodes {first} times as fast as {strongest}, the best rival, and {second} times as fast as {other}."
-    )
+        return fastest_beside(over(other, name))
+    first, second = over(strongest, strongest["backend"]), over(other, name)
+    said = "{name} decodes {first} times as fast as {strongest}, the best rival, and {second} times as fast as {other}."
     numbers = dict(name=mine["name"], first=first, strongest=strongest["backend"], second=second, other=name)
     return stated(said, **numbers) or fastest_beside(first)
 
