@@ -29,13 +29,21 @@ def mine(scores, buffer, count):
     return jnp.where(seen, 0.5 * scores, scores)
 """
 FOURTH = """
-one_layer = jax.jit(ll.layer.forward, static_argnames="config")
-def mine(config, weights, ids, position_mask, cache, key):
+@partial(jax.jit, static_argnames="config")
+def below_head(config, weights, ids, position_mask, cache):
     x = ll.embeddings.forward(config, weights.embeddings, ids)
     mask, layers = ll.attention.attention_mask(config, position_mask), list(cache)
     for i, layer in enumerate(weights.layers):
-        x, layers[i] = one_layer(config, layer, weights.rope, mask, x, layers[i])
-    return sample(ll.head.forward(config, weights.head, x, position_mask), key), KVCache(layers)
+        x, layers[i] = ll.layer.forward(config, layer, weights.rope, mask, x, layers[i])
+    return x, KVCache(layers)
+
+@partial(jax.jit, static_argnames="config")
+def above(config, weights, x, position_mask, key):
+    return sample(ll.head.forward(config, weights.head, x, position_mask), key)
+
+def mine(config, weights, ids, position_mask, cache, key):
+    x, cache = below_head(config, weights, ids, position_mask, cache)
+    return above(config, weights, x, position_mask, key), cache
 """
 TAPPED = """
 @jax.jit
