@@ -19,8 +19,8 @@ def claim(points: Sequence[dict]) -> Claim:
         return Claim("No model has valid trials both token by token and as one loop.")
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
     small, large = shares[0], shares[-1]
-    words = "Starting programs takes {small:.0%} of starting and waiting for them in"
-    compared = words + " a tiny model, {large:.0%} in the largest."
+    words = "Starting programs takes {small:.0%} of a token's time in"
+    compared = words + " a tiny model and {large:.0%} in the largest: the host matters only where the device is quick."
     alone = Claim(f"{words.format(small=small)} {points[0]['model']}.")
     return stated(compared, when=small > large, small=small, large=large) or alone
 
