@@ -36,16 +36,13 @@ def step(model, cache, token, position):  # cache: [L 2 SLOTS K h], keys and val
 
 
 def loop(model, cache, token, position):  # the whole answer: no token returns to Python before the last one
-    def unfinished(carry):
-        tokens, n, _ = carry
-        return (n < LONGEST) & (tokens[n - 1] != STOP)
-
     def more(carry):
         tokens, n, cache = carry
         token, cache = step(model, cache, tokens[n - 1], position + n - 1)
         return tokens.at[n].set(token), n + 1, cache
 
-    return jax.lax.while_loop(unfinished, more, (jnp.zeros(LONGEST, jnp.int32).at[0].set(token), 1, cache))
+    first = jnp.zeros(LONGEST, jnp.int32).at[0].set(token), 1, cache
+    return jax.lax.while_loop(lambda carry: (carry[1] < LONGEST) & (carry[0][carry[1] - 1] != STOP), more, first)
 
 
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place
