@@ -158,8 +158,8 @@ def block(
     that rivals are looked up in. others: machines that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
-    beside = [rivals(behind, home), elsewhere(measured[0], others) if measured else ""]
-    parts = [claim(measured, home), " ".join(filter(None, beside))]
+    told = [claim(measured, home), rivals(behind, home), elsewhere(measured[0], others) if measured else ""]
+    parts = [" ".join(filter(None, told))]
     parts += [f"![{figure['caption']}](figures/{figure['name']}.svg)" for figure in pictures]
     parts += [about(measured[0])] if measured else []
     return "\n\n".join(filter(None, parts))
