@@ -177,8 +177,8 @@ def write(out_dir: Path) -> Path:
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     for name, table in keys.TABLES.items():
         document.put(Path(out_dir) / "docs" / "files.md", *keys.marks(name), table)
-    for page, name in RECORDED.items():
+    for place, name in RECORDED.items():
         data = partial(document.of_csv, paths.ROOT / "data" / f"{name}.csv")
-        document.put(Path(out_dir) / "docs" / page, *keys.marks(name), data)
+        document.put(Path(out_dir) / "docs" / place, *keys.marks(name), data)
     machines.write(out_dir)
     return files.write(Path(out_dir) / "docs" / "index.html", page)

@@ -105,7 +105,7 @@ def test_what_no_one_could_inject_is_let_through(kernel):
 def test_what_only_a_measurement_depends_on_is_refused_where_recorded_data_are_drawn(kernel):
     notebook.check("77-made", kernel(), ["prompts"])
     notebook.check("77-made", kernel("prompts = 3\nsource = 'measure'"), ["prompts"])
-    with pytest.raises(UserError, match="^prompts is 3, and only what is measured depends on it; leave prompts out"):
+    with pytest.raises(UserError, match="^prompts is 3, and only what is measured depends on it; leave out prompts"):
         notebook.check("77-made", kernel("prompts = 3"), ["prompts"])
 
 

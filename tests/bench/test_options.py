@@ -40,7 +40,7 @@ def test_an_option_of_another_release_is_named_and_not_refused(monkeypatch):
     monkeypatch.setattr(settings, "values", lambda: found)
     settings.check(measuring=True)
     assert options.fate("jax_new_thing") == "unknown"
-    assert any("not known: jax_new_thing" in line for line in options.remarks())
+    assert any("is unknown: jax_new_thing" in line for line in options.remarks())
 
 
 def test_what_a_program_sets_is_recorded_too():

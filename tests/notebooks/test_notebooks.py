@@ -214,9 +214,7 @@ def test_each_notebook_links_to_the_one_before_it_and_the_one_after():
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
     figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
     (section,) = report.sections(tmp_path)
-    link = "[Is it so?](docs/index.html#n77)"
-    assert readme.block([section | dict(name="08-fewer-bits")], [], tmp_path) == f"- {link} Nobody has measured it yet."
-    assert readme.block([section], [], tmp_path) == f"Asked as well: {link}"
+    assert readme.block([section], [], tmp_path) == ""
     page = report.write(tmp_path).read_text()
     assert "Nobody has measured it yet." in page
     assert "Measured None" not in page
