@@ -30,7 +30,11 @@ def test_everything_that_has_a_table_is_a_step_in_the_order_of_reading(tmp_path)
 
 @pytest.mark.parametrize(
     ("only", "profile", "words"),
-    [("77", "quick", "Nothing named '77' can be measured"), ("12", "quick", "make gpu"), ("05", "ful", "profile is 'ful'")],
+    [
+        ("77", "quick", "Nothing named '77' can be measured"),
+        ("12", "quick", "make gpu"),
+        ("05", "ful", "profile is 'ful'"),
+    ],
 )
 def test_what_does_not_exist_is_named(only, profile, words, tmp_path):
     with pytest.raises(UserError, match=words):
