@@ -268,7 +268,7 @@ def test_quiet_is_silent_but_for_results_and_errors(call):
 
 
 def test_verbose_tells_what_is_compiled():
-    arguments = f"generate --token-ids 5,6 --model {SMALL} -n 2".split()
+    arguments = f"generate --token-ids 5,6 --model {SMALL} -n 2 --no-keep".split()
     said = [process(*flags, *arguments).stderr for flags in ((), ("--verbose",))]
     assert ["Compiling jit(step)" in text for text in said] == [False, True]
 
