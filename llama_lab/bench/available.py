@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
@@ -46,6 +47,15 @@ def no_file(model: str) -> dict | None:
             raise UserError(f"{model} is not a GGUF file; name one.")
 
     return refused(model, look)
+
+
+def file_gap(name: str, model: str, wanted: str) -> dict | None:
+    """Why nothing can be measured of a model's GGUF file with kernels for these instructions: {name, reason,
+    remedy}."""
+    from llama_jax.kernels import isa
+
+    gap = no_file(model) or refused(name, partial(isa.target, wanted=wanted))
+    return gap and gap | dict(name=name)
 
 
 def refused(name: str, call: Callable[[], object]) -> dict | None:

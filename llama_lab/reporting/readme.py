@@ -83,12 +83,8 @@ def rivals(behind: Sequence[Recorded], home: Path) -> str:
     most; "" where none was recorded."""
     found = []
     for recorded in (table for table in behind if table.path.stem in RIVALS):
-        fastest: dict[tuple, dict] = {}
-        for entry in sizes.ours(sizes.table(record.read(recorded.path)[0])):
-            if entry["what"] == sizes.DECODE:
-                at = entry["file"], entry["tokens"]
-                fastest[at] = max(entry, fastest.get(at, entry), key=lambda e: e["rate"].median)
-        found += [(entry, recorded) for entry in fastest.values()]
+        entries = sizes.fastest(sizes.table(record.read(recorded.path)[0]))
+        found += [(entry, recorded) for entry in entries if entry["what"] == sizes.DECODE]
     if not found:
         return ""
     ends = [choose(found, key=lambda pair: pair[0]["ratio"].value) for choose in (min, max)]

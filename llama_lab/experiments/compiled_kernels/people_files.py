@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -48,8 +47,7 @@ class PeopleFiles(sizes.Sizes):
     def gap(self, name: str) -> dict | None:
         """Why nothing can be measured of a file here: {name, reason, remedy}."""
         model, _, wanted = parts(name)
-        gap = available.no_file(model) or available.refused(name, partial(isa.target, wanted=wanted))
-        return gap and gap | dict(name=name)
+        return available.file_gap(name, model, wanted)
 
     def present(self, runner: Runner) -> tuple[str, ...]:
         """Files of which something can be measured; of the others the journal says why not."""
@@ -140,13 +138,9 @@ BITS = frames.Columns(
 def words(entries: Sequence[dict]) -> str:
     """`qwen2.5-coder-0.5b/avx2 after 64 tokens: loop+fused 1.4x [1.3, 1.5] llamacpp`, of our fastest placement on each
     file and context, then the same of prompts. entries: of `sizes.table`."""
-    fastest: dict[tuple, dict] = {}
-    for e in sizes.ours(entries):
-        at = e["what"], e["file"], e["tokens"]
-        fastest[at] = max(e, fastest.get(at, e), key=lambda e: e["rate"].median)
     asked = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}
     lines = [
-        f"{file} {asked[what].format(tokens)}: {e['name']} {e['ratio'].words} {e['best']}"
-        for (what, file, tokens), e in sorted(fastest.items())
+        f"{e['file']} {asked[e['what']].format(e['tokens'])}: {e['name']} {e['ratio'].words} {e['best']}"
+        for e in sizes.fastest(entries)
     ]
     return "\n".join(lines) or "Not recorded yet: no file that people have was measured beside a peer."

@@ -230,6 +230,15 @@ def ours(entries: Sequence[dict]) -> list[dict]:
     return [e for e in entries if e["backend"] == standings.JAX and e["ratio"] is not None and e["ratio"].n]
 
 
+def fastest(entries: Sequence[dict]) -> list[dict]:
+    """Of `ours` the fastest placement of each kind of request, file and number of tokens, in that order."""
+    best: dict[tuple, dict] = {}
+    for e in ours(entries):
+        at = e["what"], e["file"], e["tokens"]
+        best[at] = max(e, best.get(at, e), key=lambda e: e["rate"].median)
+    return [best[at] for at in sorted(best)]
+
+
 COLUMNS = frames.Columns(
     {
         **frames.same("file", "what", "tokens"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 from llama_jax import checkpoint, generate, prompts
@@ -120,8 +119,7 @@ class Texts(Experiment):
 def gap(name: str) -> dict | None:
     """Why nothing can be measured of a file here: {name, reason, remedy}."""
     model, wanted = available.named(name, tuple(isa.NEEDS))
-    why = available.no_file(model) or available.refused(name, partial(isa.target, wanted=wanted))
-    return why and why | dict(name=name)
+    return available.file_gap(name, model, wanted)
 
 
 def workload(loaded: Checkpoint, tokens: int, seed: int) -> Workload:
