@@ -46,7 +46,7 @@ def test_a_difference_passes_only_at_a_near_tie(distance, passed, reason, turned
     assert gate.compare(tokens, REFERENCE, lambda: logits) == gate.Verdict(passed, reason)
 
 
-@pytest.mark.parametrize(("distance", "passed"), [(0.5, True), (0.8, False), (np.inf, False), (np.nan, False)])
+@pytest.mark.parametrize(("distance", "passed"), [(0.9, True), (1.1, False), (np.inf, False), (np.nan, False)])
 def test_after_a_near_tie_the_text_must_still_be_one_of_the_references(distance, passed):
     tokens = np.array([5, 9, 3, 1])
     logits = far(tokens, 0.0, 1e-4, 0.0, distance)()
@@ -179,7 +179,7 @@ def test_too_few_tokens_or_none_of_the_vocabulary_are_not_likely():
 @pytest.mark.slow
 def test_kernels_under_another_jit_stay_within_what_the_gate_allows(packaged):
     """The same products, other fusions around them: some best tokens differ, and of a hundred positions hardly one by
-    more. On one processor a single position of 512 does, by 0.89."""
+    than half of what the gate allows."""
     one, other = (generate.build(packaged, name) for name in ("step+gemv", "layer+gemv"))
     distances = []
     for ids in reading.texts(packaged, 256).values():
@@ -188,5 +188,5 @@ def test_kernels_under_another_jit_stay_within_what_the_gate_allows(packaged):
     found = np.concatenate(distances)
     assert np.count_nonzero(found) > 1
     assert found.max() > gate.NEAR_TIE
-    assert np.quantile(found, 0.99) <= gate.FLIP
-    assert found.max() <= 2 * gate.FLIP
+    assert np.quantile(found, 0.99) <= gate.FLIP / 2
+    assert found.max() <= gate.FLIP
