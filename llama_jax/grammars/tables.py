@@ -24,7 +24,7 @@ class Table:
     """
 
     next: Int[Array, "S C"]
-    classes: Int[Array, "V"]  # noqa: F821
+    classes: Int[Array, " V"]
 
 
 class Walker(Protocol):
