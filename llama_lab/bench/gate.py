@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 PARTS = "parts from float32"  # how the reason of an approximate subject's trial begins
 NEAR_TIE = 1e-3  # logits this close to the reference's best: float32 rounding may decide either way
 # Where activations are rounded to 8 bits a float32 rounding takes one of them to its neighbour, and each layer makes
-# more of it: at 1,024 positions of two texts the distance of the two best logits moved by 0.09 (median) between step+gemv
-# and layer+gemv, and by 0.71 at most on one processor, 0.89 on another.
+# more of it: at 1,024 positions of two texts the distance of the two best logits moved by 0.09 (median) between
+# step+gemv and layer+gemv, and by 0.71 at most on one processor, 0.89 on another.
 FLIP = 1.0
 EDGE = 1e-4  # of probability: this close to top-p's edge rounding decides which side a token is on
 SIGMAS = 5  # standard deviations by which the likelihood of a sampled text may differ from what is expected
