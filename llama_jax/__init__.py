@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # what is imported when it is first asked for
         render,
         rope,
         sampling,
+        scoring,
         text,
         tokenizer,
         tools,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:  # what is imported when it is first asked for
     from llama_jax.placement import LADDER, Placement, parse
     from llama_jax.plumbing.errors import UserError
     from llama_jax.sampling import Sampler
+    from llama_jax.scoring import Likelihood, score
     from llama_jax.text import generate_text
     from llama_jax.tokenizer import Tokenizer
 
@@ -57,6 +59,7 @@ OFFERED = {  # module: what the package itself offers of it
     "placement": ("LADDER", "Placement", "parse"),
     "plumbing.errors": ("UserError",),
     "sampling": ("Sampler",),
+    "scoring": ("Likelihood", "score"),
     "text": ("generate_text",),
     "tokenizer": ("Tokenizer",),
 }

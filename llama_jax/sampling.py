@@ -110,10 +110,11 @@ def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | Trace
         return ids, replace(draw, index=draw.index + 1, scores=scores)
 
 
-def scored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
-    """Log probabilities of the tokens drawn and of the most likely ones. Among equal ones the lowest id comes first."""
+def scored(logits: Float[Array, "B V"], ids: Int[Array, " B"], most: int = SCORED) -> Scores:
+    """Log probabilities of the tokens drawn and of the `most` most likely ones. Among equal ones the lowest id comes
+    first."""
     values = jax.nn.log_softmax(logits, axis=-1)
-    best, which = jax.lax.top_k(values, min(SCORED, logits.shape[-1]))
+    best, which = jax.lax.top_k(values, min(most, logits.shape[-1]))
     return Scores(jnp.take_along_axis(values, ids[:, None], axis=-1)[:, 0], best, which)
 
 

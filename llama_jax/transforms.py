@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 
 import jax
@@ -106,6 +106,21 @@ def verifier(config: ModelConfig, placement: Placement) -> Callable:
     """`steps.Steps.verify` of a placement as one jitted program of its own, which overwrites the cache it is given."""
     steps_made, _ = unplaced(config, placement)
     return jax.jit(steps_made.verify, donate_argnames="cache")
+
+
+@cache
+def scorer(config: ModelConfig, placement: Placement, most: int) -> Callable:
+    """score(model, ids int32 [B T], following int32 [B T], cache) → (`sampling.Scores` [B T …], cache), jitted: T
+    tokens into the cache, which is overwritten, and log probabilities of the token that follows each, and of the `most`
+    most likely ones in its place. The logits stay inside."""
+    steps_made, _ = unplaced(config, placement)
+
+    def score(params, ids, following, cache):
+        logits, cache = steps_made.logits(params, ids, cache)
+        found = sampling.scored(logits.reshape(-1, logits.shape[-1]), following.reshape(-1), most)
+        return jax.tree.map(lambda part: part.reshape(*ids.shape, *part.shape[1:]), found), cache
+
+    return jax.jit(score, donate_argnames="cache")
 
 
 def unplaced(config: ModelConfig, placement: Placement) -> tuple[Steps, Callable]:
