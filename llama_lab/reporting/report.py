@@ -25,7 +25,8 @@ CAPTION = 320  # characters that are shown of a figure's results; the rest opens
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
 NUMBER = re.compile(r"\d[\d,.]*(?:x|%| (?:tokens/s|ms|s|times|MB|GB|nats)\b)")
 ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
-RECORDED = {"files.md": "families"}  # page: a table of data/ that stands in it
+# page: a table of data/ that stands in it, and how
+RECORDED = {"files.md": ("families", document.of_csv), "serving.md": ("clients", document.of_outcomes)}
 # that decide a time
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
 
@@ -177,8 +178,8 @@ def write(out_dir: Path) -> Path:
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     for name, table in keys.TABLES.items():
         document.put(Path(out_dir) / "docs" / "files.md", *keys.marks(name), table)
-    for place, name in RECORDED.items():
-        data = partial(document.of_csv, paths.ROOT / "data" / f"{name}.csv")
+    for place, (name, table) in RECORDED.items():
+        data = partial(table, paths.ROOT / "data" / f"{name}.csv")
         document.put(Path(out_dir) / "docs" / place, *keys.marks(name), data)
     machines.write(out_dir)
     return files.write(Path(out_dir) / "docs" / "index.html", page)

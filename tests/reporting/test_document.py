@@ -43,3 +43,19 @@ def test_numbers_are_short_and_never_powers_and_one_trial_has_no_interval():
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), "unknown", True, [1]])
 def test_what_is_no_number_is_nothing(value):
     assert document.decimal(value, 2) == ""
+
+
+def test_outcomes_are_a_row_a_client_and_a_column_a_feature(tmp_path):
+    lines = (
+        "client,version,feature,outcome,words",
+        "a,1,list,works,",
+        "b,2,chat_s,fails,it | said",
+        "b,2,list,refused,no",
+    )
+    (tmp_path / "a.csv").write_text("\n".join(lines), encoding="utf-8")
+    assert document.of_outcomes(tmp_path / "a.csv").splitlines() == [
+        "| client | version | chat s | list |",
+        "| --- | --- | --- | --- |",
+        "| a | 1 |  | works |",
+        "| b | 2 | fails: it \\| said | refused |",
+    ]
