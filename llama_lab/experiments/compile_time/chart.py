@@ -1,4 +1,4 @@
-"""Charts of what compiling costs: stages and programs against depth, starts, break-even, two surprises."""
+"""Charts of what compiling costs: stages and programs against depth, starts, two surprises."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from matplotlib.patches import Patch
 
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.cold import Start
-from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
+from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import BASELINE, WAYS
-from llama_lab.experiments.compile_time.table import BreakEven, Way
 from llama_lab.figures import bars, labels, notes, rows, style
 from llama_lab.figures.bars import Part
 from llama_lab.figures.labels import End
@@ -163,71 +162,34 @@ def compile_starts(trials: Sequence[Start]) -> Figure:
 
 
 @styled
-def paid_back(trials: Sequence[Start], ways: Sequence[Way], pairs: Sequence[tuple[Way, Way]], seed: int = 0) -> Figure:
-    """Seconds until n tokens are made by each way of starting, over those of the quickest at that n; who is ahead of
-    whom, and from when on, is the title. pairs: (ours, the other)."""
-    figure, axes = new(9.5, 5)
-    longest, styles = 3000, {"cold": "-", "cached": "--", "serialised": ":"}
-    n = np.unique(np.geomspace(1, longest, 300).round())
-    took = {way: seconds for way in ways if np.isfinite((seconds := table.seconds_for(trials, way, n))[-1])}
-    least = np.min(list(took.values()), axis=0) if took else np.ones(len(n))
-    ends = []
-    for (name, way), seconds in took.items():
-        axes.plot(n, seconds / least, color=colour(name), linestyle=styles[way], linewidth=2,
-                  marker="s" * ("scan" in name), markevery=30)  # fmt: skip
-        words = f"{name}, {way}: {seconds[-1]:.0f} s"
-        ends.append(End(words, longest, float((seconds / least)[-1]), colour(name)))
-    labels.at_ends(axes, ends, 1.1, x=longest * 1.13, lead=longest * 1.1)
-    evens = {pair: table.break_even(trials, *pair, seed) for pair in pairs}
-    few = min(filter(None, (even.n for even in evens.values())), default=0)
-    axes.set(xscale="log", yscale="log", xlim=(5, longest), ylim=(0.95, None))
-    axes.set_xlabel(f"tokens made by the process, log scale (n ≥ {few} starts each; right: seconds for {longest:,})")
-    axes.set_ylabel("mean seconds since weights were loaded,\nover the quickest's, log scale")
-    labels.readable(axes.xaxis, axes.yaxis)
-    headline(figure, ahead(evens))
-    return figure
-
-
-def ahead(evens: dict[tuple[Way, Way], BreakEven]) -> str:
-    """Who is ahead of whom at once, and who from when on; last, of whom that is open. evens: by (ours, the other)."""
-    known = {pair: even for pair, even in evens.items() if not np.isnan(even.tokens)}
-    at_once, clauses = [pair for pair, even in known.items() if even.words == "at once"], []
-    if len({other for _, other in at_once}) == 1:
-        clauses = [f"{len(at_once)} of {len(evens)} ways are ahead of {at_once[0][1][0]} at once"]
-        known = {pair: even for pair, even in known.items() if pair not in at_once}
-    for (ours, other), even in sorted(known.items(), key=lambda item: item[1].undecided):
-        lead = f"{' '.join(ours)} is ahead of {other[0] if ours[1] == other[1] else ' '.join(other)}"
-        when = even.words if even.words.startswith(("never", "at once")) else f"after {even.words}"
-        clauses.append(f"{even.n} starts do not decide when {lead}" if even.undecided else f"{lead} {when}")
-    return "; ".join(clauses[:2]) or "No two ways of starting were measured"
-
-
-@styled
-def compile_surprises(data: Sequence[Compilation], trials: Sequence[Start], seed: int = 0) -> Figure:
-    """What a scan over layers copies (left), and what that costs (right)."""
-    figure, (left, right) = new(11, 4.8, columns=2, gridspec_kw={"width_ratios": [1.1, 1]})
-    sizes = [r for r in table.of_run(data, "slots") if r.temp_bytes is not None]
-    lengths = sorted((r for r in sizes if r.placement == "step"), key=lambda r: r.cache_slots)
-    for name, line in LINES.items():
-        mine = sorted((r for r in sizes if r.placement == name), key=lambda r: r.cache_slots)
-        left.plot([r.cache_slots for r in mine], [r.temp_bytes / 1e6 for r in mine], label=name, linewidth=1.8, **line)
-    slots, cache = [r.cache_slots for r in lengths], [r.kv_bytes / 1e6 for r in lengths]
-    left.plot(slots, cache, ":", color=GREY, label="the whole KV cache")
-    if lengths:
-        weights = dict(color=GREY, linestyle="-.", linewidth=1, label="weights of one layer")
-        left.axhline(lengths[0].layer_bytes / 1e6, **weights)
-    left.set(yscale="log", xlabel="slots of the KV cache", ylabel="temporaries of a step, MB, log scale")
-    left.set_xscale("log", base=2)
-    left.set_xticks(slots, map(str, slots))
-    notes.plain(left.yaxis)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=9.5)
-    rates(right, trials, list(LINES), seed)
-    ratio = summary.paired_ratio(trials, "step+scan", "step", seed)
-    costs = "; what that costs is undecided" if ratio.n else ""
-    if ratio.verdict in DIFFERENT:
-        slower = ratio.verdict == Verdict.SLOWER
-        costs = f" and decodes at {ratio.value:.2f} times the rate" if slower else " and is faster all the same"
-    headline(figure, f"Scanning over layers copies a layer's weights at every step{costs}")
+def compile_surprises(data: Sequence[Compilation]) -> Figure:
+    """What a scan over layers copies: temporaries of a step against the slots of its KV cache. data: rows of the run
+    `slots`."""
+    figure, axes = new(9.5, 4.6)
+    sizes = sorted(
+        (r for r in table.of_run(data, "slots") if r.temp_bytes is not None), key=lambda r: (r.placement, r.cache_slots)
+    )
+    unrolled, ends, held = [r for r in sizes if r.placement == "step"], [], {}
+    for name in ("step", "step+scan", "step+scan+donate"):
+        if mine := [(r.cache_slots, r.temp_bytes / 1e6) for r in sizes if r.placement == name]:
+            axes.plot(*zip(*mine, strict=True), linewidth=1.8, **LINES[name])
+            held[name] = mine[-1][1]
+            ends.append(End(f"{name}: {held[name]:.3g} MB", *mine[-1], colour(name)))
+    for words, value in {"the whole KV cache": "kv_bytes", "weights of one layer": "layer_bytes"}.items():
+        if line := [(r.cache_slots, getattr(r, value) / 1e6) for r in unrolled]:
+            axes.plot(*zip(*line, strict=True), ":", color=GREY)
+            ends.append(End(f"{words}: {line[-1][1]:.3g} MB", *line[-1], GREY))
+    axes.set(yscale="log", xlabel="slots of the KV cache, log scale", ylabel="temporaries of one step, MB, log scale")
+    axes.set_xscale("log", base=2)
+    slots = [r.cache_slots for r in unrolled]
+    axes.set_xticks(slots, map(str, slots))
+    notes.plain(axes.yaxis)
+    labels.at_ends(axes, ends, 1.5)
+    words = "No step was compiled for several cache lengths"
+    if {"step", "step+scan"} <= set(held):
+        words = f"Scanning the layers, a step with {max(slots)} slots holds {held['step+scan']:.3g} MB of temporaries"
+        words += f"; unrolled, {held['step']:.3g} MB"
+    headline(figure, words)
     return figure
 
 
@@ -236,7 +198,7 @@ def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
     """Where bfloat16 weights are converted: warm rates and temporaries, by placement."""
     figure, axes = new(9.5, 4.8)
     names = ["step", "chunk8", "loop", "step+bf16", "chunk8+bf16", "loop+bf16"]
-    rates(axes, trials, names, seed, temporaries=True)
+    rates(axes, trials, names, seed)
     gains = {name: summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop")}
     headline(figure, halved(gains))
     return figure
@@ -252,8 +214,8 @@ def halved(gains: dict[str, Ratio]) -> str:
     return f"Half the bytes a weight decode {times}" + (f"; under {undecided} that is not decided" if undecided else "")
 
 
-def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, temporaries: bool = False) -> None:
-    """Warm decode rates, one row per placement: points, median, interval, ratio to `step`; temporaries if asked."""
+def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int) -> None:
+    """Warm decode rates, one row per placement: points, median, interval, ratio to `step`, temporaries."""
     for name, height in rows.heights(axes, names).items():
         good = summary.warm(trials, name)
         if not good:
@@ -267,7 +229,7 @@ def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int, tempor
         words = f"{rate.median:.0f} tok/s, n = {rate.n}"
         if name != "step":
             words += f"\n{summary.paired_ratio(trials, name, 'step', seed).words} of step"
-        if temporaries and good[0].temp_bytes is not None:
+        if good[0].temp_bytes is not None:
             words += f"\ntemporaries {good[0].temp_bytes / 1e6:.3g} MB"
         rows.beside(axes, height, words, 8)
     if any(t.bandwidth_gbps for t in summary.warm(trials, names[0])):

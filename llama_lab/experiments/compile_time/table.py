@@ -124,11 +124,6 @@ class BreakEven:
     pairs: int  # warm pairs behind the gain
 
     @property
-    def undecided(self) -> bool:
-        """The interval says nothing: from at once to never."""
-        return self.low == 0 and self.high == NEVER
-
-    @property
     def words(self) -> str:
         """`41 tokens [30, 55]`, `at once`, `never`."""
         if math.isnan(self.tokens):
@@ -167,14 +162,3 @@ def crossing(extra: float, gain: float, made: int) -> float:
     if extra <= 0:
         return 0.0 if gain >= 0 else NEVER
     return made + extra / gain if gain > 0 else NEVER
-
-
-def seconds_for(trials: Sequence[Start], start: Way, tokens: np.ndarray) -> np.ndarray:
-    """Seconds from loaded weights until n tokens are made [n], from means; NaN within the start."""
-    starts = of_start(trials, *start).values()
-    rates = summary.both_rates(trials, start[0]).values()
-    if not starts or not rates:
-        return np.full(len(tokens), NAN)
-    made = next(iter(starts)).new_tokens
-    line = np.mean([t.cost for t in starts]) + (tokens - made) * np.mean([1 / rate for rate in rates])
-    return np.where(tokens < made, NAN, line)

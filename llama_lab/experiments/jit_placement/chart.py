@@ -1,5 +1,5 @@
 """What each token as one program gains and what sampling adds, in sentences; and charts of placements: rate,
-distribution, sampling, latency, compilation, break-even."""
+distribution, sampling, latency, compilation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 
-from llama_lab.bench import AGAIN, SAMPLED, summary
+from llama_lab.bench import SAMPLED, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
@@ -18,7 +18,6 @@ from llama_lab.bench.wording import interval, listed, times
 from llama_lab.experiments.jit_placement.measure import PIPELINES, Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
-from llama_lab.figures.labels import End
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, STAGES, colour, headline, new, styled
 
 COMPILING = {
@@ -208,31 +207,4 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
         for name in (max(costs, key=costs.get), min(costs, key=costs.get))
     )
     headline(figure, f"Before its first answer a process compiles longest under {most}, shortest under {least}")
-    return figure
-
-
-@styled
-def break_even(table: list[dict], longest: int = 2000) -> Figure:
-    """Seconds until a fresh process has made n tokens, compilation included, over those of the quickest at that n."""
-    figure, axes = new(9.5, 5)
-    n = np.unique(np.geomspace(1, longest, 200).round())
-    took = {
-        r["name"]: r["compile"]["seconds"] + r["ttft_ms"] / 1e3 + (n - 1) / r["tokens_per_second"]["median"]
-        for r in table
-        if r["compile"] and r["valid_trials"] and not r["name"].endswith(AGAIN)
-    }
-    least = np.min(list(took.values()), axis=0)
-    for name, seconds in took.items():
-        axes.plot(n, seconds / least, color=colour(name), linewidth=2)
-    ends = [End(f"{k}: {s[-1]:.0f} s", longest, float((s / least)[-1]), colour(k)) for k, s in took.items()]
-    labels.at_ends(axes, ends, 1.09, x=longest * 1.15, lead=longest * 1.12)
-    axes.set(xscale="log", yscale="log", xlim=(1, longest), ylim=(0.95, None))
-    axes.set_xlabel(f"tokens made by a fresh process, log scale (right: seconds for {longest:,} tokens)")
-    axes.set_ylabel("seconds, compilation included,\nover the quickest placement's, log scale")
-    labels.readable(axes.xaxis, axes.yaxis)
-    first = [next(name for name, seconds in took.items() if seconds[i] <= least[i]) for i in range(len(n))]
-    *early, last = dict(zip(first, n.astype(int), strict=True)).items()  # name → up to how many tokens
-    parts = [f"{name} up to about {float(f'{tokens:.1g}'):,.0f} tokens" for name, tokens in early]
-    words = f"A fresh process that compiles first is done soonest under {', '.join([*parts, last[0]])}"
-    headline(figure, words + " after that" * bool(early))
     return figure

@@ -9,18 +9,11 @@ from tests.experiments.compile_time.test_starts import trials
 from tests.figures.drawn import assert_drawn
 from tests.figures.drawn import words as drawn_words
 
-WAYS = [("step", "cold"), ("step", "serialised"), ("eager", "cold"), ("layer", "cold")]
-PAIRS = [
-    (("step", "cold"), ("eager", "cold")),
-    (("step+scan", "cold"), ("step", "cold")),
-    (("layer", "cold"), ("eager", "cold")),
-]
 DRAW = {
     "stages": lambda r, t: chart.compile_stages(r),
     "sizes": lambda r, t: chart.compile_sizes(r),
     "starts": lambda r, t: chart.compile_starts(t),
-    "break-even": lambda r, t: chart.paid_back(t, WAYS, PAIRS),
-    "surprises": lambda r, t: chart.compile_surprises(r, t),
+    "surprises": lambda r, t: chart.compile_surprises(r),
     "bfloat16": lambda r, t: chart.bfloat16(t),
 }
 
@@ -46,20 +39,10 @@ def test_the_charts_say_what_the_rows_say():
         assert text in words(chart.compile_stages(rows))
     for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
         assert text in words(chart.compile_starts(trials()))
-    for text in ("19 tokens [", "never", "n ≥ 3 starts each", "step, serialised"):
-        assert text in words(chart.paid_back(trials(), WAYS, PAIRS))
-    for text in ("no valid trial", "0.67x [", "of step", "n = 4"):
-        assert text in words(chart.compile_surprises(rows, trials()))
-
-
-def test_a_title_claims_no_break_even_that_the_starts_leave_open():
-    step, scan, eager = ("step", "cold"), ("step+scan", "cold"), ("eager", "cold")
-    open_ = table.BreakEven(0, 0, table.NEVER, 1.0, 0.1, 4, 8)
-    late = table.BreakEven(19, 12, 40, 1.0, 0.1, 4, 8)
-    assert chart.ahead({(step, eager): open_, (scan, eager): late}) == (
-        "step+scan cold is ahead of eager after 19 tokens [12, 40]; "
-        "4 starts do not decide when step cold is ahead of eager"
-    )
+    for text in ("no valid trial", "10 tok/s, n = 4"):
+        assert text in words(chart.bfloat16(trials()))
+    for text in ("with 1024 slots", "step+scan: 1.02 MB", "weights of one layer: 10 MB"):
+        assert text in words(chart.compile_surprises(rows))
 
 
 def test_the_bars_of_a_start_end_where_its_first_token_is():

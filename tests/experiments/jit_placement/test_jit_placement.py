@@ -96,7 +96,7 @@ def test_placements_are_names_or_placements_of_ones_own():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["throughput", "latency", "compilation", "break_even"])
+@pytest.mark.parametrize("name", ["throughput", "latency", "compilation"])
 def test_each_chart_is_drawn_in_style(tmp_path, name):
     data = drawn.trials()
     table = summary.table(data, "step")
@@ -104,7 +104,6 @@ def test_each_chart_is_drawn_in_style(tmp_path, name):
         "throughput": lambda: chart.throughput(data, table),
         "latency": lambda: chart.latency(data, table),
         "compilation": lambda: chart.compilation(data, ["eager", "step", "loop"]),
-        "break_even": lambda: chart.break_even(table),
     }[name]
     drawn.assert_drawn(draw(), tmp_path)
 
