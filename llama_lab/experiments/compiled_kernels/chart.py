@@ -3,7 +3,6 @@ one pass cost, and each engine's rate over that of the best peer on the same fil
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
@@ -18,7 +17,7 @@ from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, readable
 from llama_lab.figures.marks import look
-from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
+from llama_lab.figures.style import LIMIT_COLOUR, colour, footnote, headline, new, styled
 
 DASHES = ("-", "--", ":", "-.")
 LINE = dict(linewidth=1.8, markersize=6, markeredgecolor="white")
@@ -35,44 +34,34 @@ def sentence(words: str, otherwise: str) -> str:
 
 @styled
 def token_parts(entries: Sequence[dict], context: int) -> Figure:
-    """Milliseconds of a token at a context and of its parts, each by what its absence saves, with 95 % intervals; a
-    panel a placement.
+    """Milliseconds that a token at a context spends in its parts, each by what its absence saves, with 95 % intervals;
+    a panel a part, all on one scale, and a row a placement.
 
-    entries: `where.table`.
+    entries: `where.table`. The rest, which is what the parts leave, stands in the table.
     """
-    shown = max(1, len(entries))  # an empty panel says that there is nothing
-    columns = min(3, shown)
-    lines = math.ceil(shown / columns)
-    figure, panels = new(max(7.0, 4.9 * columns), 3.6 * lines, columns, lines, squeeze=False)
-    for axes in panels.flat[shown:]:
-        axes.set_axis_off()
-    for axes, e in zip(panels.flat, entries, strict=False):
-        heights, tint = rows.heights(axes, ["a token", *where.WORDS.values()]), colour(e["name"])
-        room = 1.45 * e["total"]
-        for part, name in where.WORDS.items():
-            height = heights[name]
-            axes.barh(height, e[part], height=0.5, color=tint, alpha=0.35)
+    titles = {part: words for part, words in where.WORDS.items() if part != "rest"}
+    figure, panels = new(10, 0.62 * max(2, len(entries)) + 2, columns=len(titles), sharex=True, sharey=True)
+    for axes, (part, title) in zip(panels, titles.items(), strict=True):
+        heights = rows.heights(axes, [f"{e['name']}\n{e['total']:.1f} ms a token" for e in entries])
+        for e, height in zip(entries, heights.values(), strict=True):
+            axes.barh(height, e[part], height=0.5, color=colour(e["name"]), alpha=0.6)
             axes.plot([e[f"{part}_low"], e[f"{part}_high"]], [height] * 2, color="black", linewidth=1.8)
-            words = " hidden by noise" if finding.hidden(e, part) else f" {e[part]:.1f} ms"
-            axes.text(min(np.nanmax([e[part], e[f"{part}_high"], 0]), room), height, words, va="center", fontsize=9)
-        top = heights["a token"]
-        axes.barh(top, e["total"], height=0.5, color=tint)
-        axes.text(e["total"], top, f" {e['total']:.1f} ms", va="center", fontsize=9, fontweight="bold")
-        axes.plot([e["limit"]] * 2, [top - 0.35, top + 0.35], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
+            words = "hidden by noise" if finding.hidden(e, part) else f"{e[part]:.1f} ms"
+            end = np.nanmax([e[part], e[f"{part}_high"], 0])
+            axes.annotate(words, (end, height), (4, 0), textcoords="offset points", va="center", fontsize=9)
         axes.axvline(0, color="black", linewidth=0.8)
-        axes.set_xlim(right=room)
-        axes.set_title(e["name"], color=tint)
-        count = f"mean,\nn = {e['n']} blocks; line: 95 %"
-        axes.set_xlabel(f"ms at context {context} ({count};\nred: the bandwidth's limit)")
-    for axes in panels[:, 1:].flat:
-        axes.set_yticklabels([])
+        axes.set_title(title.replace(", ", ",\n"))
+        axes.set_xlabel("ms of a token")
+    panels[0].set_xlim(right=1.4 * max((e[f"{part}_high"] for e in entries for part in titles), default=1))
+    n = min((e["n"] for e in entries), default=0)
+    footnote(figure, f"Context {context}. Bar: mean of n = {n} blocks; line: its 95 % interval.")
     if not entries:
-        notes.empty(panels[0][0], "no placement has all of its differences", color=LIMIT_COLOUR)
+        notes.empty(panels[0], "no placement has all of its differences", color=LIMIT_COLOUR)
         headline(figure, "Where a token's time goes was not measured")
         return figure
-    most = max(where.WORDS, key=lambda part: entries[0][part])
+    most = max(titles, key=lambda part: entries[0][part])
     takes = (f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in (entries[0], *entries[1:][-1:]))
-    headline(figure, f"Of a token the {most} take most: {', '.join(takes)}")
+    headline(figure, f"Of a token's time the {most} take most: {', '.join(takes)}")
     return figure
 
 
@@ -181,60 +170,55 @@ def costs(entries: Sequence[dict]) -> Figure:
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
 
-TITLES = {
-    sizes.DECODE: ("Decode, {tokens:,} tokens in the cache", "decode rate"),
-    sizes.PREFILL: ("A prompt of {tokens:,} tokens", "prompt tokens a second"),
+SHAPES = {  # what is asked → (what a subject does, its rate, words for a number of tokens)
+    sizes.DECODE: ("decode", "decode rate", "{:,} tokens in the cache"),
+    sizes.PREFILL: ("read a prompt", "prompt tokens a second", "prompt of {:,} tokens"),
 }
 
 
 @styled
 def over_best(entries: Sequence[dict], what: str) -> Figure:
-    """One panel per context or prompt length, a group of points a file, from small to large, with their 95 % intervals;
-    a colour a subject.
+    """Each placement's rate over the best peer's on the same file, with 95 % intervals: a group of points a file, from
+    small to large, a mark a context or prompt length.
 
     entries: of `sizes.table`. what: `sizes.DECODE` or `sizes.PREFILL`.
     """
-    mine = [e for e in entries if e["what"] == what and e["ratio"] is not None and e["ratio"].n]
-    shapes = sorted({e["tokens"] for e in mine}) or [0]
-    weighs = summary.grouped(mine, lambda e: e["file"], lambda e: e["bytes"])
+    figure, axes = new(9.5, 4.9)
+    mine, (does, rate, shape) = [e for e in sizes.ours(entries) if e["what"] == what], SHAPES[what]
+    weighs = summary.grouped([e for e in entries if e["what"] == what], lambda e: e["file"], lambda e: e["bytes"])
     read = {file: min(weights) for file, weights in weighs.items()}  # by the engine that reads least of it
     files = {file: i for i, file in enumerate(sorted(read, key=read.get))}
-    ticks = [file_words(file, read[file]) for file in files]
-    title, noun = TITLES[what]
-    room = 1 + (1.0 + 0.85 * len(files)) * len(shapes)
-    figure, panels = new(max(8.0, room), 4.9, columns=len(shapes), squeeze=False, sharey=True)
-    subjects = {}
-    for axes, tokens in zip(panels[0], shapes, strict=True):
-        here = [e for e in mine if e["tokens"] == tokens]
-        axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
-        names = list(dict.fromkeys(e["name"] for e in here))
-        for e in here:
-            apart = 0.16 * (names.index(e["name"]) - (len(names) - 1) / 2)  # so that no interval hides another
-            (tint, marker), ratio, x = look(e["name"], e["backend"]), e["ratio"], files[e["file"]] + apart
-            axes.plot([x, x], [ratio.low, ratio.high], color=tint, linewidth=4, alpha=0.35, solid_capstyle="butt")
-            (mark,) = axes.plot(x, ratio.value, marker, color=tint, markersize=8, markeredgecolor="white")
-            subjects.setdefault(e["name"], mark)
-        axes.set_xlim(-0.6, len(files) - 0.4)
-        axes.set_yscale("log")
-        readable(axes.yaxis)
-        axes.set_xticks(range(len(files)), ticks, fontsize=8.5)
-        n = min((e["ratio"].n for e in here), default=0)
-        within = " of one process" * all(e["ratio"].clusters == 1 for e in here)
-        intervals = f"(n ≥ {n} blocks{within}; bands: 95 % intervals)"
-        axes.set_xlabel(f"file, and MB of it that a token reads\n{intervals}", fontsize=9)
-        axes.set_title(title.format(tokens=tokens), fontsize=11.5)
+    asked = summary.grouped(sorted(mine, key=lambda e: (e["name"], e["tokens"])), lambda e: (e["name"], e["tokens"]))
+    for i, ((name, tokens), here) in enumerate(asked.items()):
+        apart = 0.18 * (i - (len(asked) - 1) / 2)  # so that no interval hides another
+        xs = [files[e["file"]] + apart for e in here]
+        low, values, high = np.transpose([rows.ends(e["ratio"]) for e in here])
+        axes.vlines(xs, low, high, color=colour(name), linewidth=4, alpha=0.35)
+        words = f"{name}, {shape.format(tokens)}"
+        axes.plot(xs, values, "osD^vP"[i % 6], color=colour(name), markersize=8, markeredgecolor="white", label=words)
+    axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
+    axes.set_yscale("log")
     if ratios := [e["ratio"].value for e in mine]:  # few blocks may leave an interval without end
-        panels[0][0].set_ylim(0.7 * min(0.9, *ratios), 1.4 * max(1.1, *ratios))
-        columns = min(len(subjects), 6)
-        figure.legend([*subjects.values()], [*subjects], loc="outside lower center", ncols=columns, fontsize=9.5)
+        axes.set_ylim(0.7 * min(0.9, *ratios), 1.4 * max(1.1, *ratios))
+        figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
+        words = f"Compiled kernels {does} {min(ratios):.1f} to {max(ratios):.1f} times as fast as the best other engine"
     else:
         notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
-    panels[0][0].set_ylabel(f"{noun} over the best peer's\non the same file (log scale)")
-    headline(figure, finding.claim(entries, what))
+        words = f"No {rate} was measured beside another engine's"
+    readable(axes.yaxis)
+    axes.set_xlim(-0.6, len(files) - 0.4)
+    axes.set_xticks(range(len(files)), [file_words(file, read[file]) for file in files], fontsize=9)
+    n = min((e["ratio"].n for e in mine), default=0)
+    within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
+    axes.set_xlabel(f"file, and MB of it that a token reads (n ≥ {n} blocks{within}; bands: 95 % intervals)")
+    axes.set_ylabel(f"{rate} over the best peer's\non the same file (log scale)")
+    headline(figure, words)
     return figure
 
 
 def file_words(file: str, size: float) -> str:
-    """A file's model, type and size, a line each: `smollm2-360m`, `q4_0`, `248 MB`."""
+    """A file's model, type and size, a line each: `smollm2-360m`, `q4_0`, `248 MB`, and whether its weights are
+    random."""
     model, _, kind = file.rpartition("/")
-    return f"{model.removeprefix('random:').removesuffix('-instruct')}\n{kind}\n{size / 1e6:,.0f} MB"
+    name = model.removeprefix("random:").removesuffix("-instruct")
+    return f"{name}\n{kind}\n{size / 1e6:,.0f} MB" + "\nrandom weights" * model.startswith("random:")

@@ -1,15 +1,14 @@
-"""Charts of servers under load: against the rate, by the shapes of prompts, by slots."""
+"""Charts of servers under load: against the rate, and by the shapes of prompts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from llama_lab.bench import statistics, summary
+from llama_lab.bench import statistics
 from llama_lab.experiments.what_serving_needs import finding, table
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
@@ -73,11 +72,11 @@ def gaps_of(axes, x: Sequence[float], entries: Sequence[dict], **style) -> None:
             axes.plot(*zip(*known, strict=True), **line, **style)
 
 
-def noted(axes, title: str, unit: str, note: str, at: str = "requests due a second (log scale)") -> None:
+def noted(axes, title: str, unit: str, note: str) -> None:
     """Title, axes' labels, and below them what the marks mean."""
     axes.set_title(title, fontsize=11.5)
     axes.set_ylabel(unit, fontsize=9.5)
-    axes.set_xlabel(f"{at}\n{note}", fontsize=9.5)
+    axes.set_xlabel(f"requests due a second (log scale)\n{note}", fontsize=9.5)
 
 
 def logarithmic(axes, at: Sequence[float]) -> None:
@@ -142,47 +141,3 @@ def what_shapes_cost(entries: Sequence[dict]) -> str:
     many, one = mine["exact"], mine["one"]
     words = f"Exact lengths compile {many['compiled'] or 0} programs in service"
     return f"{words}, one shape {one['compiled'] or 0} but is {one['padding']:.0%} padding"
-
-
-@styled
-def slots(entries: Sequence[dict]) -> Figure:
-    """First token and gaps between pieces against slots, at one rate. entries: `table.by_slots`."""
-    figure, (first, gap) = new(10, 4.8, columns=2)
-    known = [e for e in entries if e["first"].n]
-    for name, mine in summary.grouped(known, itemgetter("server")).items():
-        shade, marker = look(name, mine[0]["backend"])
-        at = [e["slots"] for e in mine]
-        for e in mine:
-            first.scatter([e["slots"]] * len(e["points"]), e["points"], s=10, alpha=0.3, linewidths=0, color=shade)
-        style = dict(color=shade, marker=marker)
-        first.plot(at, [e["first"].median for e in mine], label=name, **SOLID, **style)
-        gaps_of(gap, at, mine, **style)
-    for axes in (first, gap):
-        logarithmic(axes, sorted({e["slots"] for e in known}))
-    least, fewest = (min(counts, default=0) for counts in ([e["first"].n for e in known], [e["gaps"] for e in known]))
-    noted(first, f"First token{rate_of(known)}", "ms since it was due (log scale)",
-          f"point: a request, n ≥ {least}; line: P50", "slots (log scale)")  # fmt: skip
-    noted(gap, "Gap between two pieces", "ms (log scale)",
-          f"line: P50, n ≥ {fewest:,} gaps; dashed: P99 where n ≥ {statistics.enough(99):,}",
-          "slots (log scale)")  # fmt: skip
-    if known:
-        first.legend(fontsize=9)
-    headline(figure, what_slots_change(known))
-    return figure
-
-
-def what_slots_change(entries: Sequence[dict]) -> str:
-    """How the first server's first token goes from the fewest slots to the most, where their intervals part."""
-    mine = [e for e in entries if e["server"] == entries[0]["server"]]
-    if not mine:
-        return "No number of slots has valid answers"
-    few, many = mine[0], mine[-1]
-    name, counts = few["server"], f"from {few['slots']} to {many['slots']} slots"
-    if few["first"].low <= many["first"].high and many["first"].low <= few["first"].high:
-        return f"At this rate no first token of {name} is seen to come sooner or later {counts}"
-    return f"The first token of {name} goes from {milliseconds(few)} to {milliseconds(many)} {counts}"
-
-
-def milliseconds(e: dict) -> str:
-    value = e["first"].median
-    return f"{value / 1e3:.1f} s" if value >= 1e4 else f"{value:.0f} ms"

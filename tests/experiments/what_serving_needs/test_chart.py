@@ -10,7 +10,6 @@ from tests.figures.drawn import assert_drawn, assert_in_style, words
 DRAWN = {
     "load": lambda e: chart.under_load(table.rising(e, ABOUT), ABOUT["missing"]),
     "shapes": lambda e: chart.shapes(table.by_shapes(e, ABOUT)),
-    "slots": lambda e: chart.slots(table.by_slots(e, ABOUT)),
 }
 
 
