@@ -173,6 +173,12 @@ class Tokenizer:
         byte = BYTE.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
+    @cached_property
+    def spellings(self) -> list[bytes]:
+        """The bytes of each id that text is made of, none for special tokens and ids without a token."""
+        size = max(self.backend.get_vocab().values(), default=-1) + 1
+        return [b"" if i in self.special else self.token_bytes(i) for i in range(size)]
+
 
 def found(text: str, words: Collection[str]) -> Iterator[tuple[int, int]]:
     """(start, end) of the longest of the words at each place where one begins."""
