@@ -26,7 +26,7 @@ from llama_jax.identity import of_engine
 from llama_jax.plumbing import entries, paths
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import listed, number
-from llama_jax.sampling import Sampler
+from llama_jax.sampling import Sampler, free
 
 FOLDER, MOST, LARGEST = "costs", 256, 4096  # entries that are left; bytes of one
 # rounds of a call of each depth: the first warms up, the fastest of the others counts. As many as there is time for,
@@ -64,8 +64,9 @@ class Costs:
                     f" {', '.join(map(str, depths))} drafts, so it needs {len(depths)}."
                 )
             return replace(bounds, costs=np.array(self.given, np.float32)), carry
-        settings_of = repr(sampler) if isinstance(sampler, Sampler) else "traced"
-        asked = len(batch.ids), batch.slots, settings_of
+        settings, constrained = free(sampler), free(sampler) is not sampler
+        settings_of = repr(settings) if isinstance(settings, Sampler) else "traced"
+        asked = len(batch.ids), batch.slots, settings_of + ", constrained" * constrained
         if asked not in self.known:
             if batch.ids.shape[1] + depths[-1] >= batch.slots:  # too short an answer for a pass of each depth
                 return replace(bounds, costs=only(0, depths)), carry

@@ -28,10 +28,12 @@ from llama_jax.engine import (  # noqa: F401
     require_kernels,
     weights,
 )
-from llama_jax.hosts import LOOPS
+from llama_jax.grammars import Grammar
+from llama_jax.hosts import LOOPS, constrained, masked
 from llama_jax.plumbing import threads
+from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import listed
-from llama_jax.sampling import Sampler
+from llama_jax.sampling import Constrained, Sampler
 from llama_jax.transforms import new_cache, settings
 
 GREEDY = Sampler()
@@ -61,25 +63,61 @@ def stream(
     sampler: Sampler = GREEDY,
     seeds: Sequence[int] | int = 0,
     stop: Collection[int] = (),
-    slots: int | None = None,
-    length: int | None = None,
+    grammar: Grammar | None = None,
+    **shape: int | None,
 ) -> Iterator[np.ndarray]:
     """Blocks of token ids int32 [n B] as they reach the host, in order; the blocks have `new_tokens` rows in all, or
     fewer where every sequence has met a stop token.
 
     prompts: B lists of token ids. seeds: one a prompt, or a single one s, which gives row i the seed s + i. stop: token
-    ids that end a sequence; what a row holds after its stop token means nothing. slots: cache positions, by default as
-    many as are needed, rounded up to few sizes. length: padded length of the prompts, by default rounded up likewise.
-    Raises UserError for a request that the model or the machine's memory cannot serve, before any work.
+    ids that end a sequence; what a row holds after its stop token means nothing. grammar: what each answer must be
+    (`ll.grammar`); its stop tokens are those that it was compiled with. shape: `slots`, cache positions, by default as
+    many as are needed, rounded up to few sizes; `length`, padded length of the prompts, by default rounded up likewise.
+    Raises UserError for a request that the model or the machine's memory cannot serve, and for a grammar that the
+    placement cannot follow, before any work.
     """
-    batch = checked_request(engine, prompts, new_tokens, seeds, stop, slots, length)
-    token, carry = prefill(engine, batch, sampler)
-    with contextlib.closing(decode(engine, batch, token, carry, sampler)) as further:
+    batch = checked_request(engine, prompts, new_tokens, seeds, stop, **shape)
+    if grammar is None:
+        token, carry = prefill(engine, batch, sampler)
+        loop = decode(engine, batch, token, carry, sampler)
+    else:
+        token, loop = follow(engine, batch, sampler, grammar)
+    with contextlib.closing(loop) as further:
         # closing ends the host's threads, also where the reader leaves early
         blocks = itertools.chain([engine.fetch(token)], further)
         for block in until_all_have_met(blocks, batch.stop) if batch.stop[0] >= 0 else blocks:
             yield block
             threads.COMPUTING.check()
+
+
+def follow(engine: Engine, batch: Request, sampler: Sampler, grammar: Grammar):
+    """`prefill` and `decode` of answers that follow a grammar: (first new token [B] on the device, blocks of others).
+    Its table goes into the compiled programs; where it has none, the host makes a mask for each token."""
+    settings(sampler, engine.placement)
+    check_grammar(engine, grammar)
+    if grammar.table is None:
+        walkers = [grammar.host() for _ in batch.seeds]
+        token, carry = prefill(engine, batch, constrained(sampler, walkers))
+        return token, masked(engine, batch, token, carry, sampler, walkers)
+    sampler = Constrained(sampler, jax.tree.map(jnp.asarray, grammar.table))
+    token, carry = prefill(engine, batch, sampler)
+    return token, decode(engine, batch, token, carry, sampler)
+
+
+def check_grammar(engine: Engine, grammar: Grammar) -> None:
+    """Raises UserError for a grammar of another vocabulary, and for one without a table where the host does not see
+    each token before the next is made."""
+    placement, size = engine.placement, engine.config.vocab_size
+    if grammar.table is not None and len(grammar.table.classes) != size:
+        raise UserError(
+            f"The grammar was compiled for {len(grammar.table.classes)} tokens, the model has {size}; compile it for"
+            " this model."
+        )
+    if grammar.table is None and (placement.jits_decode or placement.drafts or placement.host != "sync"):
+        raise UserError(
+            "This grammar has no table, so the host must see each token before the next; placement"
+            f" {placement.name!r} goes on without it. Use step, or a schema."
+        )
 
 
 def until_all_have_met(blocks: Iterator[np.ndarray], stop: np.ndarray) -> Iterator[np.ndarray]:

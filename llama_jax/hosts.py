@@ -1,24 +1,29 @@
 """Host loops: which thread starts the calls and which fetches their tokens, and how far the device runs ahead.
 
-Each loop is a generator (engine, request, token [B], carry, sampler) → blocks of tokens int32 [n B] on the host.
+Each loop is a generator (engine, request, token [B], carry, sampler) → blocks of tokens int32 [n B] on the host. They
+know nothing of grammars, which compiled programs follow by their table; `masked` is for those that have none.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from llama_jax.decoding.request import Request, bucket
 from llama_jax.decoding.steps import Bounds
 from llama_jax.engine import Engine
+from llama_jax.grammars import Walker
 from llama_jax.placement import Placement
 from llama_jax.plumbing import threads
+from llama_jax.sampling import Constrained, Mask, Sampler
+from llama_jax.transforms import settings
 
 
 def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:
@@ -40,6 +45,26 @@ def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iter
             yield engine.fetch(flying.popleft())
     while flying:
         yield engine.fetch(flying.popleft())
+
+
+def masked(engine: Engine, batch: Request, token, carry, sampler, walkers: list[Walker]) -> Iterator[np.ndarray]:
+    """A token a call, each from those that the walkers of the rows allow after the tokens before it. sampler: as the
+    user gave it."""
+    ended = np.zeros(len(walkers), bool)
+    for _ in range(batch.new_tokens - 1):
+        ids = engine.fetch(token)[0]
+        ended |= np.isin(ids, batch.stop)
+        for walker, id, over in zip(walkers, ids.tolist(), ended, strict=True):
+            if not over:
+                walker.advance(id)
+        allowed = settings(constrained(sampler, walkers), engine.placement)
+        token, carry = engine.programs.step(engine.params, token, carry, allowed)
+        yield engine.fetch(token)
+
+
+def constrained(sampler: Sampler, walkers: Sequence[Walker]) -> Constrained:
+    """The sampler of the tokens that may come next in each row."""
+    return Constrained(sampler, Mask(jnp.asarray(np.stack([walker.mask() for walker in walkers]))))
 
 
 def in_three_threads(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:

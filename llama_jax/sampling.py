@@ -2,17 +2,24 @@
 
 Settings apply in the order that transformers uses: repetition penalty, temperature, top-k, top-p, min-p. Filtered
 logits become -inf. Tokens that tie with the last one kept are kept, so that the result does not depend on token order.
+
+What a grammar forbids (`Constrained`) is -inf before any of them: greedy takes the best token that is allowed, and
+others draw from the distribution over the allowed ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
 from llama_jax.axes import Array, Bool, Float, Int
 from llama_jax.plumbing.values import LARGEST, number, whole
+
+if TYPE_CHECKING:
+    from llama_jax.grammars import Table
 
 TINY = 2.0**-126  # float32's least normal number: a temperature above 0 counts as this at least
 LARGE = 1e30  # logits in float32 can still be multiplied and divided by this
@@ -80,6 +87,53 @@ class TracedSampler:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
+class Mask:
+    """The tokens that may come next, where the host knows them, for one call. allowed: bool [B V]."""
+
+    allowed: jax.Array
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Constrained:
+    """A sampler of the tokens that a grammar allows.
+
+    allowed: a `grammars.Table`, which a compiled loop follows by itself, a state a row (`Draw.state`); or a `Mask` of
+    the next token. Both are arguments of a program: another grammar whose arrays have the same shapes compiles nothing.
+    """
+
+    settings: Sampler | TracedSampler
+    allowed: Table | Mask
+
+    def traced(self) -> Constrained:
+        return replace(self, settings=self.settings.traced())
+
+    def mask(self, draw: Draw) -> Bool[Array, "B V"]:
+        """The tokens that may come next."""
+        if isinstance(self.allowed, Mask):
+            return self.allowed.allowed
+        return self.allowed.next[draw.state][:, self.allowed.classes] >= 0
+
+    def after(self, draw: Draw, ids: Int[Array, " B"]) -> Int[Array, " B"] | None:
+        """The state of each row after these tokens."""
+        if isinstance(self.allowed, Mask):
+            return None
+        return self.allowed.next[draw.state, self.allowed.classes[ids]].astype(jnp.int32)
+
+
+def free(sampler: Sampler | TracedSampler | Constrained) -> Sampler | TracedSampler:
+    """The settings alone, without a grammar."""
+    return sampler.settings if isinstance(sampler, Constrained) else sampler
+
+
+def start(sampler: Sampler | TracedSampler | Constrained, rows: int) -> Int[Array, " B"] | None:
+    """The state of each row before its first token; None where no table is followed."""
+    follows = isinstance(sampler, Constrained) and not isinstance(sampler.allowed, Mask)
+    return jnp.zeros(rows, jnp.int32) if follows else None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Scores:
     """Log probabilities: the log-softmax of the logits as the model gave them, before penalty, temperature and filters.
     Zeros where they were not wanted."""
@@ -98,16 +152,22 @@ class Draw:
     index: jax.Array  # int32 scalar: tokens drawn so far; folded into each row's key
     seen: jax.Array | None  # bool [B V]: tokens of prompt and answer; None while no repetition penalty can need it
     scores: Scores | None = None  # of the token drawn last; None where the sampler does not say whether they are wanted
+    state: jax.Array | None = None  # int32 [B], of `Constrained.allowed`; None where no table is followed
 
 
-def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | TracedSampler):
+def next_token(logits: Float[Array, "B V"], draw: Draw, sampler: Sampler | TracedSampler | Constrained):
     """Choose one token a row: (ids int32 [B], draw). A row's choice depends on its own key, index and logits only."""
     with jax.named_scope("sample"):
-        traced, logits = isinstance(sampler, TracedSampler), logits.astype(jnp.float32)
-        ids = (_traced if traced else _static)(logits, draw, sampler)
-        wanted = sampler.scored if traced else None
+        settings, logits, state = free(sampler), logits.astype(jnp.float32), None
+        traced, allowed = isinstance(settings, TracedSampler), logits
+        if isinstance(sampler, Constrained):
+            allowed = jnp.where(sampler.mask(draw), logits, -jnp.inf)
+        ids = (_traced if traced else _static)(allowed, draw, settings)
+        if isinstance(sampler, Constrained):
+            state = sampler.after(draw, ids)
+        wanted = settings.scored if traced else None
         scores = None if wanted is None else jax.lax.cond(wanted, scored, unscored, logits, ids)
-        return ids, replace(draw, index=draw.index + 1, scores=scores)
+        return ids, replace(draw, index=draw.index + 1, scores=scores, state=state)
 
 
 def scored(logits: Float[Array, "B V"], ids: Int[Array, " B"], most: int = SCORED) -> Scores:
@@ -124,7 +184,7 @@ def unscored(logits: Float[Array, "B V"], ids: Int[Array, " B"]) -> Scores:
     return Scores(jnp.zeros(shape[0], jnp.float32), jnp.zeros(shape, jnp.float32), jnp.zeros(shape, jnp.int32))
 
 
-def is_greedy(sampler: Sampler | TracedSampler) -> bool:
+def is_greedy(sampler: Sampler | TracedSampler | Constrained) -> bool:
     """Whether the sampler always takes the largest of the unchanged logits. Known before any token is made."""
     return isinstance(sampler, Sampler) and sampler.temperature == 0 and sampler.repetition_penalty == 1.0
 

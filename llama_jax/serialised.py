@@ -38,13 +38,14 @@ from llama_jax.decoding.depth import Learned
 from llama_jax.decoding.drafts import Drafted
 from llama_jax.decoding.steps import Bounds, Carry
 from llama_jax.generate import Engine
+from llama_jax.grammars import Table
 from llama_jax.identity import identity
 from llama_jax.kvc import KVCache
 from llama_jax.model import kinds
 from llama_jax.placement import Placement, parse
 from llama_jax.plumbing import files
 from llama_jax.plumbing.errors import UserError
-from llama_jax.sampling import Draw, Sampler, TracedSampler
+from llama_jax.sampling import Constrained, Draw, Mask, Sampler, TracedSampler, free
 from llama_jax.transforms import AheadOfTime
 
 MAGIC = b"llama-jax executables 1"
@@ -191,6 +192,7 @@ def declared() -> type:
     class Entry(Declared):
         name: Literal[NAMES]
         sampler: dict[str, int | float] | None
+        allowed: Literal["table", "mask"] | None = None
         slots: Annotated[int, Field(ge=1, le=2**31 - 1)] | None
         bytes: Annotated[int, Field(ge=0, le=LARGEST)]
 
@@ -228,39 +230,47 @@ def short(there, here) -> str:
 
 def call(name: str, arguments: Arguments) -> dict:
     """The part of a call that decides its tree: {sampler: its settings, None where they are arguments; slots: of a
-    prefill}."""
+    prefill; allowed: what kind of grammar it follows, where it follows one}."""
     positional, named = arguments
     sampler = positional[SAMPLER[name]]
-    return dict(sampler=None if isinstance(sampler, TracedSampler) else asdict(sampler), slots=named.get("slots"))
+    settings = free(sampler)
+    made = dict(sampler=None if isinstance(settings, TracedSampler) else asdict(settings), slots=named.get("slots"))
+    follows = isinstance(sampler, Constrained) and ("mask" if isinstance(sampler.allowed, Mask) else "table")
+    return made | (dict(allowed=follows) if follows else {})
 
 
-def skeleton(engine: Engine, name: str, sampler: dict | None, slots: int | None) -> Arguments:
+def skeleton(
+    engine: Engine, name: str, sampler: dict | None, slots: int | None, allowed: str | None = None
+) -> Arguments:
     """The arguments of a call but for the weights: A for each array, whole numbers as they are."""
     settings = TracedSampler(A, A, A, A, A) if sampler is None else Sampler(**sampler)
+    if allowed:
+        settings = Constrained(settings, Mask(A) if allowed == "mask" else Table(A, A))
     if name == "prefill":
         return (A, A, A, settings), dict(slots=slots)
-    arguments, placement = (A, carried(engine, sampler), settings), engine.placement
+    arguments, placement = (A, carried(engine, settings), settings), engine.placement
     if name == "decode" and (placement.until or placement.drafts):
         out, costs = (A if there else None for there in (placement.until, placement.drafts))
         arguments += (Bounds(stop=A, limit=A, out=out, costs=costs),)
     return arguments, {}
 
 
-def carried(engine: Engine, sampler: dict | None) -> Carry:
+def carried(engine: Engine, sampler: Sampler | TracedSampler | Constrained) -> Carry:
     """A carry of As, as a prompt leaves it."""
     placement = engine.placement
     parts = (A,) * (4 if placement.kv == "int8" else 2)  # keys and values, and the scales of both
     entries = parts if placement.layers == "scan" else (parts,) * engine.config.num_hidden_layers
     cache = KVCache(None, A, A, A) if placement.cache == "none" else KVCache(entries, None, A, A)
-    remembers = sampler is None or sampler["repetition_penalty"] != 1.0
-    draw = Draw(A, A, A if remembers else None)
+    settings, follows = free(sampler), isinstance(sampler, Constrained) and not isinstance(sampler.allowed, Mask)
+    remembers = isinstance(settings, TracedSampler) or settings.repetition_penalty != 1.0
+    draw = Draw(A, A, A if remembers else None, state=A if follows else None)
     return Drafted(cache, draw, A, Learned(A, A, A, A)) if placement.drafts else Carry(cache, draw)
 
 
 def trees(engine: Engine, name: str, arguments: Arguments) -> tuple:
     """(tree of the executable's arguments, tree of its results). The weights come first; a prefill's slots are part of
     the program, so they are no argument."""
-    carry = carried(engine, call(name, arguments)["sampler"])
+    carry = carried(engine, arguments[0][SAMPLER[name]])
     results = (A, A, A, carry) if name == "decode" else (A, carry)
     return jax.tree.structure(((engine.params, *arguments[0]), {})), jax.tree.structure(results)
 

@@ -202,22 +202,25 @@ def verified(params, token, proposal, carry: Drafted, sampler, drafts: Drafts, e
     one and the token after them, at most `most`, and none after all rows have ended."""
     stop, done, most, _ = ends
     length, rows = carry.cache.length, jnp.concatenate([token[:, None], proposal], axis=1)
-    chosen, cache = choices(params, rows, carry, sampler, drafts)
+    chosen, states, cache = choices(params, rows, carry, sampler, drafts)
     right = jnp.cumprod(proposal == chosen[:, :-1], axis=1).sum(axis=1)
     ended = jnp.cumsum(is_stop(chosen, stop) | done[:, None], axis=1) > 0  # [B K+1]
     new = 1 + jnp.min(jnp.where(done, proposal.shape[1], right))
     new = jnp.minimum(jnp.minimum(new, most), 1 + jnp.sum(~jnp.all(ended, axis=0)))
     taken = jnp.where(jnp.arange(rows.shape[1]) < new, rows, token[:, None])  # in the place of others one that counts
     seen = sampling.mark(carry.draw.seen, taken, length, carry.cache.pad)
-    draw = Draw(carry.draw.keys, carry.draw.index + new, seen)
+    state = None if states is None else jax.lax.dynamic_index_in_dim(states, new - 1, keepdims=False)
+    draw = Draw(carry.draw.keys, carry.draw.index + new, seen, state=state)
     carry = replace(carry, cache=replace(cache, length=length + new), draw=draw)
     return chosen.T, new.astype(jnp.int32), right.astype(jnp.int32), written(carry, chosen, length + 1)
 
 
 def choices(params, rows: Int[Array, "B T"], carry: Drafted, sampler, drafts: Drafts):
-    """(tokens int32 [B T], cache): after each of T tokens the one that the sampler would choose there."""
+    """(tokens int32 [B T], states, cache): after each of T tokens the one that the sampler would choose there, and the
+    state [T B] of its grammar after that, None without one."""
     if sampling.is_greedy(sampler):
-        return drafts.steps.verify(params, rows, carry.cache)
+        tokens, cache = drafts.steps.verify(params, rows, carry.cache)
+        return tokens, None, cache
     values, cache = drafts.steps.logits(params, rows, carry.cache)
 
     def choose(state, position):
@@ -225,7 +228,7 @@ def choices(params, rows: Int[Array, "B T"], carry: Drafted, sampler, drafts: Dr
         ids, logits = position
         draw = replace(draw, seen=sampling.mark(draw.seen, ids[:, None], slot, carry.cache.pad))
         token, draw = drafts.sample(logits, draw, sampler)
-        return (draw, slot + 1), token
+        return (draw, slot + 1), (token, draw.state)
 
-    _, tokens = jax.lax.scan(choose, (carry.draw, carry.cache.length), (rows.T, values.swapaxes(0, 1)))
-    return tokens.T, cache
+    _, (tokens, states) = jax.lax.scan(choose, (carry.draw, carry.cache.length), (rows.T, values.swapaxes(0, 1)))
+    return tokens.T, states, cache

@@ -16,7 +16,7 @@ from llama_jax import kvc, model, sampling
 from llama_jax.config import ModelConfig
 from llama_jax.kvc import KVCache
 from llama_jax.placement import Placement
-from llama_jax.sampling import Draw, Sampler, TracedSampler
+from llama_jax.sampling import Constrained, Draw, Sampler, TracedSampler
 
 
 @jax.tree_util.register_dataclass
@@ -74,11 +74,19 @@ def new_cache(params: model.Model, pad, slots: int, config: ModelConfig, placeme
     return kvc.create(config, placement.cache, pad, slots, dtype, placement.layers == "scan")
 
 
-def new_draw(seeds, vocabulary: int, sampler: Sampler | TracedSampler) -> Draw:
-    """Nothing drawn yet: a key a row, and the tokens seen where the sampler asks for them. seeds: uint32 [B]."""
-    remembers = isinstance(sampler, TracedSampler) or sampler.repetition_penalty != 1.0
+def new_draw(seeds, vocabulary: int, sampler: Sampler | TracedSampler | Constrained) -> Draw:
+    """Nothing drawn yet: a key a row, the tokens seen where the sampler asks for them, and a grammar's start. seeds:
+    uint32 [B]."""
+    settings = sampling.free(sampler)
+    remembers = isinstance(settings, TracedSampler) or settings.repetition_penalty != 1.0
     seen = jnp.zeros((len(seeds), vocabulary), bool) if remembers else None
-    return Draw(jax.vmap(jax.random.key)(seeds), jnp.zeros((), jnp.int32), seen)
+    keys, index = jax.vmap(jax.random.key)(seeds), jnp.zeros((), jnp.int32)
+    return Draw(keys, index, seen, state=sampling.start(sampler, len(seeds)))
+
+
+def begun(draw: Draw, sampler: Sampler | TracedSampler | Constrained) -> Draw:
+    """The draw before an answer's first token, whatever was drawn before."""
+    return replace(draw, index=jnp.zeros((), jnp.int32), state=sampling.start(sampler, len(draw.keys)))
 
 
 def marked(carry: Carry, ids) -> Draw:
@@ -111,9 +119,7 @@ def steps(
 
     def extend_step(params, ids, carry: Carry, sampler):
         """T more tokens of prompt. What is drawn after them is the answer's first token, whatever was drawn before."""
-        return run_tokens(
-            params, ids, replace(carry, draw=replace(carry.draw, index=jnp.zeros((), jnp.int32))), sampler
-        )
+        return run_tokens(params, ids, replace(carry, draw=begun(carry.draw, sampler)), sampler)
 
     def step(params, token, carry: Carry, sampler):
         """One token in, the next one out."""
