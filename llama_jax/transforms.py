@@ -135,8 +135,9 @@ class SlotPrograms:
     """`kernels.fused_slots` as jitted programs. Each of them overwrites the slots that it is given.
 
     create(count, room) → slots; enter(slots, …) → slots;
-    read(model, slots, ids [1 T], number, last) → (token [1], scores, slots);
-    step(model, slots, numbers [R], live [R]) → (tokens [n R], scores, slots), n the placement's tokens a call.
+    read(model, slots, ids [1 T], number, allowed [1 V], last) → (token [1], scores, slots);
+    step(model, slots, numbers [R], live [R], allowed [R V]) → (tokens [n R], scores, slots), n the placement's tokens a
+        call. allowed: bool, or left out where all tokens are; n is 1 where it is given.
     """
 
     create: Callable

@@ -15,7 +15,7 @@ from llama_jax.axes import Array, Bool, Int
 from llama_jax.config import ModelConfig
 from llama_jax.kernels import fused
 from llama_jax.model import Model
-from llama_jax.sampling import Draw, Sampler, TracedSampler
+from llama_jax.sampling import Constrained, Draw, Mask, Sampler, TracedSampler
 
 
 @jax.tree_util.register_dataclass
@@ -55,41 +55,51 @@ def enter(slots: Slots, number, position, seed, seen: Bool[Array, " V"], sampler
     )
 
 
-def read(params: Model, slots: Slots, ids: Int[Array, "1 T"], number, *, run: Callable, last: bool):
+def read(params: Model, slots: Slots, ids: Int[Array, "1 T"], number, allowed=None, *, run: Callable, last: bool):
     """T more tokens of a slot's prompt → (the token [1] that would follow, its `Scores`, slots). What is drawn after
     them is the answer's first, whatever was drawn before. run: `fused.rows` of a model. last: whether the prompt ends
-    here; else nothing is drawn, and in its place stand the last of the tokens and None."""
+    here; else nothing is drawn, and in its place stand the last of the tokens and None. allowed: bool [1 V], the tokens
+    that may follow, where not all may."""
     numbers, first = number[None], slots.position[number]
     logits, _, entries = run(params, ids, first[None], numbers, slots.entries, logits="last" if last else "none")
     seen = slots.seen.at[number].set(sampling.mark(slots.seen[numbers], ids, first, jnp.zeros(1, jnp.int32))[0])
     slots = replace(slots, entries=entries, seen=seen, drawn=slots.drawn.at[number].set(0))
     if last:
-        return after(slots, numbers, logits, ids.shape[1], jnp.ones(1, bool))
+        return after(slots, numbers, (logits, allowed), ids.shape[1], jnp.ones(1, bool))
     return ids[:, -1], None, replace(slots, position=slots.position.at[number].add(ids.shape[1]))
 
 
 def step(
-    params: Model, slots: Slots, numbers: Int[Array, " R"], live: Bool[Array, " R"], *, run: Callable, tokens: int
+    params: Model,
+    slots: Slots,
+    numbers: Int[Array, " R"],
+    live: Bool[Array, " R"],
+    allowed: Bool[Array, "R V"] | None = None,
+    *,
+    run: Callable,
+    tokens: int,
 ):
     """`tokens` more of some sequences → (int32 [tokens R], `Scores` of each, slots). numbers: rising; a row that is not
-    live is there for the shape alone, and changes nothing."""
+    live is there for the shape alone, and changes nothing. allowed: the tokens that may come next, where not all may;
+    then one token of each, whatever `tokens` says."""
 
     def one(slots: Slots, _):
         ids = slots.token[numbers]
         first = jnp.where(live, slots.position[numbers], -1)
         logits, _, entries = run(params, ids[:, None], first, numbers, slots.entries)
         slots = replace(slots, entries=entries, seen=slots.seen.at[numbers, ids].max(live))
-        *made, slots = after(slots, numbers, logits, 1, live)
+        *made, slots = after(slots, numbers, (logits, allowed), 1, live)
         return slots, made
 
-    slots, made = jax.lax.scan(one, slots, None, length=tokens)
+    slots, made = jax.lax.scan(one, slots, None, length=tokens if allowed is None else 1)
     return *made, slots
 
 
-def after(slots: Slots, numbers, logits, many: int, live: Bool[Array, " R"]):
-    """The next token [R] of each sequence whose logits these are, its scores, and the slots with `many` more cached."""
+def after(slots: Slots, numbers, given: tuple, many: int, live: Bool[Array, " R"]):
+    """The next token [R] of each sequence, its scores, and the slots with `many` more cached. given: their logits [R V]
+    and the tokens that may come next, None for all."""
     settings = slots.keys, slots.drawn, slots.seen, slots.samplers
-    token, scores = jax.lax.map(choose, (logits, *jax.tree.map(lambda all: all[numbers], settings)))
+    token, scores = jax.lax.map(choose, (*given, *jax.tree.map(lambda all: all[numbers], settings)))
     return (
         token,
         scores,
@@ -104,6 +114,8 @@ def after(slots: Slots, numbers, logits, many: int, live: Bool[Array, " R"]):
 
 def choose(row) -> tuple[Int[Array, ""], sampling.Scores]:
     """The token that one sequence's sampler chooses. Sequences take turns, so that a greedy one does not sort."""
-    logits, key, drawn, seen, sampler = row
+    logits, allowed, key, drawn, seen, sampler = row
+    if allowed is not None:
+        sampler = Constrained(sampler, Mask(allowed[None]))
     token, draw = sampling.next_token(logits[None], Draw(key[None], drawn, seen[None]), sampler)
     return jax.tree.map(lambda one: one[0], (token, draw.scores))

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from llama_jax.sampling import TracedSampler
+from llama_jax.grammars import Walker
+from llama_jax.sampling import Constrained, Mask, TracedSampler
 from llama_lab.serve.metrics import Metrics
 from llama_lab.serve.stepper import SIZES, Made, Score, State, Stepper
 
@@ -45,7 +46,8 @@ class News:
 @dataclass(eq=False)
 class Job:
     """A request: token ids in, at most `new_tokens` out through `deliver`, which is called in the batcher's thread.
-    ended: why nobody wants more of it, "" while somebody does. withdraw: takes it out of the queue that it is in."""
+    ended: why nobody wants more of it, "" while somebody does. withdraw: takes it out of the queue that it is in.
+    walker: says which token may be the next, where not all may."""
 
     ids: Sequence[int]
     new_tokens: int
@@ -56,6 +58,18 @@ class Job:
     asked_ns: int = field(default_factory=time.perf_counter_ns)
     ended: str = ""
     withdraw: Callable[[Job], None] | None = None
+    walker: Walker | None = None
+
+    def __post_init__(self):
+        self.next: TracedSampler | Constrained = self.sampler
+        self.follow([])
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Have `next` draw from what may come after these tokens."""
+        if self.walker:
+            for token in tokens:
+                self.walker.advance(token)
+            self.next = Constrained(self.sampler, Mask(self.walker.mask()[None]))
 
     def cancel(self, reason: str = "cancelled") -> None:
         """Nobody wants more of it: "cancelled", or "stop" where what it said is whole. From any thread."""
@@ -216,7 +230,7 @@ class Batcher(threading.Thread):
 
     def step(self, slots: Sequence[Slot]) -> list[tuple]:
         """(slot, what its step makes) of slots that step together."""
-        made = self.stepper.step([slot.state for slot in slots], [slot.job.sampler for slot in slots])
+        made = self.stepper.step([slot.state for slot in slots], [slot.job.next for slot in slots])
         for slot, (_, state) in zip(slots, made, strict=True):
             slot.state = state
         return [(slot, tokens) for slot, (tokens, _) in zip(slots, made, strict=True)]
@@ -229,10 +243,10 @@ class Batcher(threading.Thread):
         if first:
             slot.began_ns = time.perf_counter_ns()
         if first and slot.state is None:
-            slot.state = self.stepper.begin(slot.number, piece, slot.pad, job.seed, job.sampler, last)
+            slot.state = self.stepper.begin(slot.number, piece, slot.pad, job.seed, job.next, last)
         else:
             before = self.stepper.resume(slot.state, slot.held, job.seed, job.sampler) if first else slot.state
-            slot.state = self.stepper.extend(before, piece, job.sampler, last)
+            slot.state = self.stepper.extend(before, piece, job.next, last)
         return [(slot, slot.state.made)]
 
     def hear(self, slots: Sequence[Slot], made: Made) -> None:
@@ -258,6 +272,7 @@ class Batcher(threading.Thread):
             self.leave(slot, "stop" if ends is not None else "length", tokens, scores)
         else:
             slot.held += tokens
+            job.follow(tokens)
             job.deliver(slot.news(tokens, scores=scores))
 
     def leave(self, slot: Slot, reason: str, tokens: Sequence[int] = (), scores: Sequence[Score] = ()) -> None:

@@ -79,7 +79,7 @@ def named(names: str) -> dict[str, tuple]:
     return dict.fromkeys(names.split(), NOTHING)
 
 
-REFUSED: dict[str, tuple] = {  # would change the answer: name → values that ask for nothing
+REFUSED: dict[str, tuple] = {  # would change the answer where it is not read: name → values that ask for nothing
     **dict.fromkeys(TOOLS, NOTHING),
     **named("echo suffix presence_penalty frequency_penalty logit_bias bad_words allowed_token_ids logits_processors"),
     **named("custom_logit_processor use_beam_search min_tokens min_new_tokens include_stop_str_in_output stop_regex"),

@@ -19,7 +19,7 @@ from llama_jax import chat
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import SCORED
-from llama_lab.serve import fields, logprobs, wire
+from llama_lab.serve import fields, logprobs, structure, wire
 from llama_lab.serve.answers import Answer, unless_gone
 from llama_lab.serve.fields import Ids, Role, Settings, Whole, said
 from llama_lab.serve.service import Service
@@ -52,6 +52,7 @@ class Asked(boundary.Declared):
     options: Options = Options()
     think: Annotated[bool | Literal["high", "medium", "low", "max"], said(THINK)] = False
     keep_alive: Annotated[int | float | Annotated[str, Field(pattern=DURATION)], said(KEEP_ALIVE)] | None = None
+    format: structure.Format = ""
     logprobs: bool = False
     top_logprobs: Whole = Field(0, ge=0, le=SCORED)
 
@@ -198,7 +199,13 @@ async def answered(
     began, options = time.perf_counter_ns(), asked.options
     ids = await service.apart(request.state.size, asked.ids, service)
     answer = service.answer(
-        ids, options.num_predict, options.sampler(service.context), options.seed, options.stops, asked.logprobs
+        ids,
+        options.num_predict,
+        options.sampler(service.context),
+        options.seed,
+        options.stops,
+        asked.logprobs,
+        grammar=await service.grammar(None if asked.format == "" else asked.format),
     )
     context = ids if goes_on else None
     documents = written(answer, asked, began, part, context)

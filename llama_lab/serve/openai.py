@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, Response
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import SCORED, Sampler
-from llama_lab.serve import fields, logprobs, wire
+from llama_lab.serve import fields, logprobs, structure, wire
 from llama_lab.serve.answers import Answer, Piece, Token, unless_gone
 from llama_lab.serve.fields import Ids, Role, Settings, Whole, said
 from llama_lab.serve.ollama import full_name
@@ -40,7 +40,7 @@ class StreamOptions(boundary.Declared):
     continuous_usage_stats: bool = False
 
 
-class Asked(Settings):
+class Asked(Settings, structure.Asked):
     """What requests for an answer have in common. Other fields than those declared are `fields.check`'s.
 
     opening, closing: what the first event and the last have in place of text.
@@ -64,6 +64,8 @@ class Asked(Settings):
         service.check_model(self.model)
         given = self.model_extra
         fields.check(given | dict(tools=[]) if given.get("tool_choice") == "none" else given, self.model)
+        if self.wanted is not None and self.ignore_eos:
+            raise UserError("ignore_eos goes on after the answer's end, where no JSON may follow; leave it out.")
 
     def sampler(self, context: int) -> Sampler:
         """As `Settings.sampler`: vLLM's penalty is llama.cpp's by another name."""
@@ -210,8 +212,8 @@ async def answered(service: Service, request: Request, asked: Chat | Completion)
         seed=asked.seed,
         stops=asked.stops,
         scored=asked.scored,
-        stop_ids=asked.stop_token_ids,
-        ignore_eos=asked.ignore_eos,
+        stop=[*asked.stop_token_ids, *(() if asked.ignore_eos else service.tokenizer.stop)],
+        grammar=await service.grammar(asked.wanted),
     )
     prefix = "chatcmpl" if isinstance(asked, Chat) else "cmpl"
     head = dict(id=f"{prefix}-{next(numbers)}", object=asked.object, created=int(time.time()), model=asked.model)

@@ -16,8 +16,8 @@ from llama_jax import transforms
 from llama_jax.engine import Engine, bytes_needed
 from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
-from llama_jax.sampling import Sampler, TracedSampler
-from llama_lab.serve.stepper import SIZES, Made, Stepper, answering
+from llama_jax.sampling import Constrained, Sampler
+from llama_lab.serve.stepper import SIZES, Made, Sampling, Stepper, answering
 
 
 @dataclass(frozen=True)
@@ -47,33 +47,38 @@ class Rows(Stepper):
     def holds(self, state: Seat | None) -> bool:
         return state is not None and state.epoch == self.epoch
 
-    def begin(
-        self, number: int, piece: np.ndarray, pad: int, seed: int, sampler: TracedSampler, last: bool = True
-    ) -> Seat:
+    def begin(self, number: int, piece: np.ndarray, pad: int, seed: int, sampler: Sampling, last: bool = True) -> Seat:
         seat = Seat(number, None, self.epoch)
         return self.extend(self.entered(seat, -pad, [], seed, sampler), piece, sampler, last)
 
-    def resume(self, state: Seat, ids: Sequence[int], seed: int, sampler: TracedSampler) -> Seat:
+    def resume(self, state: Seat, ids: Sequence[int], seed: int, sampler: Sampling) -> Seat:
         return self.entered(state, len(ids), ids, seed, sampler)
 
-    def entered(self, seat: Seat, position: int, ids: Sequence[int], seed: int, sampler: TracedSampler) -> Seat:
+    def entered(self, seat: Seat, position: int, ids: Sequence[int], seed: int, sampler: Sampling) -> Seat:
         seen = np.zeros(self.engine.config.vocab_size, bool)
         seen[list(ids)] = True
         arguments = np.int32(seat.number), np.int32(position), np.uint32(seed), seen, answering(sampler)
         self.state = self.called(seat, self.programs.enter, self.state, *arguments)
         return seat
 
-    def extend(self, state: Seat, piece: np.ndarray, sampler: TracedSampler, last: bool = True) -> Seat:
-        arguments = self.engine.params, self.state, piece, np.int32(state.number)
+    def extend(self, state: Seat, piece: np.ndarray, sampler: Sampling, last: bool = True) -> Seat:
+        allowed = self.mask(sampler).allowed if last else None
+        arguments = self.engine.params, self.state, piece, np.int32(state.number), allowed
         *made, self.state = self.called(state, partial(self.programs.read, last=last), *arguments)
         return Seat(state.number, Made(*made, 0, self.epoch), self.epoch)
 
-    def step(self, states: Sequence[Seat], samplers: Sequence[TracedSampler]) -> list[tuple[Made, Seat]]:
+    def step(self, states: Sequence[Seat], samplers: Sequence[Sampling]) -> list[tuple[Made, Seat]]:
         numbers, live = among([seat.number for seat in states], self.count)
         for seat in states:
             self.check(seat)
-        *made, self.state = self.called(states[0], self.programs.step, self.engine.params, self.state, numbers, live)
-        places = numbers.tolist()
+        places, allowed = numbers.tolist(), None
+        if any(isinstance(sampler, Constrained) for sampler in samplers):  # then all rows have a mask
+            allowed = np.ones((len(numbers), self.engine.config.vocab_size), bool)
+            for seat, sampler in zip(states, samplers, strict=True):
+                if isinstance(sampler, Constrained):
+                    allowed[places.index(seat.number)] = np.asarray(sampler.allowed.allowed)[0]
+        arguments = self.engine.params, self.state, numbers, live, allowed
+        *made, self.state = self.called(states[0], self.programs.step, *arguments)
         return [
             (Made(*made, places.index(seat.number), self.epoch), Seat(seat.number, None, self.epoch)) for seat in states
         ]
@@ -112,8 +117,9 @@ class Rows(Stepper):
             seats = [Seat(number, None, self.epoch) for number in range(min(rows, self.count))]
             for seat in seats:
                 self.resume(seat, [0], 0, sampler)
-            for made, _ in self.step(seats, [sampler] * len(seats)):
-                self.fetch(made)
+            for each in (sampler, Constrained(sampler, self.all)):
+                for made, _ in self.step(seats, [each] * len(seats)):
+                    self.fetch(made)
             rows *= 2
 
 

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import datetime
 import itertools
+import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,12 +20,13 @@ from llama_jax import chat, model
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.decoding.request import SEEDS, token_ids
 from llama_jax.generate import build
+from llama_jax.grammars import Grammar
 from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_jax.tokenizer import Numbers
 from llama_lab.bench.guard import Guard
-from llama_lab.serve import rows, stepper
+from llama_lab.serve import rows, stepper, structure
 from llama_lab.serve.answers import Answer
 from llama_lab.serve.batcher import Batcher, FullError, Job
 from llama_lab.serve.metrics import Metrics
@@ -94,7 +96,8 @@ class Service:
         self.batcher = Batcher(self.stepper, slots, queue, self.metrics)
         self.watching = contextlib.ExitStack()  # the guard, from the first request to the last
         self.seeds = itertools.count()  # of requests that name none
-        self.long = ThreadPoolExecutor(1, "long")
+        self.long, self.schemas = ThreadPoolExecutor(1, "long"), ThreadPoolExecutor(1, "schemas")
+        self.compiled = structure.compiler(self.tokenizer, loaded.config.vocab_size)
 
     def start(self) -> tuple[int, float]:
         """Compile, then answer: (programs compiled, seconds)."""
@@ -113,11 +116,18 @@ class Service:
         self.batcher.close()
         self.watching.close()
         self.long.shutdown(wait=False)
+        self.schemas.shutdown(wait=False)
 
     async def apart(self, size: int, work: Callable[..., T], *arguments) -> T:
         """What `work` returns, computed in a thread, so that the event loop goes on. Long bodies share one, so that
         others find one that is free. size: bytes of the request's body."""
         return await asyncio.get_running_loop().run_in_executor(self.long if size > LONG else None, work, *arguments)
+
+    async def grammar(self, wanted: dict | str | None) -> Grammar | None:
+        """What an answer must be, compiled in a thread of its own. Raises UserError."""
+        if wanted is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self.schemas, self.compiled, json.dumps(wanted))
 
     def check_model(self, name: str) -> None:
         """Raises RefusalError where another model is asked for; letters may be capital or not."""
@@ -145,11 +155,11 @@ class Service:
         seed: int,
         stops: Sequence[str],
         scored: bool = False,
-        stop_ids: Sequence[int] = (),
-        ignore_eos: bool = False,
+        stop: Collection[int] | None = None,
+        grammar: Grammar | None = None,
     ) -> Answer:
         """A request on its way. new_tokens: below 1 for as many as there is room for. seed: -1 for none. scored: with
-        log probabilities. stop_ids: tokens that end it, besides the model's own, unless those are to be ignored.
+        log probabilities. stop: tokens that end it, by default the model's own. grammar: what the answer must be.
 
         Raises RefusalError, UserError.
         """
@@ -164,7 +174,8 @@ class Service:
             new_tokens=min(new_tokens, room) if new_tokens > 0 else room,
             sampler=replace(sampler.traced(), scored=np.bool_(scored)),
             seed=(next(self.seeds) if seed == -1 else seed) % SEEDS,
-            stop=frozenset([*stop_ids, *(() if ignore_eos else self.tokenizer.stop)]),
+            stop=frozenset(self.tokenizer.stop if stop is None else stop),
+            walker=grammar and grammar.host(),
         )
         return Answer(self.tokenizer, self.submit, stops, **request)
 

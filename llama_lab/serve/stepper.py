@@ -7,6 +7,10 @@ to measure what that saves.
 
 Log probabilities come out of the same programs, which compute them only for requests that ask. Under a placement whose
 call makes several tokens, such a request steps token by token, since a chunk keeps only those of its last token.
+
+So does one whose answer follows a grammar: the batcher's walker says after each token which may be the next. Steps of
+such requests have a program of their own, so that the others' is as it was; a prompt is always read with a mask, of all
+tokens where no grammar is, since beside a prompt that costs nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +27,9 @@ from llama_jax.decoding.steps import Carry
 from llama_jax.generate import Engine
 from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
-from llama_jax.sampling import Draw, Sampler, Scores, TracedSampler
+from llama_jax.sampling import Constrained, Draw, Mask, Sampler, Scores, TracedSampler, free
 
+Sampling = TracedSampler | Constrained  # the latter with a mask bool [1 V]
 SIZES = (16, 32, 64)  # tokens of prompt that one call takes; the last is a chunk, between two of which all others step
 
 
@@ -83,9 +88,10 @@ def state_of(token: jax.Array, carry: Carry) -> State:
     return State(token, replace(carry, draw=replace(carry.draw, scores=None)), carry.draw.scores)
 
 
-def answering(sampler: TracedSampler) -> TracedSampler:
+def answering(sampler: Sampling) -> TracedSampler:
     """The settings of a request that may ask for scores, though this one may not."""
-    return sampler if sampler.scored is not None else replace(sampler, scored=np.False_)
+    settings = free(sampler)
+    return settings if settings.scored is not None else replace(settings, scored=np.False_)
 
 
 class Stepper:
@@ -99,6 +105,7 @@ class Stepper:
 
     def __init__(self, engine: Engine, context: int, sizes: tuple[int, ...] = SIZES):
         self.engine, self.context, self.sizes = engine, context, sizes
+        self.all = Mask(jnp.ones((1, engine.config.vocab_size), bool))
 
     @property
     def room(self) -> int:
@@ -116,25 +123,31 @@ class Stepper:
         """Whether what a slot kept is still there."""
         return state is not None
 
-    def begin(
-        self, number: int, piece: np.ndarray, pad: int, seed: int, sampler: TracedSampler, last: bool = True
-    ) -> State:
+    def mask(self, sampler: Sampling) -> Mask:
+        """The tokens that a request may go on with."""
+        return sampler.allowed if isinstance(sampler, Constrained) else self.all
+
+    def begin(self, number: int, piece: np.ndarray, pad: int, seed: int, sampler: Sampling, last: bool = True) -> State:
         """The first piece of a prompt, into a cache of its own. number: the slot's. last: as `extend`'s."""
         pads, seeds = np.array([pad], np.int32), np.array([seed], np.uint32)
-        settings, programs = answering(sampler), self.engine.programs
+        settings, programs = Constrained(answering(sampler), self.mask(sampler)), self.engine.programs
         return state_of(*programs.prefill(self.engine.params, piece, pads, seeds, settings, slots=self.room))
 
-    def extend(self, state: State, piece: np.ndarray, sampler: TracedSampler, last: bool = True) -> State:
+    def extend(self, state: State, piece: np.ndarray, sampler: Sampling, last: bool = True) -> State:
         """One more piece. The token drawn after the last one is the answer's first. A stepper that can leave out the
         draw after the others looks at `last`."""
-        return state_of(*self.engine.programs.extend(self.engine.params, piece, state.carry, answering(sampler)))
+        settings = Constrained(answering(sampler), self.mask(sampler))
+        return state_of(*self.engine.programs.extend(self.engine.params, piece, state.carry, settings))
 
-    def step(self, states: Sequence[State], samplers: Sequence[TracedSampler]) -> list[tuple[Made, State]]:
+    def step(self, states: Sequence[State], samplers: Sequence[Sampling]) -> list[tuple[Made, State]]:
         """Of each slot that steps in a call (its next tokens, not yet awaited, for `fetch`; the state after them)."""
         programs, after = self.engine.programs, []
         for state, sampler in zip(states, samplers, strict=True):
             arguments, settings = (self.engine.params, state.token, state.carry), answering(sampler)
-            if self.engine.placement.jits_decode and not settings.scored:
+            if isinstance(sampler, Constrained):
+                stepped = state_of(*programs.step(*arguments, replace(sampler, settings=settings)))
+                after.append((stepped.made, stepped))
+            elif self.engine.placement.jits_decode and not settings.scored:
                 tokens, _, token, carry = programs.decode(*arguments, replace(settings, scored=None))
                 after.append((Made(tokens), State(token, carry)))
             else:
@@ -173,8 +186,9 @@ class Stepper:
         for size in self.sizes:  # a piece follows another, or what was left of a request before
             state = self.extend(self.resume(state, [0], 0, sampler), np.zeros((1, size), np.int32), sampler)
             state = self.extend(self.resume(state, [0], 0, sampler), np.zeros((1, size), np.int32), sampler)
-        for asked in (False, True):
-            ((made, state),) = self.step([state], [replace(sampler, scored=np.bool_(asked))])
+        scored = replace(sampler, scored=np.True_)
+        for each in (sampler, scored, Constrained(sampler, self.all)):
+            ((made, state),) = self.step([state], [each])
             self.fetch(made)
         self.fetch(state.made)
 

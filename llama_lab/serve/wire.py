@@ -15,12 +15,14 @@ from starlette.responses import JSONResponse, StreamingResponse
 
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError
+from llama_lab.serve import structure
 
 T = TypeVar("T")
 LIMIT = 8 << 20  # bytes of a body: more text than any context here holds
 FAILED = "the request failed; the server's log says why"
 MOST = 8  # limits of a body that are read to say that it is too long, which a client hears once it has sent it all
 BODY_S = 30.0  # a body that is longer on its way than this is not waited for
+VERBATIM = structure.FIELDS
 UNHELD = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # a proxy passes each part of a stream on
 KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}  # OpenAI's, else api_error
 
@@ -102,7 +104,7 @@ async def content(request: Request) -> bytes:
 
 
 def read(body: bytes, kind: type[T]) -> T:
-    """The body as what `kind` declares; null is as good as nothing. Raises RefusalError, UserError."""
+    """The body as what `kind` declares; null is as good as nothing, but in a schema. Raises RefusalError, UserError."""
     body = body.removeprefix(codecs.BOM_UTF8)
     if not body.strip():
         raise RefusalError(400, "missing request body")
@@ -110,7 +112,8 @@ def read(body: bytes, kind: type[T]) -> T:
     if not isinstance(document, dict):
         raise UserError('The body is JSON, but no object; send one such as {"model": …}.')
     try:
-        return boundary.read(kind, given(document), "The request")
+        whole = {name: document[name] for name in VERBATIM if document.get(name) is not None}
+        return boundary.read(kind, given(document) | whole, "The request")
     except UserError as error:
         raise UserError(re.sub(r"a valid dictionary( or instance of \w+)?", "an object", str(error))) from None
 

@@ -23,6 +23,7 @@ from llama_lab.serve.metrics import Metrics
 from llama_lab.serve.rows import among
 from tests.conftest import among_the_fast, build
 from tests.kernels.models import random_model, small
+from tests.test_constrained import random_grammar
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -58,7 +59,8 @@ def started(placement, slots=2, queue=50):
 
 def alone(placement, request):
     """The tokens that a request gets by `generate`; one shape for all, so that one program computes them."""
-    options = dict(sampler=request["sampler"], seeds=request["seed"], length=LONGEST, slots=128)
+    options = dict(sampler=request["sampler"], seeds=request["seed"], grammar=request.get("grammar"))
+    options |= dict(length=LONGEST, slots=128)
     engine = engine_for(parse(placement))
     return list(generate.answer(engine, [request["ids"]], request["n"], **options)[0].token_ids)
 
@@ -66,10 +68,10 @@ def alone(placement, request):
 class Reader:
     """Hears one request to its end."""
 
-    def __init__(self, batcher, ids, n=8, sampler=generate.GREEDY, seed=0, stop=(), scored=False):
+    def __init__(self, batcher, ids, n=8, sampler=generate.GREEDY, seed=0, stop=(), scored=False, grammar=None):
         self.news = SimpleQueue()
         settings = replace(sampler.traced(), scored=np.bool_(scored))
-        self.job = Job(ids, n, settings, seed, frozenset(stop), self.news.put)
+        self.job = Job(ids, n, settings, seed, frozenset(stop), self.news.put, walker=grammar and grammar.host())
         batcher.submit(self.job)
 
     def all(self):
@@ -82,14 +84,15 @@ class Reader:
 
 
 def asked(seed, count=8):
-    """Prompts of many lengths, some that begin alike, with their settings."""
+    """Prompts of many lengths, some that begin alike, with their settings; some follow a grammar."""
     random = np.random.default_rng(seed)
     first = random.integers(3, 97, 70).tolist()
     for i in range(count):
         own = random.integers(3, 97, int(random.integers(1, 80))).tolist()
         ids = (first[: int(random.integers(20, 70))] if i % 2 else []) + own
         sampler = [generate.GREEDY, Sampler(0.8, top_k=9), Sampler(1.2, top_p=0.8, repetition_penalty=1.2)][i % 3]
-        yield dict(ids=ids[:LONGEST], n=int(random.integers(1, 16)), sampler=sampler, seed=i)
+        grammar = random_grammar(i) if i % 8 in (2, 3, 4) else None
+        yield dict(ids=ids[:LONGEST], n=int(random.integers(1, 16)), sampler=sampler, seed=i, grammar=grammar)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from openai.types import completion_create_params as completions
 from openai.types.chat import completion_create_params as chats
 
 from llama_jax.plumbing import paths
-from llama_lab.serve import fields, ollama, openai
+from llama_lab.serve import fields, ollama, openai, structure
 from tests.serve.conftest import NAME
 
 
@@ -55,6 +55,7 @@ ASKED = [
     (ollama.Generate, OLLAMA - {"messages"}),
     (ollama.Options, OPTIONS),
 ]
+V1S = set(structure.Asked.model_fields)
 HI = [dict(role="user", content="Hi")]
 V1 = {
     "/v1/chat/completions": dict(model=NAME, messages=HI, max_tokens=2, temperature=0),
@@ -67,8 +68,8 @@ def test_every_known_field_is_read_refused_or_harmless(model, names):
     read = set(model.model_fields)
     assert names <= read | fields.REFUSED.keys() | fields.HARMLESS
     assert not fields.REFUSED.keys() & fields.HARMLESS
-    others = {"think", "options", "keep_alive", "num_predict"} if model.__module__ == ollama.__name__ else set()
-    assert not read & (fields.REFUSED.keys() | fields.HARMLESS) - others  # which are read by Ollama's API alone
+    others = {"think", "options", "keep_alive", "num_predict", "format"} if model.__module__ == ollama.__name__ else V1S
+    assert not read & (fields.REFUSED.keys() | fields.HARMLESS) - others  # which are read by one API alone
 
 
 def ask(client, path, body):
@@ -77,7 +78,8 @@ def ask(client, path, body):
 
 @pytest.mark.parametrize("path", V1)
 def test_what_would_change_the_answer_is_refused_by_its_name_or_asks_for_nothing(client, path):
-    for name, nothing in fields.REFUSED.items():
+    for name in fields.REFUSED.keys() - V1S:
+        nothing = fields.REFUSED[name]
         refused = ask(client, path, V1[path] | {name: {"asks": "for something"}})
         assert refused.status_code == 400, name
         assert (name in fields.TOOLS) == ("does not support tools" in refused.text)
@@ -115,11 +117,11 @@ def written(value):
 def table():
     """What becomes of each field, for docs/serving.md."""
     read = {name for model in (openai.Chat, openai.Completion) for name in model.model_fields}
-    few = {name: values for name, values in fields.REFUSED.items() if values is not fields.NOTHING}
+    few = {name: values for name, values in fields.REFUSED.items() if values is not fields.NOTHING and name not in V1S}
     rows = {
         "read under `/v1`": read,
         "read in Ollama's `options`": ollama.Options.model_fields,
-        "refused, unless they say nothing (false, 0, empty)": fields.REFUSED.keys() - few.keys(),
+        "refused, unless they say nothing (false, 0, empty)": fields.REFUSED.keys() - few.keys() - V1S,
         "passed over": fields.HARMLESS,
     }
     lines = [f"| {what} | {', '.join(f'`{name}`' for name in sorted(names))} |" for what, names in rows.items()]
