@@ -11,6 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -28,13 +29,15 @@ from llama_jax.engine import (  # noqa: F401
     require_kernels,
     weights,
 )
-from llama_jax.grammars import Grammar
 from llama_jax.hosts import LOOPS, constrained, masked
 from llama_jax.plumbing import threads
 from llama_jax.plumbing.errors import UserError
 from llama_jax.plumbing.values import listed
 from llama_jax.sampling import Constrained, Sampler
 from llama_jax.transforms import new_cache, settings
+
+if TYPE_CHECKING:
+    from llama_jax.grammars import Grammar
 
 GREEDY = Sampler()
 

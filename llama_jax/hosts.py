@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +20,13 @@ import numpy as np
 from llama_jax.decoding.request import Request, bucket
 from llama_jax.decoding.steps import Bounds
 from llama_jax.engine import Engine
-from llama_jax.grammars import Walker
 from llama_jax.placement import Placement
 from llama_jax.plumbing import threads
 from llama_jax.sampling import Constrained, Mask, Sampler
 from llama_jax.transforms import settings
+
+if TYPE_CHECKING:
+    from llama_jax.grammars import Walker
 
 
 def in_one_thread(engine: Engine, batch: Request, token, carry, sampler) -> Iterator[np.ndarray]:

@@ -38,7 +38,6 @@ from llama_jax.decoding.depth import Learned
 from llama_jax.decoding.drafts import Drafted
 from llama_jax.decoding.steps import Bounds, Carry
 from llama_jax.generate import Engine
-from llama_jax.grammars import Table
 from llama_jax.identity import identity
 from llama_jax.kvc import KVCache
 from llama_jax.model import kinds
@@ -245,6 +244,8 @@ def skeleton(
     """The arguments of a call but for the weights: A for each array, whole numbers as they are."""
     settings = TracedSampler(A, A, A, A, A) if sampler is None else Sampler(**sampler)
     if allowed:
+        from llama_jax.grammars import Table  # here: few answers follow a grammar
+
         settings = Constrained(settings, Mask(A) if allowed == "mask" else Table(A, A))
     if name == "prefill":
         return (A, A, A, settings), dict(slots=slots)
