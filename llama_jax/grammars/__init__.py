@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from llama_jax.grammars import schemas, tables
-from llama_jax.grammars.automata import Budget, ImpossibleError, TooLargeError, automaton
+from llama_jax.grammars.automata import automaton
+from llama_jax.grammars.languages import Budget, ImpossibleError, TooLargeError
 from llama_jax.grammars.tables import Table, TableWalker, Walker
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError

@@ -40,7 +40,8 @@ class Spelling:
         ids, start, longest = [], 0, max(map(len, self.known))
         while start < len(text):
             ends = range(min(start + longest, len(text)), start, -1)
-            end = next(end for end in ends if text[start:end] in self.known)
+            if (end := next((end for end in ends if text[start:end] in self.known), None)) is None:
+                break  # the vocabulary lacks a byte
             ids.append(self.known[text[start:end]])
             start = end
         return ids

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llama_jax.grammars.automata import ImpossibleError
+from llama_jax.grammars.languages import ImpossibleError
 from llama_jax.plumbing import boundary
 from llama_jax.plumbing.errors import UserError, near
 

@@ -13,7 +13,8 @@ import re._constants as codes
 import re._parser as parser
 import warnings
 
-from llama_jax.grammars.automata import (
+from llama_jax.grammars.automata import automaton, combined
+from llama_jax.grammars.languages import (
     EMPTY,
     Automaton,
     Budget,
@@ -23,8 +24,6 @@ from llama_jax.grammars.automata import (
     Repeat,
     Sequence,
     TooLargeError,
-    automaton,
-    combined,
     text,
 )
 from llama_jax.plumbing.errors import UserError

@@ -7,7 +7,8 @@ from decimal import Decimal
 
 import numpy as np
 
-from llama_jax.grammars.automata import (
+from llama_jax.grammars.automata import automaton, combined
+from llama_jax.grammars.languages import (
     DEAD,
     Automaton,
     Budget,
@@ -16,9 +17,7 @@ from llama_jax.grammars.automata import (
     Repeat,
     Sequence,
     TooLargeError,
-    automaton,
     choice,
-    combined,
     optional,
     text,
 )

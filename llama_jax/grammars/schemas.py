@@ -8,75 +8,30 @@ most.
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
-from functools import lru_cache
-from urllib.parse import unquote
 
 from llama_jax.grammars import patterns, ranges
-from llama_jax.grammars.automata import (
+from llama_jax.grammars.automata import automaton, combined
+from llama_jax.grammars.languages import (
     EMPTY,
     Budget,
     Choice,
     ImpossibleError,
-    Members,
     Sequence,
     TooLargeError,
-    automaton,
     choice,
-    combined,
-    optional,
     text,
 )
-from llama_jax.grammars.merging import OF_TYPE, Plain, apart, check, inside, merged, type_of, widened, written
+from llama_jax.grammars.layout import COLON, DEEPEST, enclosed, literal, spelled
+from llama_jax.grammars.merging import OF_TYPE, Plain, inside, type_of, widened, written
+from llama_jax.grammars.resolving import MANY, Resolver, satisfiable
 from llama_jax.plumbing.errors import UserError, near
 
-DEEPEST = 24  # levels of values in values
-MANY = 1_000  # properties of an object, and alternatives of a value
 STRING = Sequence((text('"'), patterns.ANYTHING, text('"')))
-COLON = Sequence((text(":"), optional(text(" "))))
 CONSTANTS = {"boolean": Choice((text("true"), text("false"))), "null": text("null")}
-
-
-@lru_cache(maxsize=DEEPEST + 2)
-def gap(depth: int) -> Choice:
-    """What may stand before a part at this level."""
-    return Choice((EMPTY, text(" "), text("\n" + "  " * depth)))
-
-
-@lru_cache(maxsize=DEEPEST + 2)
-def comma(depth: int) -> Sequence:
-    return Sequence((text(","), gap(depth)))
-
-
-def spelled(value) -> Sequence:
-    """A text, number, true, false or null. Raises UserError for what JSON cannot write."""
-    try:
-        return text(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    except (ValueError, TypeError):  # also half a surrogate pair
-        raise UserError("holds a value that JSON has no text for") from None
-
-
-def enclosed(marks: str, depth: int, parts, **options) -> Sequence:
-    """An object or array of parts (node, whether it must be there), at a level."""
-    close = Sequence((gap(depth), text(marks[1])))
-    return Sequence((text(marks[0]), Members(tuple(parts), gap(depth + 1), comma(depth + 1), text(marks[1]), close,
-                                             **options)))  # fmt: skip
-
-
-def literal(value, depth: int) -> Sequence:
-    """This value, at a level."""
-    if depth > DEEPEST:
-        raise TooLargeError(f"is deeper than {DEEPEST} levels")
-    if isinstance(value, dict):
-        parts = [(Sequence((spelled(str(k)), COLON, literal(v, depth + 1))), True) for k, v in value.items()]
-        return enclosed("{}", depth, parts)
-    if isinstance(value, list):
-        return enclosed("[]", depth, [(literal(v, depth + 1), True) for v in value], skips=False)
-    return spelled(value)
 
 
 @contextmanager
@@ -90,80 +45,9 @@ def named(place: str) -> Iterator[None]:
         raise type(error)(f"The schema's {place} {error}." if place else f"The schema {error}.") from None
 
 
-class Reader:
+class Reader(Resolver):
     """Makes the node of a schema. regular: False once it has met a value of any depth, which no automaton describes;
     what it makes is then of no use, but all keywords are still checked."""
-
-    def __init__(self, root: dict | bool, budget: Budget):
-        self.root, self.budget, self.regular = root, budget, True
-
-    def plain(self, schema, place: str, above: frozenset = frozenset(), chain: tuple = ()) -> list[Plain]:
-        """The schemas without references and alternatives that a schema is a choice of. above: the references that led
-        to the values that hold this one; chain: those that led from there to here."""
-        self.budget.take(50)
-        if schema is False:
-            raise ImpossibleError(f"The schema's {place} is false: no value satisfies it.")
-        schema = {} if schema is True else schema
-        check(schema, place)
-        own = {name: value for name, value in schema.items() if name in TYPED}
-        found = [Plain(own, place, above | {*chain})]
-        if "$ref" in schema:
-            found = self.product(found, self.referred(schema["$ref"], place, above, chain))
-        for n, part in enumerate(schema.get("allOf", [])):
-            found = self.product(found, self.plain(part, inside(place, "allOf", n), above, chain))
-        for name in ("anyOf", "oneOf"):
-            if name in schema:
-                found = self.product(found, self.options(schema[name], inside(place, name), above, chain))
-        return found
-
-    def product(self, left: list[Plain], right: list[Plain]) -> list[Plain]:
-        """What one of each ask together."""
-        if len(left) * len(right) > MANY:
-            raise TooLargeError(f"The schema's {right[0].place} has more than {MANY:,} alternatives.")
-        return satisfiable(lambda pair: merged(*pair), itertools.product(left, right))
-
-    def options(self, parts: list, place: str, above: frozenset, chain: tuple) -> list[Plain]:
-        """The alternatives of anyOf or oneOf."""
-        if len(parts) > MANY:
-            raise TooLargeError(f"The schema's {place} has more than {MANY:,} alternatives.")
-        sides = satisfiable(lambda one: self.plain(one[1], inside(place, one[0]), above, chain), enumerate(parts))
-        if place.rpartition(".")[2] == "oneOf":
-            self.budget.take(sum(map(len, sides)) ** 2)
-            pairs = itertools.combinations(sides, 2)
-            if not all(apart(a, b, self.apart_of) for left, right in pairs for a in left for b in right):
-                raise UserError(
-                    f"The schema's {place} is not supported: its parts do not differ by type, by const, or by a"
-                    " required property's; write anyOf."
-                )
-        return [one for side in sides for one in side]
-
-    def apart_of(self, schema) -> list[Plain]:
-        try:
-            return self.plain(schema, "")
-        except UserError:
-            return [Plain({}, "", frozenset())]  # any value; the error is found where the property is read
-
-    def referred(self, ref: str, place: str, above: frozenset, chain: tuple) -> list[Plain]:
-        """The schemas behind a reference."""
-        where = inside(place, "$ref")
-        if ref in chain:
-            raise UserError(f"The schema's {where} leads back to itself; no value ends it.")
-        if not ref.startswith("#"):
-            raise UserError(f"The schema's {where} is {ref!r}; only references within the schema (#/$defs/…) are read.")
-        if ref in above:
-            self.regular = False
-            return [Plain({}, place, above)]
-        schema, path = self.root, []
-        for part in filter(None, unquote(ref[1:]).split("/")):
-            path.append(part.replace("~1", "/").replace("~0", "~"))
-            try:
-                schema = schema[int(path[-1]) if isinstance(schema, list) else path[-1]]
-            except (KeyError, IndexError, ValueError, TypeError):
-                known = near(path[-1], schema) if isinstance(schema, dict) else ""
-                raise UserError(f"The schema's {where} is {ref!r}, which is not there.{known}") from None
-        if not isinstance(schema, dict | bool):
-            raise UserError(f"The schema's {where} is {ref!r}, which is no schema.")
-        return self.plain(schema, inside("", *path), above, (*chain, ref))
 
     def value(self, schema, place: str, depth: int = 0, above: frozenset = frozenset()) -> object:
         """The node of a schema's values at a level."""
@@ -295,22 +179,6 @@ class Reader:
                 key = combined(automaton(STRING, self.budget), automaton(choice(names), self.budget), without=True)
             more = Sequence((key, COLON, more))
         return enclosed("{}", depth, parts, more=more)
-
-
-TYPED = {"type", "enum", "const", *itertools.chain(*OF_TYPE.values())}
-
-
-def satisfiable(make, items) -> list:
-    """What is made of each item that a value satisfies. Raises the last ImpossibleError where there is none."""
-    made, last = [], None
-    for item in items:
-        try:
-            made.append(make(item))
-        except ImpossibleError as error:
-            last = error
-    if not made and last is not None:
-        raise last
-    return made
 
 
 def ordered(least: int, most: int | None, place: str) -> None:

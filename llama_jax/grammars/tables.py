@@ -10,7 +10,8 @@ import jax
 import numpy as np
 
 from llama_jax.axes import Array, Int
-from llama_jax.grammars.automata import Automaton, ImpossibleError, TooLargeError, leading
+from llama_jax.grammars.automata import alike, leading
+from llama_jax.grammars.languages import Automaton, ImpossibleError, TooLargeError
 
 FORBIDDEN = -1
 STATES, CLASSES = (64, 256, 1024, 4096, 16_384), (64, 256, 1024, 4096)  # sizes of a table
@@ -127,8 +128,7 @@ class Columns:
 
     def __init__(self, automaton: Automaton):
         states = len(automaton.accepts)
-        steps, self.letter = np.unique(automaton.next, axis=1, return_inverse=True)
-        self.letter = self.letter.reshape(-1)
+        steps, self.letter = alike(automaton.next)
         self.steps = np.full((steps.shape[1], states + 1), states, np.int16)
         self.steps[:, :-1] = np.where(steps < 0, states, steps).T
         self.rows = np.array([np.arange(states + 1), np.full(states + 1, states)], np.int16)

@@ -86,3 +86,20 @@ def test_each_token_goes_where_its_bytes_go():
             for byte in text:
                 after = table.next[after, table.classes[single[byte]]] if after >= 0 else after
             assert table.next[state, table.classes[token]] == after
+
+
+def test_a_real_vocabulary(packaged):
+    tok, schema = packaged.tokenizer, {"type": "array", "items": STRING | {"maxLength": 40}, "minItems": 1}
+    walker = grammars.compile(schema, tok, packaged.config.vocab_size, tok.stop).host()
+    rng, ids = np.random.default_rng(0), []
+    for _ in range(60):
+        allowed = np.flatnonzero(walker.mask())
+        ids.append(int(rng.choice(allowed)))
+        walker.advance(ids[-1])
+    ids = [i for i in ids if i not in tok.stop]
+    assert tok.decode(ids) == b"".join(tok.spellings[i] for i in ids).decode(errors="replace")
+    walker = grammars.compile(schema, tok, packaged.config.vocab_size, tok.stop).host()
+    for token in tok.encode('["Why is the sky blue?", "日本 😀"]', special=False):
+        assert walker.mask()[token]
+        walker.advance(token)
+    assert walker.mask()[list(tok.stop)].all()
