@@ -1,9 +1,8 @@
-"""Charts of activation extraction: the ladder, the ceilings and the scaling, and what a linear probe reads in a
+"""Charts of activation extraction: a batch by stages, the ceilings and the scaling, and what a linear probe reads in a
 store."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -11,113 +10,22 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import within
-from llama_lab.experiments.activation_extraction import finding, probing, rungs
+from llama_lab.experiments.activation_extraction import probing, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
-from llama_lab.experiments.activation_extraction.rungs import BASE, CEILINGS, PRODUCT, RIVALS
+from llama_lab.experiments.activation_extraction.rungs import CEILINGS
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
-from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, headline, new, styled
 
 LABELS = {
-    rungs.EAGER: "N0 eager, one example at a time\n(a straw man; fewer examples)",
-    rungs.UNJITTED: "N0 eager, a copy a sample and layer\n(where the published plan said it began)",
-    rungs.COPIES: "N0 jit, a copy a sample and layer\n(where the plan's code began)",
-    rungs.STACKED: "N0 jit, layers stacked, one copy",
-    rungs.BASE: "N1 jit, every layer, blocking\n(the denominator)",
-    rungs.SPREAD: "N1, every fourth layer\n(nothing to cut)",
-    rungs.TORCH: "N2 torch, output_hidden_states",
-    rungs.FIRST: "N1, first quarter of the layers\n(the rest never runs)",
-    rungs.FIXED: "  + fixed shapes",
-    rungs.SCANNED: "     (in a lax.scan over batches)",
-    rungs.VMAPPED: "     (one example under vmap)",
-    rungs.PACKED: "  + packing",
-    rungs.ASYNC: "  + async copies",
-    rungs.PRODUCT: "  + writer threads = `extract`",
-    rungs.PINNED: "  + pinned host memory",
-    rungs.CUT: "N2 torch, cut after the quarter",
+    rungs.PACKED: "packing",
+    rungs.ASYNC: "+ async copies",
+    rungs.PRODUCT: "+ writer threads = `extract`",
     rungs.FORWARD: "ceiling: forward only",
     rungs.DISK: "ceiling: disk only",
 }
-SHADES = {
-    **dict.fromkeys(rungs.EVERY, GREY),
-    **dict.fromkeys(RIVALS, colour("transformers")),
-    **dict.fromkeys(CEILINGS, LIMIT_COLOUR),
-}
 OURS = OTHERS[0]
-GROUPS = {
-    rungs.EAGER: "every layer runs",
-    rungs.FIRST: "the first quarter of the layers runs",
-    rungs.FORWARD: "half of the work",
-}
-
-
-@styled
-def extraction_ladder(trials: Sequence[Extraction], missing: Sequence[dict] = (), seed: int = 0) -> Figure:
-    """Tokens/s of every rung over N1's, log scale: passes as points, the ratio with its interval, what each addition
-    gained, programs.
-
-    missing: rungs that could not run here, {name, reason}. N2 and the ceilings stand below as rows and across as lines.
-    """
-    table, gains = extraction_table.table(trials, seed), extraction_table.gains(trials, seed)
-    gaps = {gap["name"]: gap["reason"] for gap in missing}
-    known = {e["subject"]: e for e in table}
-    names = [name for name in LABELS if name in known or name in gaps]
-    figure, axes = new(11.5, 2.1 + 0.45 * len(names))
-    heights = labelled_rows(axes, names)
-    base = known[BASE]["rate"].median if BASE in known else math.nan
-    for name in names:
-        words = gaps.get(name) or ladder_row(axes, known[name], heights[name], base)
-        if name in gains:
-            words += f" · {extraction_table.gained(gains[name])} by this step"
-        rows.beside(axes, heights[name], words, 8.5, color=GREY)
-    for name in (*RIVALS, *CEILINGS):
-        if name in known and known[name]["ratio"].n:
-            line = dict(linestyle="--" if name in CEILINGS else ":", linewidth=1, alpha=0.7)
-            axes.axvline(known[name]["ratio"].value, color=SHADES[name], **line)
-    for first, words in GROUPS.items():  # rates compare within a group only
-        if first in heights:
-            axes.axhline(heights[first] + 0.5, color="black", linewidth=0.8)
-            place = dict(transform=axes.get_yaxis_transform(), ha="right", va="top", fontsize=9, style="italic")
-            axes.text(0.995, heights[first] + 0.48, words, **place)
-    seen = [value / base for e in table for value in e["values"] if math.isfinite(base)]
-    axes.set_xscale("log")
-    # an interval of very few passes may go on beyond
-    axes.set_xlim(min(seen, default=1) / 1.6, max(seen, default=1) * 1.6)
-    notes.plain(axes.xaxis)
-    axes.xaxis.set_minor_formatter("")
-    counts = sorted({e["rate"].n for e in table if e["rate"].n})
-    n = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}" if counts else "0"
-    axes.set_xlabel(
-        "tokens/s through the last fsync, over N1's; log scale (point: one pass over N1's median;\n"
-        f"band: 95 % interval of the ratio; n = {n}; dotted: torch, dashed: ceilings)"
-    )
-    headline(figure, finding.claim(trials, seed))
-    return figure
-
-
-def labelled_rows(axes, names: Sequence[str]) -> dict[str, int]:
-    """One row per rung, as `rows.heights`, under its label."""
-    heights = rows.heights(axes, names)
-    axes.set_yticks(list(heights.values()), [LABELS[name] for name in heights], fontsize=9.5)
-    return heights
-
-
-def ladder_row(axes, entry: dict, height: float, base: float) -> str:
-    """One rung's points and interval; returns what is written beside it."""
-    name, ratio, rate = entry["subject"], entry["ratio"], entry["rate"]
-    if not rate.n:
-        return "no valid pass: " + "; ".join(entry["reasons"])[:70]
-    shade = SHADES.get(name, OURS)
-    if math.isfinite(base):
-        passes(axes, [value / base for value in entry["values"]], height, shade)
-    if ratio.n or name == BASE:
-        band(axes, (ratio.low, ratio.value if ratio.n else 1.0, ratio.high), height, shade)
-    compiled, programs = "", entry["programs"]
-    if name not in CEILINGS and programs > 0:
-        compiled = f", {programs:.0f} program{'s' * (programs != 1)} in {entry['compile_s']:.1f} s"
-    void = f", {entry['void']} void" if entry["void"] else ""
-    return f"{rate.median:,.0f} tokens/s{compiled}{void}"
 
 
 def passes(axes, values: Sequence[float], height: float, shade: str) -> None:
@@ -134,11 +42,10 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     of processes."""
     table = {e["subject"]: e for e in extraction_table.table(trials, seed) if e["rate"].n}
     figure, (left, right) = new(11.5, 4.6, columns=2, width_ratios=(3, 2.2))
-    names = [name for name in (rungs.PACKED, rungs.ASYNC, PRODUCT, *CEILINGS) if name in table]
-    heights = labelled_rows(left, names)
-    left.set_yticklabels([LABELS[name].strip() for name in heights])
-    for name, height in heights.items():
-        rate, shade = table[name]["rate"], SHADES.get(name, OURS)
+    names = [name for name in LABELS if name in table]
+    heights = rows.heights(left, [LABELS[name] for name in names])
+    for name, height in zip(names, heights.values(), strict=True):
+        rate, shade = table[name]["rate"], LIMIT_COLOUR if name in CEILINGS else OURS
         passes(left, table[name]["values"], height, shade)
         band(left, rate, height, shade)
         words = f"{rate.median:,.0f}"

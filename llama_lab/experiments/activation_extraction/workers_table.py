@@ -54,11 +54,6 @@ def milliseconds(cost: Summary) -> str:
     return f"{1e3 * cost.median:.1f} ms{within(cost, lambda s: f'{1e3 * s:.1f}')}"
 
 
-def share(overhead: float, tokens: np.ndarray, rate: float) -> np.ndarray:
-    """Share [n] of a unit's time that its overhead is. overhead: seconds. tokens [n]: of the unit. rate: tokens/s."""
-    return overhead / (overhead + tokens / rate)
-
-
 def smallest(overhead: float, rate: float, below: float = BELOW) -> float:
     """Tokens of a unit from which on its overhead is no more than that share of its time; 0 if there is none."""
     return max(0.0, overhead) * (1 / below - 1) * rate

@@ -4,11 +4,9 @@ import pytest
 from matplotlib.text import Text
 
 from llama_lab.experiments.activation_extraction import chart, probing
-from llama_lab.experiments.activation_extraction.rungs import BASE, CUT, PINNED
+from llama_lab.experiments.activation_extraction.rungs import BASE
 from tests.experiments.activation_extraction.test_table import measured
 from tests.figures.drawn import assert_drawn, assert_in_style
-
-GAPS = [dict(name=PINNED, reason="no GPU here", remedy="")]
 
 
 def words(figure) -> str:
@@ -28,16 +26,12 @@ def probed(layers: int = 4) -> list[dict]:
 
 STAGES = [dict(forward=40.0, extraction=-1.0, copy=2.0, Python=1.0, disk=3.0)]
 CHARTS = {
-    "ladder": lambda: chart.extraction_ladder(measured(), GAPS),
     "limits": lambda: chart.extraction_limits(measured()),
     "probe": lambda: chart.extraction_probe(probed()),
     "budget": lambda: chart.extraction_budget(STAGES),
 }
 BASELESS = [r for r in measured() if not r.subject.startswith(BASE)]
 LITTLE = {
-    "no trials": lambda: chart.extraction_ladder([], GAPS),
-    "one block": lambda: chart.extraction_ladder(measured(1), GAPS),
-    "no denominator": lambda: chart.extraction_ladder(BASELESS, GAPS),
     "limits of one block": lambda: chart.extraction_limits(measured(1)),
     "limits without a denominator": lambda: chart.extraction_limits(BASELESS),
     "no probe": lambda: chart.extraction_probe([]),
@@ -54,17 +48,6 @@ def test_each_chart_is_drawn_in_style(tmp_path, draw):
 @pytest.mark.parametrize("draw", LITTLE.values(), ids=LITTLE)
 def test_each_chart_is_drawn_where_there_is_little(draw):
     assert_in_style(draw())
-
-
-def test_the_ladder_says_programs_gains_and_gaps():
-    drawn = words(CHARTS["ladder"]())
-    for text in ("10 programs in 2.0 s", "1 program in 2.0 s", "no GPU here", "gains nothing: ", "loses: 0.7"):
-        assert text in drawn, text
-    void = [
-        r.model_copy(update=dict(valid=False, reason="wrong: resid_post:0")) if r.subject == CUT else r
-        for r in measured()
-    ]
-    assert "no valid pass: wrong: resid_post:0" in words(chart.extraction_ladder(void))
 
 
 def test_the_limits_say_the_share_and_what_processes_gain():

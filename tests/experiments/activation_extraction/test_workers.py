@@ -7,7 +7,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.journal import Journal
-from llama_lab.experiments.activation_extraction import simulation, workers, workers_chart, workers_table
+from llama_lab.experiments.activation_extraction import simulation, workers, workers_table
 from llama_lab.experiments.activation_extraction.workers import (
     CHILDREN,
     ONE,
@@ -19,8 +19,6 @@ from llama_lab.experiments.activation_extraction.workers import (
     Run,
     Workers,
 )
-from tests.experiments.activation_extraction.test_chart import words
-from tests.figures.drawn import assert_drawn
 
 PLAN = Workers(
     model=SMALL,
@@ -156,8 +154,7 @@ def test_rates_and_overheads_are_found_again():
 
 def test_a_unit_of_the_smallest_size_has_the_share_that_is_asked_for():
     tokens = workers_table.smallest(0.02, 1500.0, 0.02)
-    assert workers_table.share(0.02, tokens, 1500.0) == pytest.approx(0.02)
-    assert workers_table.share(0.02, 2 * tokens, 1500.0) < 0.02 < workers_table.share(0.02, tokens / 2, 1500.0)
+    assert 0.02 / (0.02 + tokens / 1500.0) == pytest.approx(0.02)  # overhead over the whole time of a unit
     assert workers_table.smallest(-0.001, 1500.0) == 0
 
 
@@ -182,19 +179,3 @@ def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
     assert len(fleet.durations) == 18
     assert fleet.overhead == pytest.approx(0.030)
     assert {round(3600 * one.rate, 3) for one in seen} == {0.0, 0.125, 1.0}
-
-
-def test_the_charts_say_what_is_measured_and_what_is_simulated(few, tmp_path):
-    figures = workers_chart.workers(measured()), workers_chart.simulated(workers_table.fleets(measured(2)))
-    texts = ("2 child processes on the same cores: 1.5", "Ray actors: 30.0 ms"), ("SIMULATED", "of 100 workers")
-    for figure, expected in zip(figures, texts, strict=True):
-        drawn = words(figure)
-        for text in expected:
-            assert text in drawn, text
-        assert_drawn(figure, tmp_path)
-
-
-@pytest.mark.parametrize("rows", [[], measured(1), [t for t in measured() if t.subject == ONE]])
-def test_with_little_or_nothing_the_charts_are_drawn_and_say_so(few, rows):
-    drawn = words(workers_chart.workers(rows)) + words(workers_chart.simulated(workers_table.fleets(rows)))
-    assert ("not measured" in drawn) == (not rows)
