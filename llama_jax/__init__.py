@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # what is imported when it is first asked for
         embeddings,
         ffn,
         generate,
+        grammars,
         head,
         kernels,
         kvc,

@@ -53,12 +53,18 @@ DATE = (
 TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,14}[A-Za-z0-9])?"
-FORMATS = {  # RFC 3339, 4122, 2673; of e-mail addresses the usual ones
+HOURS, MINUTES, SECONDS = (rf"[0-9]{{1,6}}{unit}" for unit in "HMS")
+HOURS = f"T({HOURS}({MINUTES}({SECONDS})?)?|{MINUTES}({SECONDS})?|{SECONDS})"
+HOST = rf"({LABEL}\.)*{LABEL}"
+FORMATS = {  # RFC 3339, 4122, 2673, 1123; of e-mail addresses and URIs the usual ones
     "date": DATE,
     "time": TIME,
     "date-time": f"{DATE}T{TIME}",
     "uuid": r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}",
     "ipv4": rf"({OCTET}\.){{3}}{OCTET}",
+    "duration": f"P([0-9]{{1,6}}D({HOURS})?|{HOURS}|[0-9]{{1,6}}W)",
+    "hostname": HOST,
+    "uri": rf"https?://{HOST}(:[1-9][0-9]{{0,3}})?(/[A-Za-z0-9._~-]*)*(\?[A-Za-z0-9._~/=&-]*)?(#[A-Za-z0-9._~/-]*)?",
     "email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@({LABEL}\.)+[A-Za-z]{{2,12}}",
 }
 
