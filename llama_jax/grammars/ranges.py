@@ -96,9 +96,13 @@ def multiples(factor: int) -> Automaton:
     return Automaton(table, np.isin(np.arange(3 + factor), (2, 3)))
 
 
-EXPONENT = Sequence((
-    choice([text("e"), text("E")]), optional(choice([text("+"), text("-")])),
-    choice([Repeat(DIGIT, 1, 2), Sequence((span(49, 50), DIGIT, DIGIT))]),
+EXPONENT = Sequence((  # to 299, so that a number of usual length is no infinity
+    choice([text("e"), text("E")]),
+    choice([
+        Sequence((optional(choice([text("+"), text("-")])), Repeat(DIGIT, 1, 2))),
+        Sequence((optional(text("+")), span(49, 50), DIGIT, DIGIT)),
+        Sequence((text("-"), span(49, 51), DIGIT, DIGIT)),
+    ]),
 ))  # fmt: skip
 UNBOUNDED = Choice(tuple(naturals(0, None)))
 INTEGER = Sequence((optional(text("-")), UNBOUNDED))

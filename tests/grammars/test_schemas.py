@@ -193,6 +193,7 @@ def test_a_pool_of_prompts():
         ({"type": "object", "additionalProperties": {"type": "integer"}}, [{}, {"x": 1, "y": 2}], [{"x": "1"}]),
         ({"type": ["string", "null"]}, ["a", None], [1]),
         ({"type": "number", "minimum": -1.5, "exclusiveMaximum": 7.25}, [-1.5, 0, 7.249, 3.0], [-1.6, 7.25, 8]),
+        ({"type": "number"}, [5e-324, -1.5e299, -0.0], ["1"]),
         ({"type": "integer", "multipleOf": 7, "minimum": -20}, [-14, 0, 7, 700], [-21, 8]),
         ({"type": "string", "pattern": "b.d"}, ["bcd", "abcde"], ["bd", "b\nd"]),
         ({"type": "string", "pattern": "^a|c$"}, ["ab", "bc"], ["bab", "cb"]),
