@@ -15,7 +15,7 @@ import string
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
+from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import round_ratio
 
 WIDEST = 2.0  # high over low: a ratio with a wider interval is never printed alone
@@ -28,7 +28,7 @@ def narrow(ratio: Ratio) -> bool:
 
 def settled(ratio: Ratio) -> bool:
     """Whether the trials decide a ratio, and it may be printed without its interval."""
-    return ratio.verdict not in UNDECIDED and narrow(ratio)
+    return ratio.verdict != Verdict.UNDECIDED and narrow(ratio)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ FORMS = {  # by the format in the sentence's braces
     "more": Form((Verdict.FASTER,), lambda c: f"{c.ratio.value - 1:.0%}"),
     "share": Form((Verdict.FASTER,), lambda c: f"{c.ratio.value:.0%}"),
     "outcome": Form(DIFFERENT, lambda c: str(c.outcome), narrow=False),
-    "open": Form(UNDECIDED, lambda c: "may gain or lose", narrow=False),
+    "open": Form((Verdict.UNDECIDED,), lambda c: "may gain or lose", narrow=False),
 }
 
 
@@ -71,15 +71,15 @@ class Comparison:
     def words(self) -> str:
         """`decode rate, loop over eager: 3.92x [3.79, 4.03], faster, n = 40`."""
         pair = f"{self.quantity}, {self.subject} over {self.baseline}"
-        return f"{pair}: {self.ratio.words}, {self.outcome}, n = {self.ratio.n}"
+        return f"{pair}: {self.ratio.words}, {self.ratio.judged}, n = {self.ratio.n}"
 
     @property
     def generic(self) -> Claim:
         """The text if no person's sentence holds."""
-        pair = f"{self.quantity} of {self.subject}"
-        if not self.ratio.n:
+        pair, ratio = f"{self.quantity} of {self.subject}", self.ratio
+        if not ratio.n:
             return Claim(f"No pair of valid trials compares the {pair} with that of {self.baseline}.")
-        return Claim(f"The {pair} is {self.ratio.words} that of {self.baseline}: {self.outcome} (n = {self.ratio.n}).")
+        return Claim(f"The {pair} is {ratio.words} that of {self.baseline}: {ratio.judged}, n = {ratio.n}.")
 
     def allows(self, form: str) -> bool:
         """Whether a sentence may name this comparison in that form. Raises KeyError for a form that does not exist."""

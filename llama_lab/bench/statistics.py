@@ -16,7 +16,7 @@ from llama_lab.bench.intervals import Labels, Values, gather, mean_interval, med
 from llama_lab.bench.wording import within
 
 NARROW = 0.02  # two subjects whose ratio lies this close to 1 are called equal
-UNSTABLE = 0.10  # IQR over median
+UNSTABLE = 0.10  # IQR over median, or of log-ratios
 DRIFTED = 0.05  # change from the first to the last value of a run that is worth a warning
 
 
@@ -26,11 +26,9 @@ class Verdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     EQUAL = "equal within 2 %"
-    INCONCLUSIVE = "inconclusive"
-    UNSTABLE = "unstable"
+    UNDECIDED = "undecided"
 
 
-UNDECIDED = (Verdict.INCONCLUSIVE, Verdict.UNSTABLE)
 DIFFERENT = (Verdict.FASTER, Verdict.SLOWER)
 
 
@@ -51,15 +49,13 @@ class Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Geometric mean of ratios with its 95 % interval, and its verdict.
+    """Geometric mean of ratios with its 95 % interval, and its verdict, by interval, floor and n alone.
 
-    Faster or slower: the interval excludes 1 and the effect is larger than what the A/A control shows between the
-    baseline and itself; equal within 2 %: the interval lies there. Unstable, before any of these: the pairs spread by
-    more than 10 % and by more than the effect, or the control itself is different by as much as the effect. Anything
-    else is inconclusive.
+    Equal within 2 %: the interval and the A/A control's ratio lie within a factor of 1.02. Faster or slower: the
+    interval excludes 1, and the ratio is further from 1 than the control's, whether or not the control's interval
+    holds 1. Anything else, or fewer than two pairs, is undecided. How far the pairs scatter is said beside a verdict.
 
-    The verdict is about the numerator's subject. A ratio is one of rates, where above 1 is faster, unless `times` is
-    set.
+    It is about the numerator's subject. A ratio is one of rates, where above 1 is faster, unless `times` is set.
     """
 
     value: float
@@ -69,7 +65,6 @@ class Ratio:
     clusters: int = 1  # processes that were resampled as wholes; 1 if it was the pairs
     spread: float = 0.0  # IQR of the pairs' log-ratios
     floor: float = 0.0  # |log| of the A/A control's ratio, 0 if there is none
-    control_differs: bool = False  # the control's interval excludes 1, and its ratio is not near 1
     times: bool = False  # a ratio of times: below 1 the subject is faster
 
     @property
@@ -88,14 +83,26 @@ class Ratio:
     @property
     def verdict(self) -> Verdict:
         if self.n < 2:
-            return Verdict.INCONCLUSIVE
-        if max(UNSTABLE, self.effect) < self.spread or (self.control_differs and self.floor >= self.effect):
-            return Verdict.UNSTABLE
-        if self.low >= 1 - NARROW and self.high <= 1 + NARROW:
+            return Verdict.UNDECIDED
+        if self.low * (1 + NARROW) >= 1 and self.high <= 1 + NARROW and self.floor <= math.log1p(NARROW):
             return Verdict.EQUAL
         if self.excludes_one and self.effect > self.floor:
             return Verdict.FASTER if (self.value > 1) != self.times else Verdict.SLOWER
-        return Verdict.INCONCLUSIVE
+        return Verdict.UNDECIDED
+
+    @property
+    def scattered(self) -> bool:
+        return self.spread > max(UNSTABLE, self.effect)  # the middle half of the pairs spans more than either
+
+    @property
+    def aside(self) -> str:
+        """What is said after a verdict: ` (pairs scatter by 14 %)`; "" where they do not."""
+        return f" (pairs scatter by {100 * math.expm1(self.spread):.0f} %)" * self.scattered
+
+    @property
+    def judged(self) -> str:
+        """`faster`, or `faster (pairs scatter by 14 %)`."""
+        return self.verdict + self.aside
 
 
 @dataclass(frozen=True)
@@ -162,16 +169,14 @@ def unpaired_ratio(
     """subject over baseline of two samples that were not measured together: ratio of geometric means, with its
     interval.
 
-    clusters: the process of each value, of either sample. n, clusters and spread are those of the weaker sample.
+    clusters: the process of each value, of either sample. n and clusters are those of the weaker sample.
     """
     logs = [np.log(np.asarray(values, float)) for values in (subject, baseline)]
     if not all(map(len, logs)):
         return NO_RATIO
     low, high = mean_interval([gather(*pair) for pair in zip(logs, clusters, strict=True)], seed)
     point = logs[0].mean() - logs[1].mean()
-    return Ratio(
-        *map(float, np.exp([point, low, high])), min(map(len, logs)), min(map(processes, clusters)), max(map(iqr, logs))
-    )
+    return Ratio(*map(float, np.exp([point, low, high])), min(map(len, logs)), min(map(processes, clusters)))
 
 
 def welch(subject: Values, baseline: Values) -> Ratio:
@@ -190,10 +195,7 @@ def of_times(ratio: Ratio) -> Ratio:
 
 def with_floor(measured: Ratio, control: Ratio) -> Ratio:
     """The ratio, to be judged against its run's A/A control (the baseline's second run over its first)."""
-    if control.n < 2:
-        return measured
-    differs = control.excludes_one and abs(control.value - 1) > NARROW
-    return replace(measured, floor=control.effect, control_differs=differs)
+    return replace(measured, floor=control.effect) if control.n > 1 else measured
 
 
 def pair_baseline(first: Values, again: Values) -> np.ndarray:
@@ -203,19 +205,18 @@ def pair_baseline(first: Values, again: Values) -> np.ndarray:
 
 def more_blocks(measured: Ratio) -> int | None:
     """Blocks still needed for a verdict, if half-width and floor shrink as 1/sqrt(n) and the ratio stays; 0 when it has
-    one.
+    one. None for fewer than two pairs.
 
-    The cheaper of two ends: an interval that excludes 1 (and a floor below the effect), or one within 2 % of 1. None
-    for fewer than two pairs. For an unstable ratio it is the least: the noise or the control must calm down as well.
+    The cheaper of two ends: an interval that excludes 1 and a floor below the effect, or both within 2 % of 1.
     """
     if measured.n < 2 or not math.isfinite(measured.high):
         return None
-    if measured.verdict not in UNDECIDED:
+    if measured.verdict != Verdict.UNDECIDED:
         return 0
-    half = math.log(measured.high / measured.low) / 2
-    ends = [(max(half, measured.floor), measured.effect), (half, math.log1p(NARROW) - measured.effect)]
-    needed = min(math.ceil(measured.n * (bar / room) ** 2) for bar, room in ends if room > 0)
-    return max(1, needed - measured.n)
+    half, narrow = math.log(measured.high / measured.low) / 2, math.log1p(NARROW)
+    ends = [(half, narrow - measured.effect, narrow), (half, measured.effect, measured.effect)]
+    shrink = min(max(half / room, measured.floor / bar) for half, room, bar in ends if room > 0)
+    return max(1, math.ceil(measured.n * shrink**2) - measured.n)
 
 
 def drift(values: Values) -> Drift:

@@ -13,7 +13,7 @@ import numpy as np
 from llama_lab.bench import AGAIN, WRONG, frames, gate, memory, statistics
 from llama_lab.bench.record import Row, Trial
 from llama_lab.bench.rows import UNCHECKED
-from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
+from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import times
 
 NAN = float("nan")
@@ -159,10 +159,11 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
     answered = [t for t in everything if t.token_times_ns]
     failed = {f"{t.phase}: {t.reason}" for t in mine if not t.valid and t.phase != "warm"}
     ratio, own = paired_ratio(trials, subject, baseline, seed), subject == baseline
+    over = picked(ratio, "value", "low", "high", "n", "floor", "scattered") | dict(processes=ratio.clusters)
     gaps = itl_pooled(good) * 1e3
     drift = statistics.drift([t.tg for t in sorted(good, key=in_block)])
-    judged = dict(processes=ratio.clusters, floor=ratio.floor, verdict=BASELINE if own else ratio.verdict,
-                  more_blocks=0 if own else statistics.more_blocks(ratio))  # fmt: skip
+    judged = dict(verdict=ratio.verdict, judged=ratio.judged, more_blocks=statistics.more_blocks(ratio))
+    judged |= dict(verdict=BASELINE, judged=BASELINE, more_blocks=0) if own else {}
     return {
         "name": subject,
         "kind": "peer" if any(t.backend != "jax" for t in everything) else "placement",
@@ -175,7 +176,7 @@ def entry(trials: Sequence[Trial], subject: str, baseline: str, seed: int = 0) -
         "itl_ms": {**statistics.percentiles(gaps), "n": len(gaps), "note": statistics.percentile_note(len(gaps))},
         "compile": first_request(cold),
         "cached": first_request(cached),
-        "ratio_to_baseline": picked(ratio, "value", "low", "high", "n") | judged,
+        "ratio_to_baseline": over | judged,
         "mbu": median([t.mbu for t in good]),
         "peak_rss_bytes": largest(cold, "peak_rss_bytes"),
         "memory": {f"{kind}_bytes": largest(cold or good, f"{kind}_bytes") for kind in SIZES},
@@ -225,11 +226,9 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
 
 def disturbed(table: Sequence[dict]) -> str:
     """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" if it was."""
-    for e in table:
-        ratio = e["ratio_to_baseline"]
-        if e["name"].endswith(AGAIN) and ratio["verdict"] in (*DIFFERENT, Verdict.UNSTABLE):
-            return f"A/A control {ratio['verdict']}: {times(ratio)}"
-    return ""
+    twins = [e["ratio_to_baseline"] for e in table if e["name"].endswith(AGAIN)]
+    loud = [ratio for ratio in twins if ratio["verdict"] in DIFFERENT or ratio["scattered"]]
+    return f"A/A control {loud[0]['judged']}: {times(loud[0])}" if loud else ""
 
 
 def tokens_word(e: dict) -> str:
@@ -251,7 +250,7 @@ COLUMNS = frames.Columns(
         "tokens/s": "tokens_per_second.median",
         "IQR": "tokens_per_second.iqr",
         **frames.interval("ratio", "ratio_to_baseline", "value"),
-        "verdict": "ratio_to_baseline.verdict",
+        "verdict": "ratio_to_baseline.judged",
         "MBU": "mbu",
         "TTFT ms": "ttft_ms",
         "compilations": "compile.n",

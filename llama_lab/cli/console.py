@@ -6,7 +6,6 @@ from rich.console import Console
 from rich.table import Table
 
 from llama_lab.bench import environment, summary
-from llama_lab.bench.statistics import Verdict
 from llama_lab.reporting import export
 
 HIDDEN = ("IQR", "peak RSS GB", "valid/void")  # columns that a terminal is too narrow for
@@ -39,7 +38,7 @@ def remarks(result: dict) -> list[str]:
     for s in result["subjects"]:
         ratio, cached, compiled = s["ratio_to_baseline"], s["cached"], s["compile"]
         lines += [f"{s['name']}: {cause}" for cause in s["causes"]]
-        if ratio["more_blocks"] and ratio["verdict"] == Verdict.INCONCLUSIVE:
+        if ratio["more_blocks"]:
             more = f"about {ratio['more_blocks']} more blocks, in proportionally more processes, would decide it"
             lines.append(f"{s['name']}: {more}")
         if cached and compiled:

@@ -221,16 +221,17 @@ def consult(tables: Tables, model: str, wish: Wish, seed: int = 0) -> dict:
 
 
 def beside(second: Candidate, best: Candidate, seed: int = 0) -> dict:
-    """The runner-up: {name, seconds, ratio, verdict, break_even_requests}. ratio: of its total seconds over the best
-    one's, paired by block, the verdict about it; None if the two did not run side by side."""
+    """The runner-up: {name, seconds, ratio, verdict, judged, break_even_requests}. ratio: of its total seconds over the
+    best one's, paired by block, the verdict about it; None if the two did not run side by side."""
     both = sorted(set(second.seconds) & set(best.seconds)) if second.where == best.where else []
-    sides, verdict = None, "not measured side by side"
+    sides, said = None, dict.fromkeys(("verdict", "judged"), "not measured side by side")
     if both:
         above, below = ([c.before + c.wish.requests * c.seconds[pair] for pair in both] for c in (second, best))
         ratio = statistics.of_times(statistics.ratio(above, below, seed, [process for process, _ in both]))
-        sides, verdict = dict(value=ratio.value, low=ratio.low, high=ratio.high, n=ratio.n), ratio.verdict
+        sides = dict(value=ratio.value, low=ratio.low, high=ratio.high, n=ratio.n)
+        said = dict(verdict=ratio.verdict, judged=ratio.judged)
     turn = None if best.wish.warm else break_even(best, second)
-    return dict(name=second.name, seconds=second.total, ratio=sides, verdict=verdict, break_even_requests=turn)
+    return dict(name=second.name, seconds=second.total, ratio=sides, break_even_requests=turn) | said
 
 
 def break_even(a: Candidate, b: Candidate) -> float | None:
@@ -264,7 +265,7 @@ def lines(advice: dict, wish: Wish) -> list[str]:
     ]
     if second:
         longer = f", {times(second['ratio'])} as long" if second["ratio"] else ""
-        words.append(f"next: {second['name']}, {second['seconds']:.2f} s{longer} ({second['verdict']})")
+        words.append(f"next: {second['name']}, {second['seconds']:.2f} s{longer}: {second['judged']}")
         if turn := second["break_even_requests"]:
             first, later = (placement, second["name"])[:: 1 if wish.requests < turn else -1]
             few = counted(int(turn), "request")

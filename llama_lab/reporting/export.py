@@ -85,7 +85,8 @@ def part(entry: dict, key: str) -> dict:
 
 
 def verdict(entry: dict) -> str:
-    words = part(entry, "ratio_to_baseline").get("verdict") or ""
+    ratio = part(entry, "ratio_to_baseline")
+    words = ratio.get("judged") or ratio.get("verdict") or ""
     return f"A/A control: {words}" if words and entry["name"].endswith(AGAIN) else words
 
 

@@ -123,13 +123,13 @@ class Setting:
 
 
 def verdict(subject: str, baseline: str, ratio: Ratio | None) -> str:
-    """`faster than step`, `baseline`, `inconclusive`, …; "" if there is no baseline."""
+    """`faster than step`, `baseline`, `undecided`, …; "" if there is no baseline."""
     if ratio is None:
         return "baseline" if subject == baseline else ""
     if subject == baseline + AGAIN:
-        return f"A/A control: {ratio.verdict}"
+        return f"A/A control: {ratio.judged}"
     joint = JOINTS.get(ratio.verdict)
-    return ratio.verdict.removeprefix("equal ") + (joint + baseline if joint else "")
+    return ratio.verdict.removeprefix("equal ") + (joint + baseline if joint else "") + ratio.aside
 
 
 def kind_of(name: str) -> type[Row] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from llama_lab.bench import AGAIN, environment, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import DIFFERENT, UNDECIDED, Ratio, Verdict
+from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import instructions, interval, listed, probed, within
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.reporting import document, machines, notebooks, overview
@@ -53,7 +53,8 @@ def claim(measured: Sequence[Setting], home: Path) -> str:
     for above, what, below, than in CLAIM:
         run = next((run for run in measured if {above, below} <= set(known(run))), None)
         if run is not None:
-            words = compared(what, than, summary.paired_ratio(run.rows, above, below))
+            ratio = summary.paired_ratio(run.rows, above, below)
+            words = compared(what, than, ratio) + ratio.aside
             section = run.table.section
             link = f" (notebook [{section['number']}]({page(section, home)})'s run)"
             sentences.append(f"{words[0].upper()}{words[1:]}{link * (run is not measured[0])}.")
@@ -64,7 +65,7 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
     """One ratio in plain words; a number only where the trials decide and the interval is narrow enough."""
     if ratio.verdict == Verdict.EQUAL:
         return f"{what} is as fast as {than}, within 2 %"
-    if ratio.verdict in UNDECIDED:
+    if ratio.verdict == Verdict.UNDECIDED:
         return f"whether {what} is faster than {than} these trials do not decide"
     if not settled(ratio):
         return f"{what} is {ratio.verdict} than {than}"
@@ -113,7 +114,7 @@ def about(run: Setting) -> str:
         f" in {len({t.process for t in good})} processes, all rows interleaved"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
-    differs = f", {control.verdict}" if control.verdict in (*DIFFERENT, Verdict.UNSTABLE) else ""
+    differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
     clauses += [f"A/A control {control.value:.2f} {interval(control)}{differs}"] * (control.n > 1)
     trials = "; ".join(filter(None, [*clauses, environment.busy(env)]))
     gaps = listed([f"`{name}`" for name in SUBJECTS if name not in known(run)])

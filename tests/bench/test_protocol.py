@@ -354,7 +354,7 @@ def test_pairs_use_both_runs_of_the_baseline_and_only_within_a_process():
     assert (found.n, found.clusters) == (4, 2)
     assert summary.paired_ratio(trials, "step" + AGAIN, "step").value == pytest.approx(4)
     assert found.verdict == "faster"
-    assert replace(found, value=1.2).verdict == "unstable"  # two equal things differ more than that
+    assert replace(found, value=1.2).verdict == "undecided"  # two equal things differ more than that
     elsewhere = [t.model_copy(update=dict(process=9)) if t.subject == "fast" and t.block == 0 else t for t in trials]
     assert summary.paired_ratio(elsewhere, "fast", "step").n == 3
 

@@ -69,7 +69,7 @@ def test_the_markdown_table_holds_the_same_numbers(result):
         assert re.findall(r"[\d.]+", row["x step [95 %]"])[0] == f"{ratio['value']:.2f}"
         assert float(row["IQR"]) == pytest.approx(rate["iqr"], abs=0.051)
         assert int(row["n"]) == rate["n"] == 12
-        assert row["verdict"].removeprefix("A/A control: ") == ratio["verdict"]
+        assert row["verdict"].removeprefix("A/A control: ") == ratio["judged"]
         assert float(row["TTFT ms"]) == pytest.approx(entry["ttft_ms"], abs=0.051)
         assert float(row["ITL p50 ms"]) == pytest.approx(entry["itl_ms"]["p50"], abs=0.0051)
         assert float(row["MBU %"]) == pytest.approx(100 * entry["mbu"], abs=0.51)

@@ -34,7 +34,7 @@ def tallied(rows: Sequence[Pass], kind: str, seed: int = 0) -> list[dict]:
         values = dict(rate="tg", idle="idle", apart="apart")
         frame = summary.tally(warm, ["run", "subject"], values, against=subjects[0], seed=seed, order=order)
         for e in frame.to_dict("records"):
-            entries.append(e | dict(says=summary.BASELINE if e["subject"] == subjects[0] else e["ratio"].verdict))
+            entries.append(e | dict(says=summary.BASELINE if e["subject"] == subjects[0] else e["ratio"].judged))
     return entries
 
 
@@ -126,7 +126,7 @@ def mesh_words(rows: Sequence[Pass], seed: int = 0) -> str:
         return f"A mesh is {NOT_YET}."
     ratio, apart = mesh["ratio"], max(mesh["points"]["apart"])
     same = "the same activations" if apart == 0 else f"activations within {apart:.1g} of a token's length"
-    return f"The {SPREAD} gives {same} at {ratio.words} the tokens/s of one device: {ratio.verdict}, n = {ratio.n}."
+    return f"The {SPREAD} gives {same} at {ratio.words} the tokens/s of one device: {ratio.judged}, n = {ratio.n}."
 
 
 def upload_words(rows: Sequence[Pass], gaps: Sequence[dict] = (), seed: int = 0) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from llama_lab.bench import frames, summary
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Row
-from llama_lab.bench.statistics import UNDECIDED, Ratio, Verdict
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction.passes import LADDER, SCALING, Extraction
 from llama_lab.experiments.activation_extraction.rungs import BASE, FIRST, PRODUCT
@@ -90,7 +90,7 @@ def gains(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
 
 def additions(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
     """{addition, to, ratio, says: its verdict} of each of `gains`, and of the A/A control."""
-    steps = [(name, rungs.ADDED_TO[name], ratio, ratio.verdict) for name, ratio in gains(rows, seed).items()]
+    steps = [(name, rungs.ADDED_TO[name], ratio, ratio.judged) for name, ratio in gains(rows, seed).items()]
     steps.append(("A/A control", "itself", summary.control(ladder(rows), seed), "control"))
     return [dict(zip(("addition", "to", "ratio", "says"), step, strict=True)) for step in steps]
 
@@ -104,8 +104,8 @@ def gained(gain: Ratio) -> str:
     """`1.62x [1.51, 1.73]`, and in words where that is nothing, or a loss, or undecided."""
     if not gain.n:
         return "no pair of valid passes"
-    words = {Verdict.EQUAL: "gains nothing: ", Verdict.SLOWER: "loses: "} | dict.fromkeys(UNDECIDED, "not decided: ")
-    return words.get(gain.verdict, "") + gain.words
+    words = {Verdict.EQUAL: "gains nothing: ", Verdict.SLOWER: "loses: ", Verdict.UNDECIDED: "not decided: "}
+    return words.get(gain.verdict, "") + gain.words + gain.aside
 
 
 def overlap(rows: Sequence[Extraction], subject: str = PRODUCT, seed: int = 0) -> Ratio:

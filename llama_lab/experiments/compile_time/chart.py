@@ -209,7 +209,7 @@ def halved(gains: dict[str, Ratio]) -> str:
     known = {name: ratio for name, ratio in gains.items() if ratio.n and ratio.verdict in DIFFERENT}
     if not known:
         return f"Whether half the bytes a weight decode faster under {' or '.join(gains)} is not decided"
-    times = ", ".join(f"{ratio.value:.2f} times as fast under {name}" for name, ratio in known.items())
+    times = ", ".join(f"{ratio.value:.2f} times as fast under {name}{ratio.aside}" for name, ratio in known.items())
     undecided = listed([name for name in gains if name not in known])
     return f"Half the bytes a weight decode {times}" + (f"; under {undecided} that is not decided" if undecided else "")
 

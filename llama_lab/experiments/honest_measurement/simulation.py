@@ -51,6 +51,7 @@ SCENARIOS = {
     "base, BCa interval": replace(BASE, method="BCa"),
     **{f"{n} processes" if n > 1 else "one process": replace(BASE, processes=n) for n in (10, 5, 4, 2, 1)},
     "no drift": replace(BASE, drift=0.0),
+    "noise 10 %": replace(BASE, noise=0.10),  # the pairs scatter
     "process luck 1 %": replace(BASE, process_sd=0.01),
     "process luck 1 %, 10 processes": replace(BASE, process_sd=0.01, processes=10),
     "normal tails": replace(BASE, tails=math.inf),

@@ -191,7 +191,7 @@ COLUMNS = frames.Columns(
         "strategy": "name",
         "tokens/s": "tokens_per_second.median",
         **frames.interval("ratio", "ratio_to_baseline", "value"),
-        "verdict": "ratio_to_baseline.verdict",
+        "verdict": "ratio_to_baseline.judged",
         "TTFT ms": "ttft_ms",
         "gap p50 ms": "itl_ms.p50",
         "gap p95 ms": "itl_ms.p95",
@@ -235,7 +235,7 @@ def ratios_frame(points: Sequence[dict]):
     """Each strategy's ratio to token by token, as a pandas.DataFrame by model. points: of `by_size`."""
 
     def words(name: str) -> Callable[[dict], str | None]:
-        return lambda p: f"{p['ratios'][name].words} {p['ratios'][name].verdict}" if name in p["ratios"] else None
+        return lambda p: f"{p['ratios'][name].words} {p['ratios'][name].judged}" if name in p["ratios"] else None
 
     shown = {"model": lambda p: short(p["model"]), "weights": "weights"}
     shown |= {name: words(name) for p in points for name in p["ratios"]}
@@ -276,7 +276,7 @@ SERVED = frames.Columns(
         **{f"tokens/s, {way}": f"rates.{way}" for way in (THREADS, ONE_THREAD)},
         **{f"cores, {way}": f"cores.{way}" for way in (THREADS, ONE_THREAD)},
         "threads / one": "ratio.words",
-        "verdict": "ratio.verdict",
+        "verdict": "ratio.judged",
         "runs": "ratio.n",
     },
     index="model",

@@ -109,18 +109,14 @@ def pipelines(answers: pd.DataFrame, ratio: Ratio, seed: int = 0) -> Figure:
     right.axvline(1, color=GREY, linewidth=0.9)
     right.locator_params(axis="x", nbins=4)
     right.set(yticks=[], ylim=(-1, 1), xlabel=f"pipeline 2 over pipeline 1, same question\n(n = {ratio.n} questions)")
-    headline(figure, f"{comparison(ratio)}: {ratio.words}")
+    headline(figure, f"{comparison(ratio)}: {ratio.words}{ratio.aside}")
     return figure
 
 
 def comparison(ratio: Ratio) -> str:
     """What the pairs say of the two pipelines."""
-    words = {
-        Verdict.FASTER: "is faster than its first",
-        Verdict.SLOWER: "is slower than its first",
-        Verdict.EQUAL: "is as fast as its first",
-    }
-    return f"Sampling, the original's second pipeline {words.get(ratio.verdict, 'is not told apart from its first')}"
+    words = {Verdict.FASTER: "is faster than", Verdict.SLOWER: "is slower than", Verdict.EQUAL: "is as fast as"}
+    return f"Sampling, the original's second pipeline {words.get(ratio.verdict, 'is not told apart from')} its first"
 
 
 @styled

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
 from llama_lab.bench.published import standing
-from llama_lab.bench.statistics import UNDECIDED, Ratio
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -268,7 +268,7 @@ def longest_beside(talks: dict[str, dict], backends: dict[str, str], count: int,
         return f"{reference} or every other runtime lacks a whole conversation"
     quickest = min(others, key=lambda name: whole[name]["total"].median)
     ratio = whole[quickest]["ratio"]
-    longer, than = f"takes {ratio.value:.1f} times as long", "as"
-    if ratio.verdict in UNDECIDED:
+    longer, than = f"takes {ratio.value:.1f} times as long{ratio.aside}", "as"
+    if ratio.verdict == Verdict.UNDECIDED:
         longer, than = "is not decided to take longer", "than"
     return f"A conversation of {count} turns {longer} under {quickest} {than} under {reference}"

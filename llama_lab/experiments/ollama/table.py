@@ -146,7 +146,7 @@ def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0, 
     for e in entries:
         known = mine and e["decode"].n
         over = standings.ratio(trials, mine["name"], e["name"], seed, run) if known else statistics.NO_RATIO
-        lines.append(e | dict(over=over, verdict=over.verdict if over.n and mine is not e else ""))
+        lines.append(e | dict(over=over, verdict=over.judged if over.n and mine is not e else ""))
     return lines
 
 

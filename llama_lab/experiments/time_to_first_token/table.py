@@ -157,7 +157,7 @@ def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 
 RATIOS = frames.Columns(
-    frames.same("tokens", "peer", "best") | frames.RATIO | {"pairs": "ratio.n", "verdict": "ratio.verdict"}, digits=3
+    frames.same("tokens", "peer", "best") | frames.RATIO | {"pairs": "ratio.n", "verdict": "ratio.judged"}, digits=3
 )
 SCRIPTED = {  # what is made of the dynamic operations, and of the rest: a peer, and the same without
     "the dynamic operations scripted": ("torch-script", "torch+static"),
@@ -178,7 +178,7 @@ def scripting(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 
 SCRIPTING = frames.Columns(
-    frames.same("what", "tokens") | {"ratio": "ratio.words", "verdict": "ratio.verdict", "pairs": "ratio.n"},
+    frames.same("what", "tokens") | {"ratio": "ratio.words", "verdict": "ratio.judged", "pairs": "ratio.n"},
     index=("what", "tokens"),
 )
 

@@ -218,7 +218,7 @@ def sentence(outcomes: Sequence[Outcome], versions: str) -> str:
     head = f"{len(standing)} of {len(outcomes)} findings about XLA:CPU show in the compiled programs of {versions}"
     if not slower:
         return f"{head}; none of them costs time that the measurement can tell."
-    named = "; ".join(f"{o.finding.name} {o.ratio.words}" for o in slower)
+    named = "; ".join(f"{o.finding.name} {o.ratio.words}{o.ratio.aside}" for o in slower)
     others = ", ".join(o.finding.name for o in standing if o not in slower)
     undecided = f" Not told apart by time: {others}." if others else ""
     return f"{head}. As many times as long as the same numbers need otherwise: {named}.{undecided}"

@@ -58,7 +58,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
             continue
         known = f"baseline, n = {rate['n']}"
         if ratio["verdict"] != summary.BASELINE:
-            known = f"{times(ratio)}, n = {ratio['n']}: {ratio['verdict']}"
+            known = f"{times(ratio)}, n = {ratio['n']}: {ratio['judged']}"
         values = [t.tg for t in summary.warm(trials, entry["name"])]
         rows.subject(axes, entry["name"], values, rate, height, f"{rate['median']:.1f} tok/s · {known}", seed)
     notes.bandwidth_limit(axes, limit)

@@ -23,7 +23,7 @@ from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_co
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.protocol import Reference
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import UNDECIDED
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import times
 from llama_lab.bench.workload import Subject, Workload
 
@@ -192,8 +192,8 @@ def fate(entry: dict) -> Fate:
     if not entry["valid_trials"]:
         reason = "; ".join(entry["reasons"])
         return Fate(name, GUARD if COMPILED in reason else FAILED, reason)
-    why, more = f"{times(ratio)} of {BASELINE}, n = {ratio['n']}: {ratio['verdict']}", ratio["more_blocks"]
-    if ratio["verdict"] not in UNDECIDED:
+    why, more = f"{times(ratio)} of {BASELINE}, n = {ratio['n']}: {ratio['judged']}", ratio["more_blocks"]
+    if ratio["verdict"] != Verdict.UNDECIDED:
         return Fate(name, "", why)
     why += f", about {more:,} more blocks would show a difference, if there is one" if more else ""
     return Fate(name, INTERVAL, why)

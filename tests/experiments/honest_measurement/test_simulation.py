@@ -39,6 +39,12 @@ def test_pairs_cancel_the_drift(ours):
     assert wild.coverage > 0.85
 
 
+def test_pairs_that_scatter_are_judged_by_their_interval_as_rightly():
+    noisy = simulation.simulate(replace(BASE, noise=0.1, processes=5), 5 * RUNS)  # few processes: Student's t, fast
+    assert noisy.aa_false_positive_rate <= simulation.FALSE_POSITIVES
+    assert noisy.coverage >= simulation.COVERAGE
+
+
 def test_the_luck_of_one_process_is_not_in_its_interval(ours):
     """Why blocks are spread over processes."""
     lucky = replace(BASE, process_sd=0.02)

@@ -115,7 +115,7 @@ def test_a_block_without_its_pair_is_in_no_ratio_and_a_noisy_control_takes_the_v
     assert table.sooner(changed(everything(), "torch", 50, 2, valid=False), "step exact", "torch", 50).n == 5
     noisy = [t for t in everything() if not t.subject.endswith("(again)")]
     noisy += [request("step exact (again)", 50, b, ms=105 * (1 + 0.001 * b)) for b in range(6)]
-    assert table.sooner(noisy, "step exact", "torch", 50).verdict == "unstable"
+    assert table.sooner(noisy, "step exact", "torch", 50).verdict == "undecided"
 
 
 def test_what_is_highlighted_is_the_best_of_each_kind():
