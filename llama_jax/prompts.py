@@ -17,10 +17,19 @@ FILE = paths.ROOT / "data" / "prompts.json"
 REMEDY = 'A prompt pool is {"prompts": [text, …]}.'
 
 
+def uncounted(schema: dict) -> None:
+    """Without the upper bound, which is too far for the grammar of a server that is asked to follow the schema."""
+    for bound in ("maxLength", "maxItems"):
+        schema.pop(bound, None)
+
+
+BOUNDED = dict(min_length=1, max_length=100_000, json_schema_extra=uncounted)
+
+
 class PromptPool(boundary.Declared):
     """The schema of a pool; a model that writes one must follow it."""
 
-    prompts: list[Annotated[str, Field(min_length=1, max_length=100_000)]] = Field(min_length=1, max_length=100_000)
+    prompts: list[Annotated[str, Field(**BOUNDED)]] = Field(**BOUNDED)
 
 
 def load(count: int | None = None, path: Path = FILE) -> list[str]:

@@ -35,6 +35,14 @@ def test_a_damaged_pool_is_named(tmp_path, text):
         prompts.load(path=tmp_path / "p.json")
 
 
+def test_a_server_can_follow_the_pools_schema_and_a_pool_stays_bounded(tmp_path):
+    schema = prompts.PromptPool.model_json_schema()
+    assert schema["properties"]["prompts"].keys() & {"minItems", "maxItems"} == {"minItems"}
+    (tmp_path / "p.json").write_text(json.dumps(dict(prompts=["a" * 100_001])))
+    with pytest.raises(UserError, match="A prompt pool is"):
+        prompts.load(path=tmp_path / "p.json")
+
+
 def client(status, body, asked=None):
     """Ollama's client; every request is appended to `asked` and gets this reply."""
 

@@ -15,8 +15,8 @@ import urllib.request
 
 import pytest
 
-from llama_jax import chat, generate
-from llama_lab.peers import ollama_native
+from llama_jax import chat, generate, prompts
+from llama_lab.peers import ollama_native, ollama_questions
 from tests.serve import small
 
 pytestmark = pytest.mark.slow
@@ -134,6 +134,17 @@ def test_langchains_client_gets_the_same_whole_and_in_pieces(server, said):
     parts = list(model.stream([("human", QUESTION[0]["content"])]))
     assert "".join(part.content for part in parts) == said
     assert len(parts) > 2
+
+
+def test_the_original_notebooks_prompts_are_written_by_this_server(server, tmp_path, monkeypatch):
+    import ollama
+
+    monkeypatch.setenv("OLLAMA_HOST", server)
+    questions = ollama_questions.from_ollama(NAME, 2, tmp_path / "prompts.json")  # as notebook 03 has them written
+    assert prompts.load(2, tmp_path / "prompts.json") == questions
+    asked = dict(format=prompts.PromptPool.model_json_schema(), options=dict(temperature=0, num_predict=20))
+    said = ollama.Client().chat(NAME, QUESTION, **asked).message.content  # as it was there; of any length
+    assert re.match(r'\{\s*"prompts":\s*\[\s*"\w', said)
 
 
 def test_curl_reads_lines_as_they_come_and_leaves_when_it_likes(server):
