@@ -45,8 +45,14 @@ class Likelihood:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean negative log probability of a token (Jelinek et al. 1977)."""
-        return float(np.exp(-self.total / len(self.token_ids)))
+        """That of its tokens (Jelinek et al. 1977, https://doi.org/10.1121/1.2016299)."""
+        return perplexity(self.total, len(self.token_ids))
+
+
+def perplexity(total: float, tokens: int) -> float:
+    """exp of the mean negative log probability of so many tokens; infinity beyond a float's range."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(-total / tokens))
 
 
 def score(

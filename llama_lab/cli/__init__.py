@@ -4,7 +4,7 @@ GPU machine that only runs `bench --suite gpu` does not need the other verbs' de
 
 import importlib
 
-MODULES = ("text", "measure", "notebooks", "extract", "sharing", "listing")  # in the order of `--help`
+MODULES = ("text", "scoring", "measure", "notebooks", "extract", "sharing", "listing")  # in the order of `--help`
 
 
 def program():

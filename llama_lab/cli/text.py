@@ -148,10 +148,10 @@ def built(loaded, placed, keep: bool) -> tuple[Any, Callable[[], None]]:
     return kept.build(loaded, placed, store), told
 
 
-def read_input() -> str:
+def read_input(remedy: str = "give the prompt as an argument") -> str:
     """Standard input as text. Raises UserError if it is not text, or longer than a prompt can be."""
     if sys.stdin is None:
-        raise UserError("Standard input is closed; give the prompt as an argument.")
+        raise UserError(f"Standard input is closed; {remedy}.")
     content = sys.stdin.buffer.read(LONGEST + 1)
     if len(content) > LONGEST:
         raise UserError(f"Standard input has more than {LONGEST:,} bytes; a prompt is shorter.")

@@ -242,7 +242,7 @@ def test_gguf_writes_a_file_and_says_what_it_is(call, tmp_path, monkeypatch):
 
 
 VERBS = {"chat", "generate", "serve", "bench", "compare", "advise", "figures", "measure", "run", "report", "stale",
-         "extract", "verify", "gguf", "contribute", "merge", "models", "placements", "doctor"}  # fmt: skip
+         "extract", "verify", "gguf", "contribute", "merge", "models", "placements", "doctor", "score"}  # fmt: skip
 
 
 def test_every_verb_has_help_with_an_example(call):
