@@ -136,6 +136,7 @@ class SlotPrograms:
 
     create(count, room) → slots; enter(slots, …) → slots;
     read(model, slots, ids [1 T], number, allowed [1 V], last) → (token [1], scores, slots);
+    score(model, slots, ids [1 T], following [1 T], number, most) → (scores [1 T], slots);
     step(model, slots, numbers [R], live [R], allowed [R V]) → (tokens [n R], scores, slots), n the placement's tokens a
         call. allowed: bool, or left out where all tokens are; n is 1 where it is given.
     """
@@ -143,6 +144,7 @@ class SlotPrograms:
     create: Callable
     enter: Callable
     read: Callable
+    score: Callable
     step: Callable
 
 
@@ -155,6 +157,7 @@ def slots(config: ModelConfig, placement: Placement) -> SlotPrograms:
         create=partial(fused_slots.create, config),
         enter=jax.jit(fused_slots.enter, donate_argnames="slots"),
         read=jax.jit(partial(fused_slots.read, run=run), static_argnames="last", donate_argnames="slots"),
+        score=jax.jit(partial(fused_slots.score, run=run), static_argnames="most", donate_argnames="slots"),
         step=jax.jit(partial(fused_slots.step, run=run, tokens=placement.tokens_per_call), donate_argnames="slots"),
     )
 

@@ -69,6 +69,25 @@ def read(params: Model, slots: Slots, ids: Int[Array, "1 T"], number, allowed=No
     return ids[:, -1], None, replace(slots, position=slots.position.at[number].add(ids.shape[1]))
 
 
+def score(
+    params: Model,
+    slots: Slots,
+    ids: Int[Array, "1 T"],
+    following: Int[Array, "1 T"],
+    number,
+    *,
+    run: Callable,
+    most: int,
+):
+    """T more tokens of a slot's prompt → (`Scores` [1 T] of the tokens that follow each, and of the `most` most likely
+    in their place; slots). Nothing is drawn or marked as seen: `enter` the slot before it answers."""
+    numbers, first = number[None], slots.position[number]
+    logits, _, entries = run(params, ids, first[None], numbers, slots.entries, logits="all")
+    found = sampling.scored(logits, following[0], most)
+    slots = replace(slots, entries=entries, position=slots.position.at[number].add(ids.shape[1]))
+    return jax.tree.map(lambda part: part[None], found), slots
+
+
 def step(
     params: Model,
     slots: Slots,

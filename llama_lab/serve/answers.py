@@ -16,10 +16,11 @@ from llama_lab.serve.stepper import Score
 
 @dataclass(frozen=True)
 class Token:
-    """A token with its log probabilities. at: characters of the answer before it."""
+    """A token with its log probabilities, None for a prompt's first. at: characters of the answer before it, below 0
+    within the prompt."""
 
     id: int
-    score: Score
+    score: Score | None
     at: int
 
 
@@ -76,12 +77,15 @@ class Stops:
 
 
 class Answer:
-    """One request on its way: submitted when made, cancelled when its reader leaves."""
+    """One request on its way: submitted when made, cancelled when its reader leaves. echo: the prompt's text, if it is
+    to come first, with log probabilities where those are asked for."""
 
-    def __init__(self, tokenizer, submit: Callable[[Job], None], stops: Sequence[str] = (), **request):
+    def __init__(
+        self, tokenizer, submit: Callable[[Job], None], stops: Sequence[str] = (), echo: str | None = None, **request
+    ):
         loop = asyncio.get_running_loop()
         self.news: asyncio.Queue[News] = asyncio.Queue()
-        self.tokenizer, self.stops = tokenizer, Stops(stops)
+        self.tokenizer, self.stops, self.echo = tokenizer, Stops(stops), echo
 
         def deliver(news: News) -> None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
@@ -90,14 +94,28 @@ class Answer:
         self.job = Job(deliver=deliver, **request)
         submit(self.job)
 
+    def echoed(self, scores: Sequence[Score] = ()) -> Piece:
+        """The prompt. scores: of its tokens but the first."""
+        read, at, tokens = pipeline.reader(self.tokenizer), -len(self.echo), []
+        told = zip(self.job.ids, [None, *scores], strict=True) if self.job.sampler.scored else ()
+        for token, score in told:
+            tokens.append(Token(token, score, at))
+            at += len(read([token]))
+        return Piece(self.echo, tuple(tokens), 0, 0)
+
     async def pieces(self) -> AsyncIterator[Piece]:
         """Pieces of text, the last with the end. Leaving early frees the slot."""
         read, ids = pipeline.reader(self.tokenizer), []
         text_so_far, sent = "", 0  # the whole text, and how many characters of it are out
         waiting: deque[Token] = deque()
         try:
+            if self.echo is not None and not self.job.scores_prompt:
+                yield self.echoed()
             while True:
                 news, part, met = await self.news.get(), "", False
+                if news.prompt:
+                    yield self.echoed(news.prompt)
+                    continue
                 for token, score in zip_longest(news.tokens, news.scores):
                     if score and token not in self.job.stop:
                         waiting.append(Token(token, score, len(text_so_far)))

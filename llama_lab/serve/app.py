@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from llama_jax.plumbing.errors import UserError
-from llama_lab.serve import ollama, openai, wire
+from llama_lab.serve import ollama, openai, tokenise, wire
 from llama_lab.serve.gate import Gate
 from llama_lab.serve.service import Service
 from llama_lab.serve.wire import RefusalError, refused
@@ -127,6 +127,9 @@ ROUTES = (
     Served("GET", "/v1/models/{model:path}", openai.model, "The model of this name"),
     Served("POST", "/v1/chat/completions", openai.answered, "Go on with a conversation", openai.Chat, EVENTS),
     Served("POST", "/v1/completions", openai.answered, "Continue a prompt as it stands", openai.Completion, EVENTS),
+    Served("POST", "/tokenize", tokenise.tokenise, "The tokens of a text or a conversation", tokenise.Tokenise),
+    Served("POST", "/detokenize", tokenise.detokenise, "The text of tokens", tokenise.Detokenise),
+    Served("GET", "/tokenizer_info", tokenise.info, "The special tokens and the chat template"),
     Served("GET", "/metrics", metrics, "Counters for Prometheus", gives=("text/plain",)),
     Served("GET", "/openapi.json", described, "This description"),
 )

@@ -32,7 +32,8 @@ class FullError(Exception):
 class News:
     """What a request is sent. tokens: new ones. reason: "stop" or "length" with the last of them, "error" where it
     failed. The times are the clock's at the first call of its prompt, its first token and its last, in ns. scores: of
-    each token, where they were asked for. cached: tokens of the prompt that the slot still had."""
+    each token, where they were asked for. cached: tokens of the prompt that the slot still had. prompt: scores of the
+    prompt's tokens but the first, in news of their own, before all others."""
 
     tokens: list[int]
     reason: str = ""
@@ -41,13 +42,15 @@ class News:
     last_ns: int = 0
     scores: Sequence[Score] = ()
     cached: int = 0
+    prompt: Sequence[Score] = ()
 
 
 @dataclass(eq=False)
 class Job:
     """A request: token ids in, at most `new_tokens` out through `deliver`, which is called in the batcher's thread.
-    ended: why nobody wants more of it, "" while somebody does. withdraw: takes it out of the queue that it is in.
-    walker: says which token may be the next, where not all may."""
+    scores_prompt: whether scores of two or more tokens of the prompt come first. ended: why nobody wants more of it, ""
+    while somebody does. withdraw: takes it out of the queue that it is in. walker: says which token may be the next,
+    where not all may."""
 
     ids: Sequence[int]
     new_tokens: int
@@ -55,6 +58,7 @@ class Job:
     seed: int
     stop: frozenset[int]
     deliver: Callable[[News], None]
+    scores_prompt: bool = False
     asked_ns: int = field(default_factory=time.perf_counter_ns)
     ended: str = ""
     withdraw: Callable[[Job], None] | None = None
@@ -81,13 +85,15 @@ class Job:
 
 @dataclass
 class Slot:
-    """A place for one request at a time. held: the tokens whose keys its cache has."""
+    """A place for one request at a time. held: the tokens whose keys its cache has. scored: while its prompt is scored,
+    which comes before it is answered, the scores so far."""
 
     number: int = 0
     job: Job | None = None
     state: State | None = None
     held: list[int] = field(default_factory=list)
-    waiting: deque[np.ndarray] = field(default_factory=deque)  # pieces of the prompt
+    waiting: deque = field(default_factory=deque)  # pieces of the prompt, in pairs while it is scored
+    scored: list[Score] | None = None
     pad: int = 0
     made: int = 0
     cached: int = 0
@@ -192,16 +198,25 @@ class Batcher(threading.Thread):
         """Give a job the free slot whose cache has most of its prompt."""
         sizes = self.stepper.sizes
         slot = max((s for s in self.slots if s.job is None), key=lambda s: (kept(s.held, job.ids, sizes), -len(s.held)))
-        slot.job, slot.made, slot.began_ns, slot.first_ns = job, 0, 0, 0
-        known = kept(slot.held, job.ids, sizes) if self.stepper.holds(slot.state) else 0
-        if known:
-            slot.held, slot.waiting = list(job.ids[:known]), cut(job.ids[known:], sizes)
+        slot.job, slot.made, slot.began_ns, slot.first_ns, slot.scored = job, 0, 0, 0, None
+        if job.scores_prompt:
+            pieces, slot.pad = self.stepper.scored_pieces(job.ids)
+            slot.held, slot.waiting, slot.state, slot.scored, slot.cached = [], deque(pieces), None, [], 0
         else:
-            pieces, slot.pad = self.stepper.pieces(job.ids)
-            slot.held, slot.waiting, slot.state = [], deque(pieces), None
-        slot.cached = known
+            slot.cached = self.prepare(slot)
         self.metrics.prompt_tokens.inc(len(job.ids))
-        self.metrics.reused_tokens.inc(known)
+        self.metrics.reused_tokens.inc(slot.cached)
+
+    def prepare(self, slot: Slot) -> int:
+        """Line up what is to run of the prompt before its answer. Returns how many of its tokens the slot has."""
+        sizes, ids = self.stepper.sizes, slot.job.ids
+        known = kept(slot.held, ids, sizes) if self.stepper.holds(slot.state) else 0
+        if known:
+            slot.held, slot.waiting = list(ids[:known]), cut(ids[known:], sizes)
+        else:
+            pieces, slot.pad = self.stepper.pieces(ids)
+            slot.held, slot.waiting, slot.state = [], deque(pieces), None
+        return known
 
     def round(self) -> None:
         """One step of each slot that answers, started before any is awaited, and one piece of one prompt."""
@@ -239,6 +254,9 @@ class Batcher(threading.Thread):
         """(a slot, the token after the next piece of its prompt, which is its answer's first after the last one)."""
         (slot,) = slots
         job, piece = slot.job, slot.waiting.popleft()
+        if slot.scored is not None:
+            made, slot.state = self.stepper.score(slot.number, slot.state, *piece, slot.pad)
+            return [(slot, made)]
         first, last = not slot.began_ns, not slot.waiting
         if first:
             slot.began_ns = time.perf_counter_ns()
@@ -252,6 +270,8 @@ class Batcher(threading.Thread):
     def hear(self, slots: Sequence[Slot], made: Made) -> None:
         """Wait for what a call made for a slot and hand it on, up to the token that ends the answer."""
         (slot,) = slots
+        if slot.scored is not None:
+            return self.hear_scores(slot, made)
         tokens = self.stepper.fetch(made)
         if slot.waiting:  # within its prompt
             return
@@ -274,6 +294,20 @@ class Batcher(threading.Thread):
             slot.held += tokens
             job.follow(tokens)
             job.deliver(slot.news(tokens, scores=scores))
+
+    def hear_scores(self, slot: Slot, made: Made) -> None:
+        """Wait for the scores of a piece of prompt; after the last, hand them on and answer."""
+        job = slot.job
+        slot.scored += self.stepper.scores(made)
+        if slot.waiting:
+            return
+        job.deliver(News([], prompt=slot.scored[-len(job.ids) : -1]))
+        slot.scored, slot.held = None, list(job.ids)
+        if job.new_tokens:
+            self.prepare(slot)
+        else:
+            slot.first_ns = time.perf_counter_ns()
+            self.leave(slot, "length")
 
     def leave(self, slot: Slot, reason: str, tokens: Sequence[int] = (), scores: Sequence[Score] = ()) -> None:
         """Free the slot. What it holds stays, for a request that begins alike."""

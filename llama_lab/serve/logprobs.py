@@ -35,12 +35,13 @@ def scored(tokenizer: Tokenizer | Numbers, token: int, value: float) -> dict:
 
 
 def columns(tokenizer: Tokenizer | Numbers, tokens: Sequence[Token], most: int, before: int) -> dict:
-    """OpenAI's for completions. before: characters of the prompt, from whose beginning tokens are counted."""
+    """OpenAI's for completions; null for a prompt's first token. before: characters of the prompt, from whose beginning
+    tokens are counted."""
     return dict(
         text_offset=[before + token.at for token in tokens],
-        token_logprobs=[token.score.chosen for token in tokens],
+        token_logprobs=[token.score and token.score.chosen for token in tokens],
         tokens=[spelling(tokenizer, token.id) for token in tokens],
-        top_logprobs=[likely(tokenizer, token, most) for token in tokens],
+        top_logprobs=[token.score and likely(tokenizer, token, most) for token in tokens],
     )
 
 

@@ -200,7 +200,7 @@ async def answered(
     ids = await service.apart(request.state.size, asked.ids, service)
     answer = service.answer(
         ids,
-        options.num_predict,
+        options.num_predict or -1,
         options.sampler(service.context),
         options.seed,
         options.stops,

@@ -21,6 +21,7 @@ from llama_lab.serve.answers import Answer, Piece, Token, unless_gone
 from llama_lab.serve.fields import Ids, Role, Settings, Whole, said
 from llama_lab.serve.ollama import full_name
 from llama_lab.serve.service import Service
+from llama_lab.serve.stepper import LIKELY
 
 PROMPTS = 64  # of one request
 numbers = itertools.count(1)  # of answers, for their ids
@@ -59,6 +60,11 @@ class Asked(Settings, structure.Asked):
     max_tokens: Most | None = None
     max_completion_tokens: Most | None = None
 
+    @property
+    def most(self) -> int:
+        """Tokens of the answer, -1 for as many as there is room for."""
+        return next((most for most in (self.max_completion_tokens, self.max_tokens) if most is not None), -1)
+
     def check(self, service: Service) -> None:
         """Raises RefusalError, UserError."""
         service.check_model(self.model)
@@ -73,6 +79,10 @@ class Asked(Settings, structure.Asked):
             raise UserError("repetition_penalty and repeat_penalty are two names of one penalty; send one of them.")
         penalty = self.repeat_penalty if self.repetition_penalty == 1 else self.repetition_penalty
         return Settings.sampler(self.model_copy(update=dict(repeat_penalty=penalty)), context)
+
+    def echoed(self, service: Service, i: int, ids: list[int]) -> str | None:
+        """The text of a prompt that the answer begins with."""
+        return None
 
     def choice(self, index: int, part: dict, logs: dict | None = None, reason: str | None = None) -> dict:
         return dict(index=index) | part | (dict(logprobs=logs) if self.scored else {}) | dict(finish_reason=reason)
@@ -161,8 +171,15 @@ class Completion(Asked):
         | Annotated[list[Ids], Field(max_length=PROMPTS, fail_fast=True)],
         said(f"it must be a text, token ids, or a list of {PROMPTS} of either at most"),
     ]
-    logprobs: Whole | None = Field(None, ge=0, le=5)
+    logprobs: Whole | None = Field(None, ge=0, le=LIKELY)
+    echo: bool = False
+    max_tokens: Annotated[Whole, Field(ge=-1)] | None = None
     add_special_tokens: bool = True
+
+    def check(self, service: Service) -> None:
+        super().check(service)
+        if self.most == 0 and not self.echo:
+            raise UserError("max_tokens is 0, which leaves nothing to answer without echo; ask for 1 or more.")
 
     @property
     def scored(self) -> bool:
@@ -172,12 +189,21 @@ class Completion(Asked):
     def prompts(self, service: Service) -> list[list[int]]:
         """Token ids of each prompt. Raises RefusalError, UserError."""
         self.check(service)
-        is_one = isinstance(self.prompt, str) or all(isinstance(each, int) for each in self.prompt)
-        prompts = [self.prompt] if is_one else self.prompt
+        prompts = self.listed
         if len(prompts) > service.batcher.most:
             raise UserError(f"prompt has {len(prompts)} of them; this server takes {service.batcher.most} at a time.")
         special = self.add_special_tokens
         return [service.tokenizer.encode(each, special) if isinstance(each, str) else each for each in prompts]
+
+    @property
+    def listed(self) -> list[str] | list[list[int]]:
+        """The prompts, also where there is one."""
+        is_one = isinstance(self.prompt, str) or all(isinstance(each, int) for each in self.prompt)
+        return [self.prompt] if is_one else self.prompt
+
+    def echoed(self, service: Service, i: int, ids: list[int]) -> str | None:
+        text = self.listed[i]
+        return (text if isinstance(text, str) else service.tokenizer.decode(ids)) if self.echo else None
 
     def part(self, text: str, streamed: bool) -> dict:
         return dict(text=text)
@@ -207,7 +233,7 @@ async def answered(service: Service, request: Request, asked: Chat | Completion)
     """/v1/chat/completions, /v1/completions: a choice for each prompt, as events or in one piece."""
     prompts = await service.apart(request.state.size, asked.prompts, service)
     how = dict(
-        new_tokens=asked.max_completion_tokens or asked.max_tokens or -1,
+        new_tokens=asked.most,
         sampler=asked.sampler(service.context),
         seed=asked.seed,
         stops=asked.stops,
@@ -230,14 +256,16 @@ class Answers:
     def __init__(self, service: Service, asked: Chat | Completion, prompts: Sequence[list[int]], how: dict):
         self.service, self.asked = service, asked
         self.answers: list[Answer] = []
+        echoes = [asked.echoed(service, i, ids) for i, ids in enumerate(prompts)]
         try:
-            for ids in prompts:
-                self.answers.append(service.answer(ids, **how))
+            for ids, echo in zip(prompts, echoes, strict=True):
+                self.answers.append(service.answer(ids, **how, echo=echo))
         except BaseException:
             self.leave()
             raise
         decode = service.tokenizer.decode
-        self.before = [len(decode(ids)) if asked.scored else 0 for ids in prompts]  # characters
+        texts = (decode(ids) if echo is None else echo for ids, echo in zip(prompts, echoes, strict=True))
+        self.before = [len(text) for text in texts] if asked.scored else [0] * len(prompts)  # characters
 
     def leave(self) -> None:
         for answer in self.answers:

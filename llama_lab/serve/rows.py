@@ -17,7 +17,7 @@ from llama_jax.engine import Engine, bytes_needed
 from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Constrained, Sampler
-from llama_lab.serve.stepper import SIZES, Made, Sampling, Stepper, answering
+from llama_lab.serve.stepper import LIKELY, SIZES, Made, Sampling, Score, Stepper, answering
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,14 @@ class Rows(Stepper):
         *made, self.state = self.called(state, partial(self.programs.read, last=last), *arguments)
         return Seat(state.number, Made(*made, 0, self.epoch), self.epoch)
 
+    def score(
+        self, number: int, state: Seat | None, piece: np.ndarray, following: np.ndarray, pad: int
+    ) -> tuple[Made, Seat]:
+        seat = state or self.entered(Seat(number, None, self.epoch), -pad, [], 0, Sampler().traced())
+        arguments = self.engine.params, self.state, piece, following, np.int32(number)
+        found, self.state = self.called(seat, partial(self.programs.score, most=LIKELY), *arguments)
+        return Made(following.T, found, 0, self.epoch), seat
+
     def step(self, states: Sequence[Seat], samplers: Sequence[Sampling]) -> list[tuple[Made, Seat]]:
         numbers, live = among([seat.number for seat in states], self.count)
         for seat in states:
@@ -85,6 +93,9 @@ class Rows(Stepper):
 
     def fetch(self, made: Made) -> list[int]:
         return self.guarded(made.epoch, super().fetch, made)
+
+    def scores(self, made: Made) -> list[Score]:
+        return self.guarded(made.epoch, super().scores, made)
 
     def called(self, seat: Seat, program, *arguments):
         """What a program returns. The state given is gone then, and where it fails so is what it held."""
@@ -113,6 +124,7 @@ class Rows(Stepper):
         for size in self.sizes[1:]:  # after which more of a prompt comes
             seat = self.extend(self.resume(seat, [0], 0, sampler), np.zeros((1, size), np.int32), sampler, last=False)
             self.fetch(seat.made)
+        self.score_once()
         while rows < 2 * self.count:
             seats = [Seat(number, None, self.epoch) for number in range(min(rows, self.count))]
             for seat in seats:

@@ -157,9 +157,11 @@ class Service:
         scored: bool = False,
         stop: Collection[int] | None = None,
         grammar: Grammar | None = None,
+        echo: str | None = None,
     ) -> Answer:
-        """A request on its way. new_tokens: below 1 for as many as there is room for. seed: -1 for none. scored: with
+        """A request on its way. new_tokens: below 0 for as many as there is room for. seed: -1 for none. scored: with
         log probabilities. stop: tokens that end it, by default the model's own. grammar: what the answer must be.
+        echo: the prompt's text, if the answer begins with it.
 
         Raises RefusalError, UserError.
         """
@@ -168,16 +170,20 @@ class Service:
         if len(ids) >= self.context:
             raise UserError(f"The prompt has {len(ids)} tokens; this server's contexts have {self.context}, send less.")
         token_ids(ids, self.stepper.engine.config.vocab_size)
+        scores_prompt = scored and echo is not None and len(ids) > 1
+        if scores_prompt and not self.stepper.scores_prompts:
+            raise UserError("echo with logprobs needs a cache, and this server's placement has none; leave echo out.")
         room = self.context - len(ids)
         request = dict(
             ids=list(ids),
-            new_tokens=min(new_tokens, room) if new_tokens > 0 else room,
+            new_tokens=min(new_tokens, room) if new_tokens >= 0 else room,
             sampler=replace(sampler.traced(), scored=np.bool_(scored)),
             seed=(next(self.seeds) if seed == -1 else seed) % SEEDS,
             stop=frozenset(self.tokenizer.stop if stop is None else stop),
             walker=grammar and grammar.host(),
+            scores_prompt=scores_prompt,
         )
-        return Answer(self.tokenizer, self.submit, stops, **request)
+        return Answer(self.tokenizer, self.submit, stops, echo, **request)
 
     def submit(self, job: Job) -> None:
         try:

@@ -28,8 +28,10 @@ from llama_jax.generate import Engine
 from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Constrained, Draw, Mask, Sampler, Scores, TracedSampler, free
+from llama_jax.transforms import new_cache, scorer
 
 Sampling = TracedSampler | Constrained  # the latter with a mask bool [1 V]
+LIKELY = 5  # alternatives to a prompt's tokens that are kept: the most that OpenAI's completions offer
 SIZES = (16, 32, 64)  # tokens of prompt that one call takes; the last is a chunk, between two of which all others step
 
 
@@ -114,10 +116,18 @@ class Stepper:
 
     def pieces(self, ids: Sequence[int]) -> tuple[list[np.ndarray], int]:
         """A prompt as the calls take it, int32 [1 T] each, and the padding before its first token."""
-        size = padded(len(ids), self.sizes)
-        chunk, row = max(self.sizes, default=size), np.zeros((1, size), np.int32)
-        row[0, size - len(ids) :] = ids
-        return [row[:, i : i + chunk] for i in range(0, size, chunk)], size - len(ids)
+        return pieces(ids, self.sizes)
+
+    def scored_pieces(self, ids: Sequence[int]) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
+        """A prompt as `score` takes it, each piece with the tokens that follow; all of the longest size, so that there
+        is one program."""
+        (those, pad), (following, _) = (pieces(each, self.sizes[-1:]) for each in (ids, [*ids[1:], 0]))
+        return list(zip(those, following, strict=True)), pad
+
+    @property
+    def scores_prompts(self) -> bool:
+        """Whether prompts can be scored piece by piece: without a cache each piece runs all before it again."""
+        return self.engine.placement.cache != "none"
 
     def holds(self, state: State | None) -> bool:
         """Whether what a slot kept is still there."""
@@ -138,6 +148,17 @@ class Stepper:
         draw after the others looks at `last`."""
         settings = Constrained(answering(sampler), self.mask(sampler))
         return state_of(*self.engine.programs.extend(self.engine.params, piece, state.carry, settings))
+
+    def score(
+        self, number: int, state: State | None, piece: np.ndarray, following: np.ndarray, pad: int
+    ) -> tuple[Made, State]:
+        """One more piece of a prompt that is scored, the first of which finds no state → (log probabilities of the
+        tokens that follow, the state). `resume` it before it answers."""
+        config, placement = self.engine.config, self.engine.placement
+        pads = jnp.asarray(np.array([pad], np.int32))
+        cache = state.carry.cache if state else new_cache(self.engine.params, pads, self.room, config, placement)
+        found, cache = scorer(config, placement, LIKELY)(self.engine.params, piece, following, cache)
+        return Made(following.T, found), State(following, Carry(cache, None))
 
     def step(self, states: Sequence[State], samplers: Sequence[Sampling]) -> list[tuple[Made, State]]:
         """Of each slot that steps in a call (its next tokens, not yet awaited, for `fetch`; the state after them)."""
@@ -186,11 +207,31 @@ class Stepper:
         for size in self.sizes:  # a piece follows another, or what was left of a request before
             state = self.extend(self.resume(state, [0], 0, sampler), np.zeros((1, size), np.int32), sampler)
             state = self.extend(self.resume(state, [0], 0, sampler), np.zeros((1, size), np.int32), sampler)
+        if self.scores_prompts:
+            self.score_once()
         scored = replace(sampler, scored=np.True_)
         for each in (sampler, scored, Constrained(sampler, self.all)):
             ((made, state),) = self.step([state], [each])
             self.fetch(made)
         self.fetch(state.made)
+
+    def score_once(self) -> None:
+        """Compile what scores a prompt, and what goes on after it."""
+        sampler, (size,) = Sampler(temperature=0.5).traced(), self.sizes[-1:] or (1,)
+        blank, state = np.zeros((1, size), np.int32), None
+        for _ in range(2):
+            made, state = self.score(0, state, blank, blank, size - 1)
+            self.scores(made)
+        state = self.extend(self.resume(state, [0], 0, sampler), blank[:, : min(self.sizes, default=1)], sampler)
+        self.fetch(state.made)
+
+
+def pieces(ids: Sequence[int], sizes: Sequence[int]) -> tuple[list[np.ndarray], int]:
+    """As `Stepper.pieces`, in these sizes."""
+    size = padded(len(ids), sizes)
+    chunk, row = max(sizes, default=size), np.zeros((1, size), np.int32)
+    row[0, size - len(ids) :] = ids
+    return [row[:, i : i + chunk] for i in range(0, size, chunk)], size - len(ids)
 
 
 def padded(n: int, sizes: Sequence[int]) -> int:

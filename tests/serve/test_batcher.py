@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import llama_jax as ll
 from llama_jax import config, generate
 from llama_jax.placement import Placement, parse
 from llama_jax.sampling import Sampler
@@ -68,10 +69,15 @@ def alone(placement, request):
 class Reader:
     """Hears one request to its end."""
 
-    def __init__(self, batcher, ids, n=8, sampler=generate.GREEDY, seed=0, stop=(), scored=False, grammar=None):
+    def __init__(
+        self, batcher, ids, n=8, sampler=generate.GREEDY, seed=0, stop=(), scored=False, grammar=None, echoed=False
+    ):
         self.news = SimpleQueue()
         settings = replace(sampler.traced(), scored=np.bool_(scored))
-        self.job = Job(ids, n, settings, seed, frozenset(stop), self.news.put, walker=grammar and grammar.host())
+        echoes = bool(echoed and len(ids) > 1)
+        self.job = Job(
+            ids, n, settings, seed, frozenset(stop), self.news.put, echoes, walker=grammar and grammar.host()
+        )
         batcher.submit(self.job)
 
     def all(self):
@@ -79,6 +85,7 @@ class Reader:
         heard = [self.news.get(timeout=60)]
         while not heard[-1].reason:
             heard.append(self.news.get(timeout=60))
+        self.prompt = [score for news in heard for score in news.prompt]
         self.last, self.scores = heard[-1], [score for news in heard for score in news.scores]
         return [token for news in heard for token in news.tokens], self.last.reason
 
@@ -115,6 +122,39 @@ def test_each_request_gets_the_tokens_that_it_gets_alone(placement, slots):
         assert answer == (alone(placement, request), "length")
     assert again[0] == again[1]  # the second from what the first left in its slot
     assert reused(batcher) > 0
+
+
+@pytest.mark.parametrize(
+    ("placement", "slots"),
+    among_the_fast([("step+fused", 2)], [("step+fused", 2), ("step+donate", 2), ("chunk8+scan", 1)]),
+)
+def test_a_prompt_is_scored_among_others_that_answer(placement, slots):
+    """Its answer is the one without scores; nothing compiles, and no neighbour's tokens change."""
+    requests = list(asked(3, 6))
+    with started(placement, slots) as batcher, Guard() as guard:
+        readers = [Reader(batcher, **request, scored=i % 2, echoed=i % 2) for i, request in enumerate(requests)]
+        answers = [reader.all() for reader in readers]
+        nothing = Reader(batcher, [5] * 40, 0, scored=True, echoed=True)
+        assert nothing.all() == ([], "length")
+    assert not guard.fired, guard.reason
+    scores = [ll.score(engine_for(parse(placement)), [r["ids"]])[0] for r in requests[1::2]]
+    for request, answer in zip(requests, answers, strict=True):
+        assert answer == (alone(placement, request), "length")
+    for reader, expected in zip(readers[1::2], scores, strict=True):
+        np.testing.assert_allclose([score.chosen for score in reader.prompt], expected.logprobs, atol=1e-4)
+    assert len(nothing.prompt) == 39
+
+
+@pytest.mark.parametrize("placement", ["step+donate", "step+fused"])
+def test_a_prompt_whose_scoring_fails_or_is_left_ends_alone(placement, monkeypatch):
+    with started(placement) as batcher:
+        with monkeypatch.context() as patched:
+            patched.setattr(batcher.stepper, "score", lambda *arguments: 1 / 0)
+            assert Reader(batcher, [5] * 40, 2, scored=True, echoed=True).all() == ([], "error")
+        left = Reader(batcher, [5] * 200, 2, scored=True, echoed=True)
+        left.job.cancel()
+        request = dict(ids=[5] * 40, n=6, sampler=generate.GREEDY, seed=0)
+        assert Reader(batcher, **request, scored=True, echoed=True).all() == (alone(placement, request), "length")
 
 
 def reused(batcher):

@@ -8,6 +8,7 @@ import pytest
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+import llama_jax as ll
 from llama_jax import chat, generate
 from llama_jax.sampling import Sampler
 from tests.serve.conftest import NAME, count, events
@@ -155,6 +156,83 @@ def test_a_stop_ends_the_log_probabilities_too(client):
     assert all(at < len("Once upon" + cut["text"]) for at in cut["logprobs"]["text_offset"])
 
 
+@pytest.mark.parametrize("most", [0, 3])
+def test_an_echo_has_the_prompts_log_probabilities(client, loaded, service, most):
+    """In one piece and in several, in company, and the answer is the one without echo."""
+    texts = ["Once upon a time", "One " * 70, "Once"]
+    ids = [loaded.tokenizer.encode(text) for text in texts]
+    before = count(service, "compilations_in_service")
+    body = dict(prompt=texts, temperature=0, max_tokens=most, logprobs=1)
+    whole = Completion.construct(**ask(client, "/v1/completions", **body, echo=True).json())  # as the client does
+    streamed = events(ask(client, "/v1/completions", **body, echo=True, stream=True))
+    plain = ask(client, "/v1/completions", **body).json()["choices"] if most else [dict(text="")] * 3
+    assert count(service, "compilations_in_service") == before
+    found = ll.score(generate.build(loaded, "step"), ids[:2])
+    for i, choice in enumerate(whole.choices):
+        told, n = choice.logprobs, len(ids[i])
+        assert (choice.index, choice.text, choice.finish_reason) == (i, texts[i] + plain[i]["text"], "length")
+        assert (told.token_logprobs[0], told.top_logprobs[0]) == (None, None)
+        assert "".join(told.tokens) == choice.text
+        for token, at in zip(told.tokens, told.text_offset, strict=True):
+            assert choice.text[at:].startswith(token)
+        parts = [each["logprobs"] for part in streamed for each in part["choices"] if each["index"] == i]
+        assert [value for part in parts if part for value in part["token_logprobs"]] == told.token_logprobs
+        if i < 2:
+            np.testing.assert_allclose(told.token_logprobs[1:n], found[i].logprobs, atol=1e-4)
+            greedy = [max(best.values()) == value for best, value in
+                      zip(told.top_logprobs[1:n], told.token_logprobs[1:n], strict=True)]  # fmt: skip
+            assert greedy == found[i].best.tolist()
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (sum(map(len, ids)), 3 * most)
+
+
+def test_an_echo_of_ids_without_log_probabilities_is_their_text(client, loaded):
+    ids = loaded.tokenizer.encode("Once upon")
+    for prompt in ("Once upon", ids):
+        body = dict(prompt=prompt, echo=True, max_tokens=2, temperature=0)
+        whole = ask(client, "/v1/completions", **body).json()["choices"][0]["text"]
+        parts = events(ask(client, "/v1/completions", **body, stream=True))
+        assert whole == "".join(part["choices"][0]["text"] for part in parts)
+        assert whole.startswith("Once upon")
+        nothing = ask(client, "/v1/completions", **body | dict(max_tokens=0)).json()
+        assert (nothing["choices"][0]["text"], nothing["usage"]["completion_tokens"]) == ("Once upon", 0)
+
+
+def post(client, path, **body):
+    return asyncio.run(client.send("POST", path, body))
+
+
+def test_tokens_of_texts_and_conversations_and_back(client, loaded, service):
+    ids = loaded.tokenizer.encode("Once upon<|im_end|>", allow_special_tokens=True)
+    found = post(client, "/tokenize", prompt="Once upon<|im_end|>", add_special_tokens=False, return_token_strs=True)
+    told = dict(count=len(ids), max_model_len=service.context, tokens=ids, token_strs=["Once", " upon", "<|im_end|>"])
+    assert found.json() == told
+    assert post(client, "/detokenize", model=NAME, tokens=ids).json() == dict(prompt="Once upon<|im_end|>")
+    assert post(client, "/detokenize", tokens=[]).json() == dict(prompt="")
+    chats = post(client, "/tokenize", messages=BEGUN, continue_final_message=True).json()
+    assert chats["tokens"] == chat.encode(loaded.tokenizer, BEGUN, continue_final_message=True)
+    info = asyncio.run(client.send("GET", "/tokenizer_info")).json()
+    assert (info["eos_token"], info["chat_template"]) == ("<|im_end|>", loaded.tokenizer.chat_template)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("/tokenize", {}, 400, "either prompt or messages"),
+        ("/tokenize", dict(prompt="a", messages=QUESTION), 400, "either prompt or messages"),
+        ("/tokenize", dict(messages=QUESTION, add_special_tokens=True), 400, "add_special_tokens is for a prompt"),
+        ("/tokenize", dict(prompt="a", model="gpt-5"), 404, "gpt-5"),
+        ("/tokenize", dict(messages=QUESTION, chat_template="x"), 400, "chat_template is not supported"),
+        ("/detokenize", dict(tokens=[49152]), 400, "outside the vocabulary"),
+        ("/detokenize", dict(tokens="a"), 400, "tokens"),
+        ("/detokenize", {}, 400, "has no tokens"),
+    ],
+)
+def test_what_is_no_text_and_no_tokens_is_refused(client, path, body, status, words):
+    answer = post(client, path, **body)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]
+
+
 CHAT, TEXT = ("/v1/chat/completions", dict(messages=QUESTION)), ("/v1/completions", dict(prompt="Once"))
 CALL = dict(role="assistant", content=None, tool_calls=[dict(id="1", type="function", function=dict(name="f"))])
 IMAGE = [dict(role="user", content=[dict(type="image_url")])]
@@ -183,6 +261,10 @@ BAD = [  # of what, what is asked, words of the line
     (CHAT, dict(stop=["x"] * 17), "it must be a text, or a list of 16 texts at most"),
     *((CHAT, {name: n}, name) for name in ("max_tokens", "max_completion_tokens") for n in (0, -2, 1.5)),
     (TEXT, dict(prompt=[[]] * 100), "it must be a text, token ids, or a list of 64"),
+    (TEXT, dict(max_tokens=0), "max_tokens is 0, which leaves nothing to answer without echo"),
+    (TEXT, dict(max_tokens=-2), "max_tokens"),
+    (TEXT, dict(prompt_logprobs=1), "prompt_logprobs is not supported"),
+    (CHAT, dict(echo=True), "echo is not supported"),
     (TEXT, dict(prompt=[1, "a"]), "it must be a text, token ids, or a list of 64"),
     (TEXT, dict(prompt=["a", ""]), "prompt is empty"),
     (TEXT, dict(prompt=["a"] * 6), "prompt has 6 of them; this server takes 5 at a time"),  # 2 slots, a queue of 3

@@ -29,6 +29,8 @@ FINE = {
     "/api/generate": dict(model=NAME, prompt="a", think=False, keep_alive=-1, options=dict(num_predict=1, seed=2)),
     "/v1/chat/completions": dict(model=NAME, messages=SAID, max_tokens=1, stop="x"),
     "/v1/completions": dict(model=NAME, prompt=[5, 6], max_tokens=1),
+    "/tokenize": dict(model=NAME, prompt="Once"),
+    "/detokenize": dict(model=NAME, tokens=[5, 6]),
 }
 HANGS_S = 60
 
