@@ -37,6 +37,7 @@ TERRAFORM = ("TF_CLI_", "TF_TOKEN_", "TF_VAR_")  # not TensorFlow's, and may hol
 NO_LIMIT = 1 << 60  # cgroup v1 writes a number of this order where memory has no limit
 GPU_PLATFORMS = ("gpu", "cuda", "rocm")
 BUSY_OTHERS, BUSY_STEAL, BUSY_LOAD = 0.10, 0.05, 1.25  # shares of the CPU time; load a core before the start
+INSTRUCTIONS = {"avx512vnni": "AVX-512 VNNI", "avx2vnni": "AVX2 VNNI", "avx2": "AVX2"}  # by the name of kernels
 
 
 def capture() -> dict:
@@ -253,6 +254,12 @@ def source_hash() -> str:
     return digest.hexdigest()
 
 
+def processor(environment: dict) -> str:
+    """A processor with the instructions that kernels use on it, since processors of one name differ in them."""
+    has = INSTRUCTIONS.get(environment.get("kernels"))
+    return f"{environment['cpu']} ({has})" if has else environment["cpu"]
+
+
 def machine_line(environment: dict) -> str:
     """The line under every figure: where the numbers come from. A GPU is named where JAX ran on one."""
     devices = [device.partition(":") for device in environment.get("devices", [])]
@@ -260,5 +267,5 @@ def machine_line(environment: dict) -> str:
     cores = environment["cores"]
     gib = environment["ram_bytes"] / 2**30
     software = f"jax {environment['packages']['jax']}, Python {environment['python']}"
-    machine = f"{environment['cpu']}, {cores} cores, {gib:.0f} GiB"
+    machine = f"{processor(environment)}, {cores} cores, {gib:.0f} GiB"
     return " · ".join(filter(None, [*gpus, machine, software, runtime.complaint(environment.get("runtime", {}))]))

@@ -48,12 +48,6 @@ def times(ratio: dict) -> str:
     return f"{ratio['value']:.2f}x {interval(ratio)}"
 
 
-def instructions(environment: dict) -> str:
-    """`kernels avx512vnni`: the instruction set, in which processors of one name differ; "" if none is known."""
-    known = environment.get("kernels")
-    return f"kernels {known}" if known and known != "none" else ""
-
-
 def probed(meta: dict) -> str:
     """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits by the fastest of n = 20
     bandwidth probes, 63 GB/s; median 34`; "" of a table without probes."""

@@ -28,7 +28,7 @@ from pydantic import Field
 from llama_jax.plumbing import boundary, files
 from llama_jax.plumbing.boundary import Declared
 from llama_lab.bench import AGAIN, environment, provenance
-from llama_lab.bench.wording import instructions, probed
+from llama_lab.bench.wording import probed
 from llama_lab.figures.rounding import the_same_everywhere
 from llama_lab.figures.svg import themed
 
@@ -95,7 +95,7 @@ def save(
     that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
     """
     around = meta["environment"]
-    place = (environment.machine_line(around), instructions(around), meta["created"][:10])
+    place = (environment.machine_line(around), meta["created"][:10])
     line = " · ".join(filter(None, (*place, note, probed(meta), environment.busy(around))))
     figure.draw_without_rendering()  # a legend may reach below the figure
     # it is laid out; the line below makes the page larger, which would draw a legend along

@@ -9,7 +9,7 @@ from llama_lab.bench import AGAIN, environment, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import instructions, interval, listed, probed, within
+from llama_lab.bench.wording import interval, listed, probed, within
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.reporting import document, machines, notebooks, overview
 from llama_lab.reporting.machines import Machine
@@ -91,7 +91,7 @@ def rivals(behind: Sequence[Recorded], home: Path) -> str:
     ends = [choose(found, key=lambda pair: pair[0]["ratio"].value) for choose in (min, max)]
     least, most = (
         f"{e['ratio'].value:.2f} times{within(e['ratio'])} ({e['best']}, `{e['file']}` after {e['tokens']:,} tokens,"
-        f" {table.meta['environment']['cpu']})"
+        f" {environment.processor(table.meta['environment'])})"
         for e, table in ends
     )
     files = len({entry["file"] for entry, _ in found})
@@ -119,7 +119,7 @@ def about(run: Setting) -> str:
     trials = "; ".join(filter(None, [*clauses, environment.busy(env)]))
     gaps = listed([f"`{name}`" for name in SUBJECTS if name not in known(run)])
     missing = f" Not in it: {gaps}." if gaps else ""
-    where = " · ".join(filter(None, (environment.machine_line(env), instructions(env), probed(meta))))
+    where = " · ".join(filter(None, (environment.machine_line(env), probed(meta))))
     return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 

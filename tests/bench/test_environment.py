@@ -45,6 +45,8 @@ def test_the_line_under_a_figure_does_not_change():
     known = {"cpu": "Z80", "cores": 2, "ram_bytes": 24 * 2**30, "packages": {"jax": "0.10.2"}, "python": "3.11.7"}
     line = "Z80, 2 cores, 24 GiB · jax 0.10.2, Python 3.11.7"
     assert environment.machine_line({**known, "watch": {"others_cpu": 0.9}, "gpus": []}) == line
+    kernels = known | dict(kernels="avx2")
+    assert environment.machine_line(kernels) == line.replace("Z80", "Z80 (AVX2)")
     on_gpus = known | dict(devices=["cuda:H200", "cuda:H200", "cpu:cpu"])
     assert environment.machine_line(on_gpus) == f"H200 · {line}"
 
