@@ -143,7 +143,7 @@ $(S3): requirements-s3.txt $(READY)
 	@$(BIN)/python -c 'import moto, s3fs; print("s3fs", s3fs.__version__, "and moto", moto.__version__)'
 	@touch $@
 
-clients: $(CLIENTS)  ## install real clients of the server into .venv-clients, for its tests (650 MB; JavaScript's where there is npm)
+clients: $(CLIENTS)  ## install real clients of the server into .venv-clients, for its tests (800 MB; JavaScript's where there is npm)
 
 $(CLIENTS): requirements-clients.txt tests/clients/js/package-lock.json
 	@test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients

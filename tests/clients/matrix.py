@@ -31,7 +31,13 @@ SCHEMA = dict(
 )
 HI = re.escape("Hello! How can I assist you today?")  # what this model says to Hi, greedily
 JSON = r'\{\s*"sky":\s*"(blue|grey)",\s*"rain":\s*(true|false)\s*\}'
-WORKS = dict(chat=HI, stream=f"{HI}|{JSON}", list=f"{NAME}(:latest)?", structured_output=JSON)  # what comes back
+WORKS = dict(
+    chat=HI,
+    stream=f"{HI}|{JSON}",
+    list=f"{NAME}(:latest)?",
+    structured_output=JSON,
+    likelihood=r"-\d+\.\d+ (True|False)",
+)  # what comes back
 NOT_READ = "is not supported by this server|does not support thinking"
 REFUSED = dict(tools="does not support tools", another_model="not found", refused_field=NOT_READ)  # what an error says
 
