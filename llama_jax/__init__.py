@@ -49,7 +49,7 @@ if TYPE_CHECKING:  # what is imported when it is first asked for
     from llama_jax.plumbing.errors import UserError
     from llama_jax.sampling import Sampler
     from llama_jax.scoring import Likelihood, score
-    from llama_jax.text import generate_text
+    from llama_jax.text import generate_text, grammar
     from llama_jax.tokenizer import Tokenizer
 
 MODULES = {module.name for module in pkgutil.iter_modules(__path__)} - {"__main__"}
@@ -61,7 +61,7 @@ OFFERED = {  # module: what the package itself offers of it
     "plumbing.errors": ("UserError",),
     "sampling": ("Sampler",),
     "scoring": ("Likelihood", "score"),
-    "text": ("generate_text",),
+    "text": ("generate_text", "grammar"),
     "tokenizer": ("Tokenizer",),
 }
 HOME = {name: module for module, names in OFFERED.items() for name in names}

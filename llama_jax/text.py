@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from llama_jax import chat as conversations
 from llama_jax import checkpoint, generate
@@ -15,6 +16,9 @@ from llama_jax.plumbing.values import shown
 from llama_jax.render import Pace
 from llama_jax.sampling import Sampler
 from llama_jax.tokenizer import Numbers
+
+if TYPE_CHECKING:
+    from llama_jax.grammars import Grammar
 
 
 @dataclass(frozen=True)
@@ -108,3 +112,12 @@ def generate_text(
     view = pace.view(tokenizer.decode(made), tuple(made))
     rate, compiled = view.tokens_per_second, compilations.compiled(kinds)
     return view.text, Stats(view.tokens, view.seconds, view.ttft, rate, sum(view.compiling), compiled, asks)
+
+
+def grammar(schema: dict | str, checkpoint: Checkpoint) -> Grammar:
+    """What an answer must be, for `generate.answer`: JSON of this schema, or any object ("json"). Its answers end with
+    the tokenizer's stop tokens. Raises UserError as `grammars.compile`."""
+    from llama_jax import grammars  # here: few answers follow one
+
+    tokenizer = checkpoint.tokenizer
+    return grammars.compile(schema, tokenizer, checkpoint.config.vocab_size, tokenizer.stop if tokenizer else ())

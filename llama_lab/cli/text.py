@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from llama_jax.plumbing.errors import UserError
@@ -17,6 +18,7 @@ from llama_lab.cli.common import show, tell, tell_requantised
 from llama_lab.cli.options import Sampling, argument, flag, option, verb
 
 SHORT = 256  # tokens of an answer too short to pay back slow huge pages
+SCHEMA = 1 << 20  # bytes of a schema
 LONGEST = 16 << 20  # bytes of a prompt from standard input
 
 
@@ -38,6 +40,7 @@ class Generate:
     sampling: Sampling
     seed: int = options.seed()
     ignore_eos: bool = flag("Continue past the end of the answer.")
+    schema: str | None = option(None, "File with the JSON schema that the answer follows; `json` for any object.")
     dtype: str | None = options.dtype()
     no_keep: bool = without_kept()
     json: bool = options.as_json()
@@ -47,7 +50,7 @@ class Generate:
         began = time.perf_counter()
         import numpy as np
 
-        from llama_jax import chat, render
+        from llama_jax import chat, render, text
         from llama_jax.decoding.request import check_seeds
         from llama_jax.generate import cut, stream
         from llama_jax.plumbing import memory
@@ -55,25 +58,30 @@ class Generate:
 
         sampler = self.sampling.sampler
         check_seeds(self.seed, 1)
+        schema = self.read_schema()
         imported, prompt, asked = time.perf_counter(), self.read_prompt(), time.perf_counter()
         if isinstance(prompt, str) and not self.no_chat:
             chat.start_early()
         with memory.for_a_short_answer() if self.max_new_tokens <= SHORT else contextlib.nullcontext():
             loaded, placed = opened(self.model, self.placement, self.dtype)
         read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
+        grammar = None if schema is None else text.grammar(schema, loaded)
         tell_requantised(loaded.origin, [placed], self.dtype)
         (engine, told), tokenizer = built(loaded, placed, not self.no_keep), loaded.tokenizer
         start = time.perf_counter() - (encoded - read)  # a mistake in the prompt is told before the weights are packed
         before = ("import", imported - began), ("load", start - asked)
         stop = () if self.ignore_eos or tokenizer is None else tokenizer.stop
-        blocks = stream(engine, [ids], self.max_new_tokens, sampler=sampler, seeds=self.seed, stop=stop)
+        how = dict(sampler=sampler, seeds=self.seed, stop=stop, grammar=grammar)
+        blocks = stream(engine, [ids], self.max_new_tokens, **how)
         if not self.json and tokenizer is not None:
-            render.show(blocks, tokenizer, start=start, before=before)
+            view = render.show(blocks, tokenizer, start=start, before=before)
             told()
+            self.tell_if_cut(view.token_ids, stop)
             return None
         *_, view = render.watch(blocks, Numbers(), start)  # the text is decoded once, at the end
         told()
         answer = cut(np.array(view.token_ids), stop)
+        self.tell_if_cut(answer.token_ids, stop)
         if not self.json:
             print(*answer.token_ids)
         return {
@@ -85,6 +93,23 @@ class Generate:
             "warm_tokens": view.warm[0], "tokens_per_second": view.tokens_per_second,
             "note": "tokens_per_second is of the warm_tokens: no program was compiled, read or written in their steps",
         }  # fmt: skip
+
+    def read_schema(self) -> dict | str | None:
+        """The schema that the answer follows. Raises UserError."""
+        from llama_jax.plumbing import boundary
+
+        if self.schema is not None and self.ignore_eos:
+            raise UserError("--ignore-eos continues past the answer's end, where no JSON may follow; leave it out.")
+        if self.schema is None or self.schema == "json":
+            return self.schema
+        try:
+            return boundary.read(dict, boundary.load(Path(self.schema), SCHEMA), self.schema)
+        except FileNotFoundError:
+            raise UserError(f"--schema is {shown(self.schema)}; there is no such file.") from None
+
+    def tell_if_cut(self, ids: Sequence[int], stop: Collection[int]) -> None:
+        if self.schema is not None and (not ids or ids[-1] not in stop):
+            tell(f"--max-new-tokens {self.max_new_tokens} cut the answer, so it is no complete JSON")
 
     def read_prompt(self) -> str | list[int]:
         """The prompt as text or as ids. Raises UserError for neither, both, or ids that are not numbers."""

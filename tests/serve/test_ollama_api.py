@@ -147,8 +147,9 @@ HI = dict(role="user", content="Hi")
 BAD = [  # paths, what is asked, status, words of the line
     (BOTH, dict(model=""), 400, "model is required"),
     (BOTH, dict(model="gpt-5"), 404, "model 'gpt-5' not found"),
-    (BOTH, dict(format="json"), 400, "format is not supported"),
-    (BOTH, dict(format=dict(type="object")), 400, "format is not supported"),
+    (BOTH, dict(format="yaml"), 400, "format is 'yaml'"),
+    (BOTH, dict(format=dict(type="strange")), 400, "strange"),
+    (BOTH, dict(response_format=dict(type="json_object")), 400, "response_format is not supported"),
     (BOTH, dict(think=True), 400, "does not support thinking"),
     (BOTH, dict(think="much"), 400, "think"),
     (BOTH, dict(options=dict(temperature="hot")), 400, "options.temperature is 'hot'"),

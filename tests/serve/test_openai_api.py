@@ -332,7 +332,7 @@ def test_what_ends_an_answer_can_be_said_in_tokens_and_left_out(client, loaded, 
         assert ask(client, "/v1/completions", **body, ignore_eos=True).json()["usage"] == cut["usage"] | dict(
             prompt_tokens_details=dict(cached_tokens=0)
         )
-    assert seen[0]["ignore_eos"] is True
+    assert seen[0]["stop"] == [ids[4]]
 
 
 def test_several_prompts_get_a_choice_each(client, loaded, expected):
