@@ -96,12 +96,12 @@ class Generate:
 
     def read_schema(self) -> dict | str | None:
         """The schema that the answer follows. Raises UserError."""
-        from llama_jax.plumbing import boundary
-
         if self.schema is not None and self.ignore_eos:
             raise UserError("--ignore-eos continues past the answer's end, where no JSON may follow; leave it out.")
         if self.schema is None or self.schema == "json":
             return self.schema
+        from llama_jax.plumbing import boundary  # here: it takes longer to import than other answers wait
+
         try:
             return boundary.read(dict, boundary.load(Path(self.schema), SCHEMA), self.schema)
         except FileNotFoundError:
