@@ -50,7 +50,8 @@ class Generate:
         began = time.perf_counter()
         import numpy as np
 
-        from llama_jax import chat, render, text
+        import llama_jax as ll
+        from llama_jax import chat, render
         from llama_jax.decoding.request import check_seeds
         from llama_jax.generate import cut, stream
         from llama_jax.plumbing import memory
@@ -65,7 +66,7 @@ class Generate:
         with memory.for_a_short_answer() if self.max_new_tokens <= SHORT else contextlib.nullcontext():
             loaded, placed = opened(self.model, self.placement, self.dtype)
         read, ids, encoded = time.perf_counter(), self.encoded(loaded, prompt), time.perf_counter()
-        grammar = None if schema is None else text.grammar(schema, loaded)
+        grammar = None if schema is None else ll.grammar(schema, loaded)
         tell_requantised(loaded.origin, [placed], self.dtype)
         (engine, told), tokenizer = built(loaded, placed, not self.no_keep), loaded.tokenizer
         start = time.perf_counter() - (encoded - read)  # a mistake in the prompt is told before the weights are packed
