@@ -25,7 +25,7 @@ from llama_jax.tokenizer import Numbers, Tokenizer
 from llama_lab.serve.fields import said
 
 FIELDS = ("format", "response_format", "json_schema", "guided_json", "structured_outputs")
-KEPT = 16  # grammars, those of the last requests
+KEPT = 8  # grammars, those of the last requests; a table takes at most 32 MiB
 JSON = "json"  # any object
 
 Format = Annotated[Literal["", "json"] | dict, said('it must be "json" or a JSON schema')]

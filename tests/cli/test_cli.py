@@ -66,13 +66,14 @@ def test_generate_json_of_a_schema_and_say_where_it_is_cut(call, tmp_path):
     line = ["generate", "Is the sky blue?", "--placement", "chunk8", "--json", "--schema", schema]
     for n, reason in (40, "stop"), (2, "length"):
         code, out, err = call(*line, "-n", n)
-        answer = json.loads(out)
+        answer = last_json(out)
         assert (code, answer["finish_reason"]) == (0, reason)
         assert ("no complete JSON" in err) == (reason == "length")
         if reason == "stop":
             assert json.loads(answer["text"])["ok"] in (True, None)
 
 
+@pytest.mark.slow
 def test_generate_text(call):
     code, out, _ = call("generate", "What is two plus two?", "-n", "24", "--placement", "chunk8", "--json")
     answer = last_json(out)
