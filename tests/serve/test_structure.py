@@ -11,7 +11,8 @@ import openai
 import pydantic
 import pytest
 
-from llama_jax import generate, grammars
+import llama_jax as ll
+from llama_jax import generate
 from llama_jax.sampling import Sampler
 from llama_lab.serve import structure
 from tests.serve import small
@@ -70,7 +71,7 @@ def test_every_way_to_say_it_is_the_same_answer_which_ends_by_itself(client, pat
 
 
 def test_the_tokens_are_generates(client, loaded):
-    compiled = grammars.compile(PERSON, loaded.tokenizer, loaded.config.vocab_size, loaded.tokenizer.stop)
+    compiled = ll.grammar(PERSON, loaded)
     ids, sampler = loaded.tokenizer.encode("Who?"), Sampler(1.5)
     engine, how = generate.build(loaded, "step"), dict(sampler=sampler, seeds=3, length=16, slots=128)
     (answer,) = generate.answer(engine, [ids], 60, stop=loaded.tokenizer.stop, grammar=compiled, **how)
