@@ -51,7 +51,8 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
         words = "no valid trial: " + "; ".join(line["reasons"])[:60]
         return rows.beside(axes, height, words, 8.5, x=0.01, color=LIMIT_COLOUR)
     rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    words = f"{times(ratio)}\n{ratio['judged']}, n = {ratio['n']}"
+    scatter = ratio["judged"].removeprefix(ratio["verdict"]).replace(" ", "\n", 1)  # on a line of its own
+    words = f"{times(ratio)}\n{ratio['verdict']}, n = {ratio['n']}{scatter}"
     if ratio["verdict"] == summary.BASELINE:
         words = f"baseline, n = {rate['n']}"
     rows.points(axes, rates, height, colour(line["name"]), seed)
