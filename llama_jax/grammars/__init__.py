@@ -47,6 +47,7 @@ def compile(grammar: dict | str, tokenizer: Tokenizer, vocab_size: int, stop: Co
     schema = OBJECT if grammar == "json" else grammar
     if not isinstance(schema, dict):
         raise UserError(f'The grammar is {boundary.shown(grammar)}; it must be a JSON schema, or "json".')
+    stop = sorted(i for i in {*stop} if i < vocab_size)
     if not isinstance(tokenizer, Tokenizer) or not stop:
         raise UserError("A grammar needs a tokenizer, and a token that ends an answer; this model has none.")
     try:

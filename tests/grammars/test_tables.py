@@ -4,6 +4,8 @@ import pytest
 
 from llama_jax import grammars
 from llama_jax.grammars import tables
+from llama_jax.plumbing.errors import UserError
+from llama_jax.tokenizer import Numbers
 from tests.grammars import vocabulary
 from tests.grammars.vocabulary import takes
 
@@ -42,6 +44,14 @@ def test_an_answer_ends_where_it_may_and_then_stays_ended():
         walker.advance(stop[0])
     with pytest.raises(ValueError, match=str(one)):
         walker.advance(one)
+
+
+def test_a_stop_that_the_model_does_not_have_is_none():
+    table = grammars.compile(STRING, TOK, vocabulary.size(TOK), [10**6, TOK.stop[0]]).table
+    assert (table.next[:, table.classes[TOK.stop[1]]] == tables.FORBIDDEN).all()
+    for tokenizer, stop in ((TOK, [10**6]), (Numbers((1,)), [1])):
+        with pytest.raises(UserError, match="token that ends"):
+            grammars.compile(STRING, tokenizer, vocabulary.size(TOK), stop)
 
 
 def test_ids_without_text_never_follow():
