@@ -71,13 +71,13 @@ def test_the_strongest_rival_is_said_before_ollama_and_never_left_out():
 def test_who_is_ours_and_who_the_rival():
     entries = standings.ladder(contest(), list(RATES))
     assert (table.ours(entries)["name"], table.rival(entries)["name"]) == ("loop", "llamacpp")
-    assert [e["name"] for e in table.histogram(entries)] == ["loop", "llamacpp", "ollama"]
+    assert [e["name"] for e in table.contenders(entries)] == ["loop", "llamacpp", "ollama"]
     other = standings.ladder(contest(("loop+bf16", "torch")), ["loop+bf16", "torch"])
     assert table.ours(other) is None  # bfloat16 is not float32
-    assert [e["name"] for e in table.histogram(other)] == ["loop+bf16", "torch"]
+    assert [e["name"] for e in table.contenders(other)] == ["loop+bf16", "torch"]
     bits = standings.ladder(contest((*RATES, "loop+fused")), [*RATES, "loop+fused"])
     assert (table.ours(bits)["name"], standings.fastest(bits)["name"]) == ("loop", "loop+fused")
-    assert [e["name"] for e in table.histogram(bits)] == ["loop+fused", "llamacpp", "loop", "ollama"]
+    assert [e["name"] for e in table.contenders(bits)] == ["loop+fused", "llamacpp", "loop", "ollama"]
 
 
 def test_a_conversation_counts_whole():

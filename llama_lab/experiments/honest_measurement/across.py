@@ -7,14 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from llama_jax import checkpoint
 from llama_jax.plumbing import paths
 from llama_lab.bench import record
 from llama_lab.bench.record import Trial
-from llama_lab.figures import rows
-from llama_lab.figures.style import colour, headline, new, styled
 
 SUBJECTS = ("step", "loop", "loop+fused", "llamacpp")
 SHORT = 320  # tokens of prompt and answer at most: a longer context is slower by itself
@@ -67,22 +64,3 @@ def claim(middle: dict[str, list[float]]) -> str:
     apart = {name: each[-1] / each[0] for name, each in middle.items()}
     name = max(apart, key=apart.get)
     return f"Compare within a run: between tables, the rate of {name} differs {apart[name]:.2f}-fold"
-
-
-@styled
-def chart(rates: Rates, seed: int = 0) -> Figure:
-    """One panel per subject, one row per table: every answer, and its median, over the middle one of the medians."""
-    shown = medians(rates)
-    tables = sorted({table for name in shown for table in rates[name]})
-    figure, panels = new(11.5, 0.42 * len(tables) + 1.7, columns=max(1, len(shown)), sharey=True, squeeze=False)
-    for axes, (name, middle) in zip(panels[0], shown.items(), strict=False):
-        heights, centre = rows.heights(axes, tables), float(np.median(middle))
-        for table, answers in rates[name].items():
-            rows.points(axes, [rate / centre for rate in answers], heights[table], colour(name), seed)
-            rows.median(axes, np.median(answers) / centre, heights[table], 14)
-        axes.axvline(1, color="#888888", linewidth=0.8)
-        axes.set_title(f"{name}\n1 = {centre:.1f} tokens/s", color=colour(name), fontsize=10)
-        axes.set_xlabel("over its middle median")
-    if shown:
-        headline(figure, claim(shown))
-    return figure

@@ -132,9 +132,9 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
     for axes, (key, title, bound) in zip(
         panels,
         (
-            ("coverage", "interval holds the truth", "at least"),
-            ("aa_false_positive_rate", "equal called different", "at most"),
-            ("power", "3 % effect found", "at least"),
+            ("coverage", "interval holds the truth\n(more is better)", "at least"),
+            ("aa_false_positive_rate", "equal called different\n(less is better)", "at most"),
+            ("power", "a 3 % effect is found\n(more is better)", "at least"),
         ),
         strict=True,
     ):
@@ -148,9 +148,7 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
             axes.plot(100 * share, height, form, color=shade, markersize=7)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)
-        notes.above(axes, at, f"{bound} {at:.0f} %", "center", color="black")
-        axes.set(xlim=(-3, 103), xlabel="% of simulated runs")
-        axes.set_title(title, pad=18)
+        axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted, required: {bound} {at:.0f} %)")
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
     panels[0].plot([], [], "X", color=BAD, label="one after the other, unpaired (Welch)")
     figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)

@@ -1,4 +1,4 @@
-"""Charts of the peers: the original's histogram again, rates side by side, rate against quality, a conversation."""
+"""Charts of the peers: rates side by side, rate against quality, a conversation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
-from llama_lab.bench.published import standing
-from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.statistics import Verdict
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -24,55 +23,7 @@ from llama_lab.figures.marks import (
     marked,
     shade,
 )
-from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
-
-
-@styled
-def tokens_per_second(
-    entries: Sequence[dict], ratio: Ratio | None, published: dict[str, tuple[float, float]], missing: Sequence[dict]
-) -> Figure:
-    """The original's figures (left), and its histogram measured again (right).
-
-    entries: of the ladder, our placement first. ratio: of the first over the second; None if there is no second.
-    published: system → (tokens/s, ± as published). missing: peers of which there is no histogram.
-    """
-    figure, (left, right) = new(10.5, 4.6, columns=2, width_ratios=(1, 2.4))
-    for x, (rate, spread) in enumerate(published.values()):
-        tint = colour("step" if x else "ollama")
-        left.bar(x, rate, yerr=spread, width=0.6, capsize=6, color=tint, alpha=0.6)
-        left.text(x, 0.5, f"{rate:g} ± {spread:g}", ha="center", va="bottom", fontsize=10)
-    left.set_xticks(range(len(published)), list(published))
-    left.set(ylabel="tokens/s")
-    left.grid(axis="x", visible=False)
-    left.set_title(f"published ({standing('throughput', *published)}, M1 Max)", pad=20)
-    histogram(right, entries)
-    ratio_words = f"{entries[0]['name']} over {entries[1]['name']}: {interval_words(ratio)}" if ratio else ""
-    alone = " and ".join(e["name"] for e in entries) or "Nothing counts"
-    headline(figure, ratio_words or f"Measured here: {alone}")
-    footnote(figure, gaps_words(missing))
-    return figure
-
-
-def histogram(axes, entries: Sequence[dict]) -> None:
-    """Answers by their decode rate, one colour per subject, its median as a line."""
-    series = [e["points"]["decode"] for e in entries]
-    bins = int(np.clip(2 * max(map(len, series), default=0), 12, 40))
-    edges = np.histogram_bin_edges(np.concatenate([[], *series]), bins=bins)
-    for e, values in zip(entries, series, strict=True):
-        rate, tint = e["decode"], shade(e)
-        words = f"{e['name']} ({e['dtype']}): median {rate.median:.1f} tokens/s, IQR {rate.iqr:.1f}, n = {rate.n}"
-        hatch = HATCHES.get(e["backend"], "--")
-        axes.hist(values, edges, color=tint, alpha=0.5, hatch=hatch, edgecolor=tint, label=words)
-        axes.axvline(rate.median, color=tint, linewidth=2)
-        notes.above(axes, rate.median, e["name"], "center", color=tint)
-    axes.set(xlabel="decode rate, tokens/s (line: median)", ylabel="answers")
-    axes.set_xlim(left=0)
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    if entries:
-        axes.legend(loc="upper left", bbox_to_anchor=(-0.02, -0.17), fontsize=9.5)
-    else:
-        notes.empty(axes, "no valid trial", color=LIMIT_COLOUR)
-    axes.set_title("here", pad=20)
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
 
 
 @styled

@@ -44,8 +44,8 @@ def rival(entries: Sequence[dict]) -> dict | None:
     return best(entries, lambda e: e["backend"] != JAX)
 
 
-def histogram(entries: Sequence[dict]) -> list[dict]:
-    """The subjects whose histograms answer the question: our fastest placement, the fastest peer, our fastest in
+def contenders(entries: Sequence[dict]) -> list[dict]:
+    """The subjects whose answers answer the question: our fastest placement, the fastest peer, our fastest in
     float32, and Ollama if it ran."""
     chosen = [fastest(entries), rival(entries), ours(entries), best(entries, RIVALS["Ollama"])]
     return list({e["name"]: e for e in chosen if e}.values())

@@ -1,9 +1,10 @@
-"""Charts of the time to first token against prompt length: every subject's, peers over the best placement, and kernels
-over llama.cpp on the same file."""
+"""Charts of the time to first token against prompt length: the best of each kind, and kernels over llama.cpp on the
+same file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -11,43 +12,38 @@ from matplotlib.figure import Figure
 from llama_lab.bench import standings
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.time_to_first_token import finding, same_file, table
 from llama_lab.figures import labels, marks, notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
 
-LINES = {"jax": "-", "torch": "--", "llama.cpp": "-.", "ollama": ":", "flax": "--"}
 LINES_OF_KERNELS = {"XLA": "--", "gemv": "-", "fused": ":"}
 TICKS_APART = 1.4  # as a factor, on a log axis of lengths
-OTHER = "#B0B0B0"
 
 Looks = dict[str, tuple[str, str, str]]  # subject → (colour, marker, line style), in the order of drawing
 
 
 @styled
-def ttft_by_length(
-    trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0
-) -> Figure:
-    """TTFT against prompt length (left); each peer over the placement that is best at that length, with intervals
-    (right).
+def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int = 0) -> Figure:
+    """TTFT against prompt length, with intervals, of `table.highlighted`: a line each, the time at the longest prompt
+    at its end.
 
-    limits: length → ms, `table.limits`. reading: label → ms to read other weight formats once.
+    limits: length → ms, `table.limits`.
     """
-    figure, (left, right) = new(11, 5.8, columns=2, gridspec_kw={"width_ratios": [1.2, 1]})
-    shown = table.highlighted(trials)
-    backends = {t.subject: t.backend for t in trials}
-    grey = [name for name in table.placements(trials) + table.rivals(trials) if name not in shown]
-    looks = {name: (OTHER, "", LINES.get(backends[name], "-")) for name in grey}
-    looks |= {
-        name: (colour(name), marks.MARKERS.get(backends[name], "v"), LINES.get(backends[name], "-")) for name in shown
+    shown, asked = table.highlighted(trials), table.everybodys(trials)
+    if not shown:
+        return notes.nothing("No subject has first tokens at every length.")
+    figure, axes = new(9.5, 5.4)
+    backends, kinds = ({t.subject: getattr(t, field) for t in trials} for field in ("backend", "dtype"))
+    looks = {
+        name: (colour(name), marks.MARKERS.get(backends[name], "v"), dashes)
+        for name, dashes in zip(shown, cycle(("-", "--", "-.", (0, (1, 1)))), strict=False)
     }
-    by_length(left, trials, looks, shown, limits, reading, seed)
-    ratios = table.ratios(trials, seed)
-    pairs = [(r["peer"], r["tokens"], r["ratio"]) for r in ratios]
-    ratios_by_length(right, pairs, table.lengths(trials), looks, shown, "peers over the best placement")
-    right.set_ylabel("peer's time over that of the placement best there\n(log scale; below 1 the peer is sooner)")
-    side_by_side = [r for r in ratios if r["tokens"] in table.everybodys(trials)]
-    empty = "No placement and no peer have first tokens at one length"
-    headline(figure, finding.claim(trials, side_by_side) if side_by_side else empty)
+    took = {name: table.middle(trials, name, asked[-1]) for name in shown}
+    words = {name: f"{name} ({kinds[name]}): {ms:,.0f} ms" for name, ms in took.items()}
+    by_length(axes, trials, looks, words, limits, {}, seed)
+    ordered = [f"{ms:,.0f} ms under {name}" for name, ms in sorted(took.items(), key=lambda item: item[1])]
+    headline(figure, f"After a prompt of {asked[-1]} tokens the first token takes {listed(ordered)}")
     return figure
 
 
@@ -68,7 +64,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
         name: (*marks.look(name, backends[name]), LINES_OF_KERNELS.get(marks.kind(name, backends[name]), "-."))
         for name in names
     }
-    by_length(left, trials, looks, names, limits, reading, seed)
+    by_length(left, trials, looks, {name: name for name in names}, limits, reading, seed)
     asked = table.lengths(trials)
     raced = [
         (name, n, *same_file.over(trials, name, n, seed))
@@ -77,7 +73,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
         if name not in standings.SAME_FILE
     ]
     pairs = [(name, n, ratio) for name, n, _, ratio in raced if ratio]
-    ratios_by_length(right, pairs, asked, looks, names, "over llama.cpp on the same file")
+    ratios_by_length(right, pairs, asked, looks, "over llama.cpp on the same file")
     if not pairs:
         right.text(0.5, 0.5, "llama.cpp was not measured here", transform=right.transAxes, ha="center", va="bottom")
     rivals = ", ".join(dict.fromkeys(rival for *_, rival, _ in sorted(raced, key=lambda race: race[1]) if rival))
@@ -94,35 +90,29 @@ def by_length(
     axes,
     trials: Sequence[Trial],
     looks: Looks,
-    shown: Sequence[str],
+    words: Mapping[str, str],
     limits: dict[int, float],
     reading: dict[str, float],
     seed: int,
 ) -> None:
-    """Medians and their intervals against prompt length, a line per subject with its name at the end; limits in red.
-    shown: those that stand out."""
+    """Medians and their intervals against prompt length, a line per subject with words at its end; limits in red."""
     asked, entries = table.lengths(trials), [e for e in table.table(trials, seed) if e["n"]]
     lines = {
         name: [(e["tokens"], (e["low"], e["p50"], e["high"])) for e in entries if e["subject"] == name]
         for name in looks
     }
     band = dict(linewidth=5, alpha=0.35)
-    ends = {
-        name: line(axes, points, *looks[name], 2.2 if name in shown else 1.2, band)
-        for name, points in lines.items()
-        if points
-    }
+    ends = {name: line(axes, points, *looks[name], 2.2, band) for name, points in lines.items() if points}
     lowest = min((np.nanmin([e["low"], e["p50"]]) for e in entries if e["tokens"] == asked[0]), default=np.inf)
     limit_below(axes, asked, limits, reading, 0.95 * min(lowest, limits[asked[0]]))
     highest = max([e["high"] if np.isfinite(e["high"]) else e["p50"] for e in entries], default=1.0)
     least = min([*limits.values(), *reading.values(), lowest])
     axes.set_ylim(0.55 * least, 2.5 * highest)  # room for words below the limit and labels at the ends
     of_length(axes, asked)
-    named_ends(axes, {name: end for name, end in ends.items() if name in shown}, looks, asked)
-    others = len(ends.keys() - set(shown))
-    grey = f"; grey: {others} others, in the table" if others else ""
+    named_ends(axes, ends, looks, words, asked)
     axes.set_ylabel("time to first token, ms (log scale)")
-    axes.set_title(f"median, 95 % interval, n ≥ {min((e['n'] for e in entries), default=0)}{grey}", fontsize=10)
+    n = min((e["n"] for e in entries if e["subject"] in looks), default=0)
+    axes.set_title(f"median, 95 % interval, n ≥ {n}", fontsize=10)
 
 
 def ratios_by_length(
@@ -130,7 +120,6 @@ def ratios_by_length(
     ratios: Sequence[tuple[str, int, Ratio]],
     asked: Sequence[int],
     looks: Looks,
-    shown: Sequence[str],
     title: str,
 ) -> None:
     """Ratios (subject, length, ratio), a line per subject with its name at the end; points a little apart so that
@@ -143,12 +132,12 @@ def ratios_by_length(
             axes,
             [(n * apart, ratio) for n, ratio in here.items()],
             *looks[name],
-            2 if name in shown else 1.2,
+            2,
             dict(linewidth=1.6),
         )
         ends[name] = max(here), here[max(here)][1]
     of_length(axes, asked)
-    named_ends(axes, {name: end for name, end in ends.items() if name in shown}, looks, asked)
+    named_ends(axes, ends, looks, {name: name for name in names}, asked)
     axes.axhline(1, color="black", linewidth=1)
     axes.set_title(f"{title}, n ≥ {min((ratio.n for _, _, ratio in ratios), default=0)} pairs", fontsize=10)
 
@@ -171,8 +160,10 @@ def line(
     return x[-1], middles[-1]
 
 
-def named_ends(axes, ends: dict[str, tuple[float, float]], looks: Looks, asked: Sequence[int]) -> None:
-    """Subjects' names at the ends of their lines, in their colours, none over another."""
+def named_ends(
+    axes, ends: dict[str, tuple[float, float]], looks: Looks, words: Mapping[str, str], asked: Sequence[int]
+) -> None:
+    """Subjects' words at the ends of their lines, in their colours, none over another."""
     low, high = axes.get_ylim()
     apart = (high / low) ** 0.034  # two labels of the axis must be so far apart to be read: some 3.4 % of its height
     heights = labels.spread_labels({name: y for name, (_, y) in ends.items()}, apart, centred=True, top=high / apart)
@@ -180,7 +171,7 @@ def named_ends(axes, ends: dict[str, tuple[float, float]], looks: Looks, asked: 
         shade = looks[name][0]
         style = dict(fontsize=9, va="center", color=shade, annotation_clip=False)
         lead = dict(arrowstyle="-", color=shade, linewidth=0.6)
-        axes.annotate(name, ends[name], (asked[-1] * 1.16, at), arrowprops=lead, **style)
+        axes.annotate(words[name], ends[name], (asked[-1] * 1.16, at), arrowprops=lead, **style)
 
 
 def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float], top: float) -> None:

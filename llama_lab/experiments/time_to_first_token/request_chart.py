@@ -1,4 +1,4 @@
-"""Charts of single requests: warm ones and their percentiles, the first of a process, and the two mixed."""
+"""Charts of single requests: warm ones and their percentiles, and the first of a process."""
 
 from __future__ import annotations
 
@@ -147,51 +147,6 @@ def worst_start(entries: Sequence[dict]) -> str:
     mine = next((name for name in over if name.startswith("step") and name != worst), None)
     words = f"A first request takes {times(over[worst])[:-1]} times a warm one under {worst}"
     return words + (f", {times(over[mine])[:-1]} times under {mine}" if mine else "")
-
-
-@styled
-def ttft_mixed(entries: Sequence[dict], published: dict[str, tuple[float, float]], loop: int) -> Figure:
-    """What one cold request in a loop of `loop` does to a mean: published means and P99 (above), the same made from our
-    trials (below).
-
-    entries: `first_requests.mixing`. published: case → (mean, P99), ms.
-    """
-    ordered = sorted(entries, key=lambda e: e["mixed"] / e["largest"], reverse=True)
-    names = [*(f"published: {case}" for case in published), *(e["subject"] for e in ordered)]
-    figure, axes = new(10, 0.38 * len(names) + 2.2)
-    heights = rows.heights(axes, names)
-    for case, (mean, p99) in published.items():
-        pair(axes, heights[f"published: {case}"], p99, mean, f"mean {mean / p99:.2f}x of P99")
-    for e in ordered:
-        words = f"mean {times(e['mixed'] / e['largest'])} of the largest"
-        pair(axes, heights[e["subject"]], e["largest"], e["mixed"], words, marker="|")
-        axes.plot(e["warm"], heights[e["subject"]], "o", color=colour(e["subject"]), markersize=7, zorder=4)
-    if not entries:
-        notes.empty(axes, f"no subject has a cold and {loop - 1} warm requests", 0.3)
-    axes.axhline(len(ordered) - 0.5, color="black", linewidth=0.8)
-    axes.set_xscale("log")
-    axes.set_xlim(right=8 * axes.get_xlim()[1])
-    of_time(axes)
-    axes.set_xlabel(f"time to first token, ms (log scale; here {loop} requests, the first of them cold)")
-    key = dict(linestyle="", color="black")
-    axes.plot([], [], "X", **key, markersize=9, label="mean of a loop with a cold request")
-    axes.plot([], [], "D", **key, markerfacecolor="none", label="P99 of the published warm loop")
-    axes.plot([], [], "o", **key, label="mean of the warm requests")
-    axes.plot([], [], "|", **key, markersize=12, markeredgewidth=2, label="largest of them: no percentile is above it")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9)
-    above = sum(e["mixed"] > e["largest"] for e in entries)
-    words = f"One cold request in {loop} lifts the mean above every warm one for {above} of {len(entries)} subjects"
-    headline(figure, words)
-    return figure
-
-
-def pair(axes, height: float, below: float, mean: float, words: str, marker: str = "D") -> None:
-    """A warm loop's upper end and a mixed loop's mean, joined, with what one is of the other."""
-    axes.plot([below, mean], [height] * 2, color="#999999", linewidth=1.3, zorder=1)
-    hollow = dict(color="black", markerfacecolor="none", markeredgewidth=1.8)
-    axes.plot(below, height, marker, markersize=7 if marker == "D" else 16, **hollow)
-    axes.plot(mean, height, "X", color="black", markersize=8)
-    axes.annotate(words, (max(mean, below), height), (9, 0), textcoords="offset points", va="center", fontsize=9)
 
 
 def times(ratio: float) -> str:

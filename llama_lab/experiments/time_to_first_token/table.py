@@ -137,11 +137,18 @@ def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> st
 
 
 def highlighted(trials: Sequence[Start]) -> list[str]:
-    """The best JAX subject, and the best peer of each other backend, over all shared lengths together."""
-    named = {(t.backend, t.subject) for t in trials if not t.subject.endswith(AGAIN)}
-    by_backend = summary.grouped(sorted(named), lambda pair: pair[0], lambda pair: pair[1])
-    at, backends = everybodys(trials), sorted(by_backend, key=lambda backend: (backend != standings.JAX, backend))
-    return [name for backend in backends if (name := best(trials, by_backend[backend], at))]
+    """The best JAX subject, the best peer with weights of its type, and the best peer of each backend with others, over
+    all shared lengths together."""
+    named = {(t.backend, t.dtype, t.subject) for t in trials if not t.subject.endswith(AGAIN)}
+    at = everybodys(trials)
+    ours = best(trials, sorted(name for backend, _, name in named if backend == standings.JAX), at)
+    kind = next((dtype for _, dtype, name in named if name == ours), None)
+    peers = summary.grouped(
+        sorted((backend if dtype != kind else "", name) for backend, dtype, name in named if backend != standings.JAX),
+        lambda pair: pair[0],
+        lambda pair: pair[1],
+    )
+    return [name for name in (ours, *(best(trials, names, at) for names in peers.values())) if name]
 
 
 def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:

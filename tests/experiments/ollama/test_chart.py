@@ -11,16 +11,11 @@ from tests.bench.test_standings import MISSING, RATES, contest
 from tests.figures.drawn import META, assert_drawn, words
 
 NOTES = [dict(subject=name, libraries_rss_bytes=3 * 10**8) for name in RATES]
-PUBLISHED = {"Ollama": (34.5, 3.2), "llama-jax": (25.8, 1.3)}
-CHARTS = ("histogram", "ladder", "quality", "conversation", "memory")
+CHARTS = ("ladder", "quality", "conversation", "memory")
 
 
 def draw(name, trials, names, missing=(), distances=None):
     entries, distances = standings.ladder(trials, names), quality.table(rows()) if distances is None else distances
-    if name == "histogram":
-        drawn = table.histogram(entries)
-        ratio = standings.ratio(trials, drawn[0]["name"], drawn[1]["name"]) if len(drawn) > 1 else None
-        return chart.tokens_per_second(drawn, ratio, PUBLISHED, missing)
     if name == "ladder":
         return chart.peer_ladder(entries, missing, 400.0, 40)
     if name == "quality":
@@ -64,9 +59,8 @@ def test_an_endless_interval_leaves_the_page_as_wide_as_it_was():
 
 def test_a_missing_peer_is_a_labelled_gap():
     names = [name for name in RATES if name != "ollama"]
-    for name in ("histogram", "ladder"):
-        figure = draw(name, contest(names), names, MISSING)
-        assert "No Ollama server answers at x. Start it with `ollama serve`." in words(figure)
+    figure = draw("ladder", contest(names), names, MISSING)
+    assert "No Ollama server answers at x. Start it with `ollama serve`." in words(figure)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
     assert words(chart.conversation({}, {}, [40, 110], 16, "")).startswith("Nobody was asked")
 

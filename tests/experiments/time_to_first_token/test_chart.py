@@ -5,7 +5,6 @@ import pytest
 
 from llama_jax import config
 from llama_lab import figures
-from llama_lab.bench import published as bench_published
 from llama_lab.experiments.time_to_first_token import chart, first_requests, request_chart, table
 from llama_lab.experiments.time_to_first_token.measure import floor
 from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, everything, request
@@ -14,16 +13,11 @@ from tests.figures.drawn import assert_drawn, assert_in_style, words
 
 def by_length(trials):
     limits = table.limits(trials, "step exact", floor(config.tiny(), LENGTHS), 1.0)
-    return chart.ttft_by_length(trials, limits, {"llamacpp": 0.5})
+    return chart.ttft_by_length(trials, limits)
 
 
 def cold(trials):
     return request_chart.ttft_cold(first_requests.cold(trials, AT))
-
-
-def mixed(trials):
-    published = {case: numbers[:2] for case, numbers in first_requests.originals().items()}
-    return request_chart.ttft_mixed(first_requests.mixing(trials, AT), published, bench_published.COLD_LOOP)
 
 
 def distribution(trials):
@@ -34,7 +28,7 @@ def tails(trials):
     return request_chart.ttft_tails(table.tails(trials))
 
 
-CHARTS = (by_length, cold, mixed, distribution, tails)
+CHARTS = (by_length, cold, distribution, tails)
 
 
 @pytest.mark.slow
@@ -51,23 +45,13 @@ def test_each_chart_is_drawn_of_one_length_without_cold_requests(draw):
     assert_in_style(draw([*alone, void]))
 
 
-def test_the_best_of_each_kind_is_named_in_its_colour_at_the_end_of_its_line_and_the_others_are_grey():
-    figure = by_length([*everything(), *(request("torch", 100, b, "tail") for b in range(3))])
-    left, right = figure.axes
-    best = {"step exact", "torch", "llamacpp"}
-    names = {text.get_text(): text.xy[0] for text in left.texts if hasattr(text, "xy")}
-    assert names == dict.fromkeys(best, 100)
-    assert {text.get_text() for text in right.texts} == {"torch", "llamacpp"}
-    assert {line.get_color() for line in left.lines} == {
-        *(figures.colour(name) for name in best),
-        chart.OTHER,
-        chart.LIMIT_COLOUR,
-    }
-    assert "2 others" in left.get_title(loc="left")
-    assert "its weights read once: llamacpp" in words(figure)
-    later = [*everything(), *(request("torch", 400, b, "tail") for b in range(3))]
-    left, _ = chart.ttft_by_length(later, dict.fromkeys(table.lengths(later), 1.0), {}).axes
-    assert {text.get_text(): text.xy[0] for text in left.texts if hasattr(text, "xy")} == names | {"torch": 400}
+def test_the_best_of_each_kind_is_named_in_its_colour_at_the_end_of_its_line():
+    (axes,) = by_length([*everything(), *(request("torch", 100, b, "tail") for b in range(3))]).axes
+    best = table.highlighted(everything())
+    named = [text for text in axes.texts if hasattr(text, "xy")]
+    assert {text.get_text().partition(" (")[0]: text.xy[0] for text in named} == dict.fromkeys(best, 100)
+    assert {line.get_color() for line in axes.lines} == {*map(figures.colour, best), chart.LIMIT_COLOUR}
+    assert len(best) > 1
 
 
 def test_labels_that_would_touch_are_left_out():
@@ -85,15 +69,6 @@ def test_cold_rows_reach_the_median_and_say_how_much_longer_it_is():
         here = [line.get_xdata() for line in bars if line.get_ydata()[0] == labels[e["subject"]]]
         assert max(max(xs) for xs in here) == pytest.approx(e["median"] / 1e3)
     assert "1.50 s, 21x of warm" in words(figure)
-
-
-def test_mixed_means_stand_beside_the_published_ones():
-    figure = mixed(everything())
-    assert "mean 1.28x of P99" in words(figure)
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels[:2] == ["published: JIT-only (document)", "published: plain (repository)"]
-    assert "mean 5.1x of the largest" in words(figure)
-    assert "no subject has a cold and 4 warm requests" in words(mixed(everything(blocks=1)))
 
 
 @pytest.mark.parametrize(("tail", "percentiles"), [(0, ()), (300, ("P95",)), (1000, ("P95", "P99"))])
