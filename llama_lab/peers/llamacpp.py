@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import json
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -64,9 +65,11 @@ def no_file(model: str, reader: str = "llama.cpp") -> tuple[str, str] | None:
     return None if path else (f"{reader} reads GGUF files, and {model} is none.", remedy)
 
 
-def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
-    """A way of asking llama.cpp as a subject of the protocol. Raises UnavailableError if it cannot read the file."""
-    return on_file(loaded, name, HighLevel if name == "llamacpp+generate" else lambda path: Bare(opened(path)))
+def subject(loaded: checkpoint.Checkpoint, name: str, schema: dict | None = None) -> Subject:
+    """A way of asking llama.cpp as a subject of the protocol. schema: what the generator's answers must be. Raises
+    UnavailableError if it cannot read the file."""
+    high = functools.partial(HighLevel, schema=schema)
+    return on_file(loaded, name, high if name == "llamacpp+generate" else lambda path: Bare(opened(path)))
 
 
 def on_file(loaded: checkpoint.Checkpoint, name: str, runner: Callable[[Path], Any], **known) -> Subject:
@@ -248,11 +251,11 @@ def prefill(context: Context, ids: Sequence[int]) -> np.ndarray:
 
 
 class HighLevel:
-    """`Llama.generate`. As the package offers it: one row."""
+    """`Llama.generate`. As the package offers it: one row. schema: what an answer must be, which then ends there."""
 
-    def __init__(self, path: Path):
-        library()
-        self.path, self.slots, self.model = path, 0, None
+    def __init__(self, path: Path, schema: dict | None = None):
+        self.llama, self.path, self.slots, self.model = library(), path, 0, None
+        self.grammar = schema and self.llama.LlamaGrammar.from_json_schema(json.dumps(schema), verbose=False)
 
     def room(self, slots: int):
         import llama_cpp
@@ -271,8 +274,10 @@ class HighLevel:
         peers.check_one_row(work, "llama-cpp-python's generator")
         model = self.room(generate.bucket(len(ids) + work.new_tokens))
         model.reset()  # else it would keep what this prompt shares with the last one, and not compute it
-        for token in islice(model.generate(list(map(int, ids)), temp=0.0), work.new_tokens):
+        for token in islice(model.generate(list(map(int, ids)), temp=0.0, grammar=self.grammar), work.new_tokens):
             yield np.array([[token]], np.int32)
+            if self.grammar and self.llama.llama_vocab_is_eog(self.llama.llama_model_get_vocab(model.model), token):
+                return
 
 
 def logits(

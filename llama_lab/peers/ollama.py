@@ -120,9 +120,11 @@ def look(patience: float) -> tuple[object, list[str]]:
     return client, names
 
 
-def subject(loaded: checkpoint.Checkpoint, name: str) -> Subject:
-    """The server as a subject of the protocol, with our weights in it. Raises UnavailableError."""
+def subject(loaded: checkpoint.Checkpoint, name: str, schema: dict | None = None) -> Subject:
+    """The server as a subject of the protocol, with our weights in it. schema: what its answers must be. Raises
+    UnavailableError."""
     server, known = connect(loaded), llamacpp.identity(loaded, Path(loaded.source))
+    server.schema = schema
     server.forget()
     return Subject("ollama", "ollama", name, server.run, server.encode, known, reported=lambda: server.counts)
 
@@ -155,7 +157,7 @@ def connect(loaded: checkpoint.Checkpoint) -> Server:
 class Server:
     """A client, the model it asks for, and our tokenizer. counts: what the server counted and clocked in the last
     request, as fields of a Trial, durations in ns. hung: why nothing is asked of it any more. room: positions of its
-    context, which only grow."""
+    context, which only grow. schema: what an answer must be, anything by default."""
 
     client: object
     model: str
@@ -163,6 +165,7 @@ class Server:
     counts: dict = field(default_factory=dict)
     hung: str = ""
     room: int = 0
+    schema: dict | None = None
 
     def __post_init__(self):
         known = list(itertools.islice(words(self.tokenizer), WORDS))
@@ -239,7 +242,13 @@ class Server:
         done, received = False, 0
         try:
             for part in self.client.generate(
-                model=self.model, prompt=text, raw=True, stream=True, options=options, keep_alive=KEEP
+                model=self.model,
+                prompt=text,
+                raw=True,
+                format=self.schema,
+                stream=True,
+                options=options,
+                keep_alive=KEEP,
             ):
                 done, received = bool(part.done), received + 1
                 yield part

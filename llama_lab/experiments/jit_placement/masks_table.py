@@ -1,0 +1,101 @@
+"""What a mask leaves of the decode rate: as a table, a sentence and a chart."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from llama_lab.bench import frames, statistics, summary
+from llama_lab.bench.claim import Claim, Comparison, stated
+from llama_lab.bench.record import Trial
+from llama_lab.experiments.jit_placement.masks import GRAMMARS, HOST, TABLE
+from llama_lab.figures import rows
+from llama_lab.figures.marks import gaps_words
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
+
+LABELS = {"program": "mask in the program", "host": "mask by the host", "its own": "its own grammar"}
+
+
+def place(trial: Trial) -> tuple[int, int, int]:
+    return trial.process, trial.block, trial.prompt
+
+
+def table(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+    """One entry per subject under a grammar: {name, subject: without the way, where: the mask is made, free, masked:
+    Summary of rates, ratio: masked over free, paired by process and text, points: pair by pair, n, void, reasons}."""
+    entries = []
+    for name in summary.subjects(sorted(trials, key=lambda t: t.subject)):
+        base, found, way = name.partition(TABLE)
+        if not found:
+            continue
+        rates = [summary.rates(trials, each, place=place) for each in (base, name)]
+        void = [t for t in summary.warm(trials, name, valid=False) if not t.valid]
+        where = "its own" if base in GRAMMARS else "host" if way else "program"
+        pairs = sorted(rates[0].keys() & rates[1].keys())
+        middles = [statistics.summarise([*r.values()], seed, [p for p, *_ in r]) for r in rates]
+        entries.append(
+            dict(name=name, subject=base, where=where, free=middles[0], masked=middles[1], n=len(pairs), void=len(void))
+            | dict(ratio=summary.over(rates[1], rates[0], seed), points=[rates[1][p] / rates[0][p] for p in pairs])
+            | dict(reasons=sorted({t.reason for t in void}))
+        )
+    return sorted(entries, key=lambda e: (e["where"] == "its own", e["subject"].count("+"), e["subject"], e["where"]))
+
+
+def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
+    """The mask in the program beside that of the host, under the placement on which they differ most; what each mask
+    leaves of the rate without."""
+    hosted = [t.subject for t in trials if t.subject.endswith(HOST)]
+    pairs = [
+        Comparison(
+            summary.over(*(summary.rates(trials, base + way, place=place) for way in (TABLE, HOST)), seed),
+            f"{base} with the mask in the program",
+            "the mask made by the host",
+        )
+        for base in dict.fromkeys(name.removesuffix(HOST) for name in hosted)
+    ]
+    if not (known := [pair for pair in pairs if pair.ratio.n]):
+        return Claim("No valid answers were masked both in the program and by the host.")
+    most = max(known, key=lambda pair: pair.ratio.value)
+    said = "{name} decodes {gain:outcome} than with {other}."
+    return stated(said, name=most.subject, gain=most, other=most.baseline) or most.generic
+
+
+COLUMNS = frames.Columns(
+    {
+        "subject": "subject",
+        "mask made in": "where",
+        "free tok/s": "free.median",
+        "masked tok/s": "masked.median",
+        **frames.interval("masked over free", "ratio", "value"),
+        "n": "n",
+        "void": "void",
+    },
+    index=("subject", "mask made in"),
+    digits=3,
+)
+
+
+@styled
+def kept(entries: Sequence[dict], claim: Claim, missing: Sequence[dict] = (), seed: int = 0) -> Figure:
+    """The decode rate with a grammar over that without, a row per subject and place of the mask. entries: of
+    `table`. missing: subjects that did not run."""
+    figure, axes = new(9.5, 0.5 * len(entries) + 2)
+    names = [f"{e['subject']}, {LABELS[e['where']]}" for e in entries]
+    heights = rows.heights(axes, names)
+    for name, e in zip(names, entries, strict=True):
+        if not e["n"]:
+            words = f"no valid pair: {'; '.join(e['reasons'])[:80] or 'not measured'}"
+            rows.beside(axes, heights[name], words, x=0.01, color=LIMIT_COLOUR)
+            continue
+        rows.points(axes, e["points"], heights[name], colour(e["subject"]), seed)
+        rows.interval(axes, e["ratio"], heights[name], colour(e["subject"]))
+        words = f"{e['ratio'].words}, {e['free'].median:.1f} → {e['masked'].median:.1f} tok/s, n = {e['n']}"
+        rows.beside(axes, heights[name], words)
+    axes.axvline(1, color=GREY, linewidth=0.9)
+    ends = [point for e in entries for point in e["points"]]
+    axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
+    axes.set_xlabel("decode rate with a grammar over without\n(point: a pair; bar: mean; band: its 95 % interval)")
+    headline(figure, claim)
+    footnote(figure, gaps_words(missing))
+    return figure
