@@ -155,7 +155,7 @@ def test_nothing_is_claimed_without_both_masks(name):
 def test_a_real_model_and_llamacpp_follow_the_schema():
     pytest.importorskip("llama_cpp")
     changes = dict(model=checkpoint.DEFAULT, mask_placements=("step+fused",), mask_peers=("llamacpp+generate",))
-    rows, meta = masks.Masks(**vars(ASKED) | changes | dict(mask_tokens=128)).record()
+    rows, meta = masks.Masks(**vars(ASKED) | changes | dict(mask_tokens=192)).record()
     assert [t.reason for t in rows if not t.valid] == []
     assert len(rows) == 6
     assert {a["name"] for a in meta["answers"] if a["finished"]} >= {"llamacpp+generate" + masks.TABLE}
