@@ -40,7 +40,6 @@ MISTAKES = [  # (command line, words of the complaint); what stands in braces is
     ("generate hi --schema ./none.json", "'./none.json'; there is no such file"),
     ("generate hi --schema {not_gguf}", "is not JSON"),
     ("generate hi --schema json --ignore-eos", "--ignore-eos"),
-    ("generate hi --schema json --placement loop", "placement 'loop' goes on without it"),
     ("generate --token-ids 1 --schema json --model {small}", "needs a tokenizer"),
     ("generate hi --fast", "--fast"),
     ("extract --sites ln_final --out x --dtype q8_0", "computed in float32 or bfloat16"),
