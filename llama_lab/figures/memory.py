@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from llama_lab.bench import standings
 from llama_lab.figures import rows
 from llama_lab.figures.marks import shade
-from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
+from llama_lab.figures.style import LIMIT_COLOUR, footnote, headline, new, styled
 
 
 @styled
@@ -18,19 +18,19 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
     """Peak resident memory of each subject's own process: interpreter and libraries (pale), and all that came with the
     model.
 
-    subjects: `footprints.table`; of Ollama it is the client's process, which does not compute. A tick marks the bytes
-    that weights and cache need by the configuration.
+    subjects: `footprints.table`; Ollama has no row, since its process here is the client, which does not compute. A
+    tick marks the bytes that weights and cache need by the configuration.
     """
+    alone = [f["name"] for f in subjects if f["backend"] == standings.OLLAMA]
+    subjects = [f for f in subjects if f["name"] not in alone]
     figure, axes = new(10, 0.45 * len(subjects) + 1.9)
+    footnote(figure, "".join(f"No row for {name}: it computes in its server's process." for name in alone))
     heights = rows.heights(axes, [f["name"] for f in subjects])
     for f in subjects:
         height, peak, held = heights[f["name"]], np.median(f["peak"]) / 1e6, (f["libraries"] or 0) / 1e6
         axes.barh(height, held, height=0.55, color="#CCCCCC", hatch="..", edgecolor="white")
         axes.barh(height, peak - held, left=held, height=0.55, color=shade(f), alpha=0.8)
         axes.scatter(np.array(f["peak"]) / 1e6, [height] * len(f["peak"]), s=14, color="black", zorder=3)
-        if f["backend"] == standings.OLLAMA:
-            axes.text(peak, height, f"  {peak:.0f} MB: the client alone, without its server", va="center", fontsize=9)
-            continue
         need = (f["weights"] + f["kv"]) / 1e6
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
         words = f"{peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
@@ -42,8 +42,7 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
         f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
         f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})"
     )
-    whole = [f for f in subjects if f["backend"] != standings.OLLAMA]
-    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in whole)
+    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in subjects)
     words = "No process was measured"
     if peaks:
         words = f"One answer needs least memory under {peaks[0][1]}, {peaks[0][0]:,.0f} MB"

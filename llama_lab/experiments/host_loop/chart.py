@@ -1,4 +1,4 @@
-"""Charts of the host: rates, dispatch beside the device's work, busy cores, and what a call of Flax costs."""
+"""Charts of the host: rates, dispatch beside the device's work, and busy cores."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import summary
-from llama_lab.bench.wording import listed, times, within
-from llama_lab.experiments.host_loop import finding, flax_twin, measure
+from llama_lab.bench.wording import times
+from llama_lab.experiments.host_loop import finding, measure
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
@@ -78,7 +78,9 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         axes.fill_between(weights, low, high, color=tint, alpha=0.15, linewidth=0)
         axes.vlines(weights, low, high, color=tint, linewidth=3, alpha=0.4)
         axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
-    title = finding.claim(points)
+    ends = [points[i][key].median for key in ("wait", "dispatch") for i in (0, -1)]
+    waits, starts = (f"{small:,.0f} to {large:,.0f} µs" for small, large in (ends[:2], ends[2:]))
+    title = f"Starting programs takes {starts} a token from the smallest model to the largest, waiting {waits}"
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
         words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
@@ -140,83 +142,3 @@ def host_load(panels: Panels, cores: int) -> Figure:
     busy_words = f"Every strategy keeps {' to '.join(ends)} of {cores} cores busy" if used else "No strategy counts"
     headline(figure, f"{busy_words} on {main}; they differ in how tokens arrive")
     return figure
-
-
-# Calls of Flax --------------------------------------------------------------------------------------------------------
-
-LABELS = {
-    flax_twin.UNJITTED: "Linen apply, not jitted",
-    flax_twin.NNX_UNJITTED: "NNX module, not jitted",
-    flax_twin.NNX_JITTED: "NNX, nnx.jit",
-    flax_twin.SPLIT: "NNX, split once + jax.jit",
-    flax_twin.JITTED: "Linen, jax.jit(apply)",
-    flax_twin.STEP: "ours: step",
-}
-
-
-@styled
-def call_cost(table: Sequence[dict]) -> Figure:
-    """When a decode call returns (diamond) and its token is there (bar), one panel per model of `flax_twin.table`."""
-    models = list(dict.fromkeys(e["model"] for e in table))
-    names = [name for name in flax_twin.WAYS if any(e["subject"] == name for e in table)]
-    figure, panels = new(2.4 + 4.3 * len(models), 0.62 * len(names) + 2.1, len(models), sharey=True, squeeze=False)
-    first = panels[0][0]
-    heights = rows.heights(first, names)
-    first.set_yticks(list(heights.values()), [LABELS[name] for name in heights])
-    n, calls = min(e["complete_us"].n for e in table), table[0]["calls"]
-    for axes, model in zip(panels[0], models, strict=True):
-        mine = [e for e in table if e["model"] == model]
-        axes.grid(axis="y", visible=False)
-        for e in mine:
-            draw_way(axes, e, heights[e["subject"]])
-        limit = mine[0]["limit_us"] / 1e3
-        notes.limit(axes, limit, f"memory limit {limit:.2g} ms", "left", 8.5)
-        seen = [value / 1e3 for e in mine for point in e["points"] for value in point]
-        axes.set_xscale("log")
-        axes.set_xlim(min(limit, *seen) / 1.6, max(seen) * 1.6)
-        notes.plain(axes.xaxis)
-        axes.xaxis.set_minor_formatter("")
-        layers, width, weights = mine[0]["layers"], mine[0]["width"], size(mine[0]["parameters"])
-        axes.set_title(f"{layers} layers of width {width}: {weights} weights", fontsize=11, pad=18)
-        axes.set_xlabel(f"ms a token, log scale (median of n ≥ {n} bursts\nof {calls} calls each; point: one burst)")
-    first.set_ylim(bottom=-0.75)
-    first.plot([], [], "D", color=GREY, label="the call returns: Python and dispatch")
-    upright = dict(color="black", markersize=13, markeredgewidth=2.2)
-    first.plot([], [], "|", label="the token is there (band: 95 % interval)", **upright)
-    figure.legend(*first.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=9.5)
-    ratios = {e["subject"]: e["over_step"].value for e in table if e["model"] == models[-1] and e["over_step"]}
-    words = {flax_twin.UNJITTED: "as long as ours without jit", flax_twin.JITTED: "with",
-             flax_twin.NNX_JITTED: "under nnx.jit"}  # fmt: skip
-    longer = listed([f"{short(ratios[way])} times {how}" for way, how in words.items() if way in ratios] or [""])
-    headline(figure, f"A token takes Flax {longer}" if longer else "Flax was not measured")
-    return figure
-
-
-def draw_way(axes, entry: dict, height: float) -> None:
-    """One way's row: bursts, medians, the interval, and in words its number of dispatches and its ratio to `step`."""
-    returned, token, ratio = entry["dispatch_us"], entry["complete_us"], entry["over_step"]
-    if not token.n:
-        words = "no valid burst: " + "; ".join(entry["reasons"])[:60]
-        return rows.beside(axes, height, words, 8.5, x=0.02, color=LIMIT_COLOUR)
-    ours = entry["subject"] == flax_twin.STEP
-    tint, ms = colour("step" if ours else "flax"), [complete / 1e3 for _, complete in entry["points"]]
-    rows.points(axes, ms, height, tint, spread=0.14, even=True, alpha=0.55)
-    rows.interval(axes, tuple(us / 1e3 for us in rows.ends(token)), height, mark=17, linewidth=6, alpha=0.3)
-    diamond = dict(color=GREY, markersize=6.5, markeredgecolor="white", markeredgewidth=0.7, zorder=5)
-    axes.plot(returned.median / 1e3, height, "D", **diamond)
-    words = f"{entry['dispatches']} dispatch" + "es" * (entry["dispatches"] > 1)
-    words += "" if ours else f" · {short(ratio.value)}x step{within(ratio, short)}"
-    ground = dict(ha="center", color="#333333", zorder=6, bbox=dict(facecolor="white", linewidth=0, pad=0.8))
-    rows.beside(axes, height - 0.34, words, 8.5, x=0.5, **ground)
-
-
-def short(value: float) -> str:
-    """Three digits at most: 0.98, 1.07, 13.4, 245."""
-    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def size(parameters: int) -> str:
-    """`135 M`, `1.4 M`, `98 k`."""
-    if parameters < 1e6:
-        return f"{parameters / 1e3:.0f} k"
-    return f"{parameters / 1e6:.1f} M" if parameters < 1e7 else f"{parameters / 1e6:.0f} M"

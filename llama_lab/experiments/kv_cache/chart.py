@@ -70,7 +70,7 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
 @styled
 def published_case(case: dict) -> Figure:
     """The published 15-token case beside ours, all four combinations warm. case: `measure.published_case`."""
-    published, over = case["published"], "the first over this:\n"
+    published, over = case["published"], "cache and jit over this:\n"
     where = standing("kv-cache", "tokens/s, no cache", "tokens/s, cache and jit", "speed-up, long warm-up")
     slow, fast = f"published ({where}): no cache, cold", f"published ({where}): cache + jit, warm"
     figure, axes = new(9.5, 4.2)

@@ -57,7 +57,9 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
     axes.set_xlabel("request, in the order they came to a fresh process; below it the tokens of its prompt")
     n = min(len(a.blocks) for a in accounts)
     middles = f"Medians of n = {n} processes; in brackets the least and the most" if n > 1 else "n = 1 process a policy"
-    headline(figure, table.claim(accounts))
+    ends = [pick(accounts, key=lambda a: a.programs) for pick in (min, max)]
+    said = [f"{a.subject} compiles {a.programs} programs and loses {middle(a.lost):.1f} s" for a in ends]
+    headline(figure, "; ".join(dict.fromkeys([said[0][0].upper() + said[0][1:], said[1]])))
     marks = f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled."
     footnote(figure, f"{marks} {middles}.")
     return figure

@@ -5,9 +5,8 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import record
-from llama_lab.experiments.host_loop import chart, flax_twin
+from llama_lab.experiments.host_loop import flax_twin
 from llama_lab.experiments.host_loop.flax_twin import CallRow
-from tests.figures.drawn import assert_drawn
 
 TINY = (
     "random:smollm2-135m,num_hidden_layers=1,hidden_size=32,intermediate_size=64,num_attention_heads=2,num_key_value_heads=1,"
@@ -80,19 +79,6 @@ def test_void_bursts_and_what_an_interrupted_process_left_count_nowhere():
     left = [row(flax_twin.STEP, process=1, block=0, complete_ns=[1] * 5)]
     whole = [r.model_copy(update=dict(block=0, process=2)) for r in rows(("big",), processes=1)]
     assert flax_twin.table(left + whole)[-1]["complete_us"].n == 4
-
-
-@pytest.mark.parametrize(
-    "made",
-    [
-        rows(("big",), processes=1, rounds=1),
-        pytest.param(rows(), marks=pytest.mark.slow),
-        pytest.param(void(rows(), lambda r: r.subject == flax_twin.SPLIT), marks=pytest.mark.slow),
-    ],
-    ids=["one burst", "whole", "a way without a burst"],
-)
-def test_the_figure_is_drawn_in_style(tmp_path, made):
-    assert_drawn(chart.call_cost(flax_twin.table(made)), tmp_path)
 
 
 def cost_of_a_call(**changes):
