@@ -111,7 +111,8 @@ def templates() -> jinja2.Environment:
     loader, strict = jinja2.FileSystemLoader(Path(__file__).parent), jinja2.StrictUndefined
     escape = jinja2.select_autoescape(["html"])  # not in Markdown
     made = jinja2.Environment(loader=loader, autoescape=escape, trim_blocks=True, lstrip_blocks=True, undefined=strict)
-    made.filters |= dict(points=wording.points, html=html, highlighted=highlighted, number=decimal, fact=fact)
+    made.filters |= dict(points=wording.points, html=html, inline=inline, highlighted=highlighted)
+    made.filters |= dict(number=decimal, fact=fact)
     made.filters["argument"] = lambda value: shlex.quote(str(value))  # as a shell takes it
     return made
 

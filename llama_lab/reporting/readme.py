@@ -79,14 +79,19 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 # Beside the strongest rival -----------------------------------------------------------------------------------------
 
 
-def rivals(behind: Sequence[Recorded], home: Path) -> str:
-    """How our fastest placement decodes beside the fastest other runtime on each file of `RIVALS`: the least and the
-    most; "" where none was recorded."""
+def beside(behind: Sequence[Recorded], kind: str = sizes.DECODE) -> list[tuple[dict, Recorded]]:
+    """Our fastest placement's entry of `sizes.table` on each file of `RIVALS` and at each length, and its table."""
     found = []
     for recorded in (table for table in behind if table.path.stem in RIVALS):
         entries = sizes.fastest(sizes.table(record.read(recorded.path)[0]))
-        found += [(entry, recorded) for entry in entries if entry["what"] == sizes.DECODE]
-    if not found:
+        found += [(entry, recorded) for entry in entries if entry["what"] == kind]
+    return found
+
+
+def rivals(behind: Sequence[Recorded], home: Path) -> str:
+    """How our fastest placement decodes beside the fastest other runtime on each file of `RIVALS`: the least and the
+    most; "" where none was recorded."""
+    if not (found := beside(behind)):
         return ""
     ends = [choose(found, key=lambda pair: pair[0]["ratio"].value) for choose in (min, max)]
     least, most = (

@@ -1,5 +1,5 @@
-"""The report: one HTML page of questions, findings, figures, a table of all subjects, machine and versions, from
-manifest and data."""
+"""The report: one HTML page from manifest and data. Two pages for those in a hurry, then a card a notebook, a table of
+all subjects, machine and versions."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from markupsafe import Markup
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import environment
-from llama_lab.bench.wording import clipped, opening
+from llama_lab.bench.wording import points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
-from llama_lab.reporting import document, keys, machines, notebooks, overview, pages, readme
+from llama_lab.reporting import brief, document, keys, machines, notebooks, overview, readme
 from llama_lab.reporting.document import Number, Table
 from llama_lab.reporting.overview import Recorded
-from llama_lab.sharing import contribution
 
-CAPTION = 320  # characters that are shown of a figure's results; the rest opens
+CORE = ("00", "16", "03", "04", "05", "06", "08", "17", "18", "10")  # notebooks that are read first; others follow
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
-NUMBER = re.compile(r"\d[\d,.]*(?:x|%| (?:tokens/s|ms|s|times|MB|GB|nats)\b)")
 ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
 # page: a table of data/ that stands in it, and how
 RECORDED = {"files.md": ("families", document.of_csv), "serving.md": ("clients", document.of_outcomes)}
@@ -32,31 +30,59 @@ PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python
 
 
 def sections(out_dir: Path) -> list[dict]:
-    """One section a notebook, each with its figures. Raises UserError when nothing has been drawn yet."""
+    """One section a notebook, each with its figures, in reading order: `CORE` first, those without data last. Raises
+    UserError when nothing has been drawn yet."""
     manifest, home = read_manifest(out_dir), Path(out_dir)
     if not manifest["notebooks"]:
         raise UserError(f"No figures are recorded in {home / 'figures'}: run `llama-jax run` first.")
-    made, read = [], [path.stem for path in notebooks.sources()]
-    for name in sorted(manifest["notebooks"], key=lambda name: (read.index(name) if name in read else len(read), name)):
-        drawn = [key for key, entry in manifest["figures"].items() if entry["notebook"] == name]
-        page = pages.path_of(name, home)
+    made, read = [], [*CORE, *(path.stem.split("-")[0] for path in notebooks.sources())]
+
+    def place(name: str) -> tuple:
+        number = name.split("-")[0]
+        measured = manifest["notebooks"][name]["created"]
+        return not measured, read.index(number) if number in read else len(read), name
+
+    for name in sorted(manifest["notebooks"], key=place):
+        number, entry = name.split("-")[0], manifest["notebooks"][name]
+        drawn = [key for key, figure in manifest["figures"].items() if figure["notebook"] == name]
+        page = min((home / "docs" / "notebooks").glob(f"{number}-*.html"), default=None)
+        shown, details = lead(entry["finding"])
+        said = [*shown, *details]  # of what the section says so far
         about = dict(
             name=name,
-            number=name.split("-")[0],
-            figures=[figure(key, manifest["figures"][key], home) for key in in_order(name, drawn)],
+            number=number,
+            core=number in CORE,
+            shown=shown,
+            details=details,
+            figures=[figure(key, manifest["figures"][key], home, said) for key in in_order(name, drawn)],
             data=[path.name for path in sorted((home / "data").glob(f"{name}*.csv"))],
-            page=page.relative_to(home / "docs") if page.is_file() else None,
+            page=page and page.relative_to(home / "docs"),
         )
-        made.append(about | manifest["notebooks"][name])
+        made.append(about | entry)
     return made
 
 
-def figure(name: str, entry: dict, home: Path) -> dict:
+def lead(finding: str) -> tuple[list[str], list[str]]:
+    """(what a card shows of a finding: its first sentence and, if that has no number, the first detail that has one;
+    the other details)."""
+    first, details = points(finding)
+    wanted = (detail for detail in details if re.search(r"\d", detail) and not re.search(r"\d", first))
+    number = next(wanted, None)
+    return [first, *filter(None, [number])], [detail for detail in details if detail != number]
+
+
+def figure(name: str, entry: dict, home: Path, said: list[str]) -> dict:
     """A figure of the manifest as the page shows it. caption: what its description says of its axes, the first
-    sentence. shown: what came out, in short where it is long."""
+    sentence. told: the parts of it that the section has not `said`, to which they are added."""
     width, height = size(home / "figures" / f"{name}.svg")
-    caption = entry["alt"].partition(". ")[0].rstrip(".") + "."
-    about = dict(name=name, width=width, height=height, caption=caption, shown=clipped(entry["alt"], CAPTION))
+    first, details = points(entry["alt"])
+    new = []
+    for part in (first.rstrip("."), *details):
+        if not any(part in other or other.rstrip(".") in part for other in (*said, *new)):
+            new.append(part)
+    said += new
+    told = "".join(f"{part}. " for part in filter(None, [*new[:1], "; ".join(new[1:])])).strip()
+    about = dict(name=name, width=width, height=height, caption=f"{first.rstrip('.')}.", told=told)
     return about | dict(complaint="") | entry
 
 
@@ -91,18 +117,6 @@ def size(image: Path) -> tuple[int, int]:
     if not box:
         raise UserError(f"{image} is damaged (an SVG without viewBox): run `llama-jax run` again.")
     return round(float(box[1])), round(float(box[2]))
-
-
-def cards(known: Sequence[dict]) -> list[dict]:
-    """What the page begins with: the headline and the findings `in_readme`, each with how it begins, the first number
-    in it that has a unit (`8.48x`, `54%`, `328.6 tokens/s`; "" for none), and its first figure."""
-    shown, made = [contribution.HEADLINE, *notebooks.saying("in_readme")], []
-    for s in known:
-        if s["name"] in shown and s["figures"]:
-            begins = opening(s["finding"])
-            number = NUMBER.search(begins)
-            made.append(dict(s, begins=begins, key=number[0] if number else "", picture=s["figures"][0]["name"]))
-    return made
 
 
 def terms() -> list[dict]:
@@ -166,9 +180,9 @@ def write(out_dir: Path) -> Path:
     behind = tables(out_dir, known)
     page = document.render(
         "report.html",
+        questions=brief.questions(behind, {f["name"]: dict(f, section=s) for s in known for f in s["figures"]}),
         sections=known,
         others=others(out_dir, known),
-        cards=cards(known),
         subjects=subjects(behind),
         terms=terms(),
         machines=versions(behind, Path(out_dir)),
