@@ -223,11 +223,7 @@ QUESTIONS = (  # question, figure, sentences
     (
         "How far am I from Ollama and llama.cpp?",
         "17-compiled-kernels-sizes",
-        [
-            rivals,
-            partial(ends, sizes.DECODE, DECODED),
-            partial(ends, sizes.PREFILL, PROMPTS),
-        ],
+        [rivals, partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS)],
     ),
     ("What else decides?", "05-kv-cache-latency", [cached, agreeing]),
 )

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import environment
-from llama_lab.bench.wording import points
+from llama_lab.bench.wording import PART, SENTENCE, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
 from llama_lab.reporting import brief, document, keys, machines, notebooks, overview, readme
@@ -71,18 +71,24 @@ def lead(finding: str) -> tuple[list[str], list[str]]:
     return [first, *filter(None, [number])], [detail for detail in details if detail != number]
 
 
+def plain(*parts: str) -> list[str]:
+    """Parts of texts as they are compared."""
+    return [part.rstrip(".").lower() for part in parts if part]
+
+
 def figure(name: str, entry: dict, home: Path, said: list[str]) -> dict:
     """A figure of the manifest as the page shows it. caption: what its description says of its axes, the first
     sentence. told: the parts of it that the section has not `said`, to which they are added."""
     width, height = size(home / "figures" / f"{name}.svg")
-    first, details = points(entry["alt"])
+    first, _, rest = entry["alt"].rstrip(".").partition(". ")
     new = []
-    for part in (first.rstrip("."), *details):
-        if not any(part in other or other.rstrip(".") in part for other in (*said, *new)):
+    for part in (first, *filter(None, (part for sentence in SENTENCE.split(rest) for part in PART.split(sentence)))):
+        part = part.rstrip(".;")
+        if not any(part.lower() in other or other in part.lower() for other in plain(*said, *new)):
             new.append(part)
     said += new
     told = "".join(f"{part}. " for part in filter(None, [*new[:1], "; ".join(new[1:])])).strip()
-    about = dict(name=name, width=width, height=height, caption=f"{first.rstrip('.')}.", told=told)
+    about = dict(name=name, width=width, height=height, caption=f"{first}.", told=told)
     return about | dict(complaint="") | entry
 
 

