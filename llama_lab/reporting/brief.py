@@ -13,8 +13,8 @@ from functools import partial
 
 from llama_lab.bench import environment, quality, record, standings, summary
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import UNDECIDED, Ratio
-from llama_lab.bench.wording import instructions, listed, weights, within
+from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.wording import listed, weights, within
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.shapes_and_recompilation import measure as served
@@ -44,19 +44,19 @@ Tables = Mapping[str, Recorded]  # by the stem of their file
 
 def times(ratio: Ratio) -> str:
     """`3.66 times [3.58, 3.73]`, with the verdict where the trials do not decide."""
-    verdict = f" ({ratio.verdict})" if ratio.verdict in UNDECIDED else ""
+    verdict = f" ({ratio.verdict})" if ratio.verdict == Verdict.UNDECIDED else ""
     return f"{ratio.value:.2f} times{within(ratio)}{verdict}"
 
 
-def megabytes(size: float) -> str:
-    return f"{size / 1e6:,.0f} MB"
+def megabytes(size: float | None) -> str:
+    return f"{size / 1e6:,.0f} MB" if size else "unknown size"
 
 
 def facts(table: Recorded, *about: str) -> str:
     """What a sentence rests on, in short."""
     env = table.meta["environment"]
     machine = environment.machine_line(env).partition(" · jax")[0]
-    return " · ".join(filter(None, [*about, machine, instructions(env), table.meta["created"][:10]]))
+    return " · ".join(filter(None, [*about, machine, table.meta["created"][:10]]))
 
 
 def run_of(tables: Tables, stem: str) -> Setting | None:

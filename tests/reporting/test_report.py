@@ -66,7 +66,7 @@ def test_a_caption_says_only_what_the_finding_and_the_captions_before_it_do_not(
         "Rates, tokens/s. It is. With a <b> it is 2x [1, 3].",
         "More. Rates: with a <b> it is 2x [1, 3]; 5 ms.",
     )
-    figures.conclude("77-made", "Is it so?", "It is. with a <b> it is 2x [1, 3]; n = 7.", None, tmp_path)
+    figures.conclude("77-made", "Is it so?", "It is. With a <b> it is 2x [1, 3]; n = 7.", None, tmp_path)
     page = markup.checked(report.write(tmp_path).read_text())
     assert page.count("it is 2x [1, 3]") == 1, re.findall(".*2x .*", page)
     assert page.count("It is.") == 1
