@@ -12,7 +12,7 @@ own layout. So placements with kernels are compared by their times, on real weig
 Times: both commits in turn, each in a fresh process, and the earlier commit a second time in each round. The evidence
 holds if the median ratio lies within what the earlier commit differs from itself. A kernel that became faster or slower
 moves the placements that use it; a modifier whose programs all changed moves the placements with it. Tables with such a
-row are left as they are.
+row are left as they are, and so are tables of servers if the programs of slots changed.
 
 The part that runs inside a checkout is this same file (`python evidence.py programs|times`), with the modules of that
 checkout. It uses only what both commits offer.
@@ -54,6 +54,7 @@ TIMED = {
     **dict.fromkeys(("eager", "step+donate", "loop"), SMALL),
     **dict.fromkeys(("step+gemv", "loop+fused"), "smollm2-135m-instruct"),  # blocks of Q4_1 and Q8_0
 }
+SLOTS = "slots of "  # begins the name of a server's programs
 KERNELS = re.compile(r"\+(gemv|fused)\b")  # in the name of what is compared by its time
 ROUNDS, ANSWERS, TOKENS = 5, 5, 32
 SYMBOL = re.compile(r"(?:func\.func (?:public |private )?|module )@([\w.$-]+)")
@@ -90,7 +91,7 @@ def programs() -> dict[str, list[str]]:
 
     compared = {name: lowered(answering(name)) for name in (*ll.LADDER, *VARIANTS)}
     compared |= {"activations extracted": lowered(extracted), "activations of a generation": lowered(generated)}
-    return compared | {f"slots of {name}": lowered(Service(loaded, name, 2, 64).stepper.warm) for name in SERVED}
+    return compared | {f"{SLOTS}{name}": lowered(Service(loaded, name, 2, 64).stepper.warm) for name in SERVED}
 
 
 def lowered(run: Callable[[], None]) -> list[str]:
@@ -202,11 +203,10 @@ def clean_commit(root: Path) -> str:
 
 
 def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list[dict]) -> dict:
-    """{holds, moved: modifiers, programs, differing: names, by_time: those that differ and have kernels, times:
-    {placement: ratio now / before, spread of before / before}}.
+    """{moved: modifiers, programs, differing: names, by_time: those that differ and have kernels, times: {placement:
+    ratio now / before, spread of before / before}}.
 
-    Moved are kernels whose times changed, and modifiers that occur only in placements with changed programs. The
-    evidence holds for everything else.
+    Moved are kernels whose times changed, and modifiers that occur only in placements with changed programs.
     """
     others = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
     differing, by_time = ([name for name in others if bool(KERNELS.search(name)) is kernel] for kernel in (False, True))
@@ -219,16 +219,20 @@ def judged(before: dict[str, list[str]], now: dict[str, list[str]], rounds: list
         compared[name] = dict(
             ratio=round(math.exp(statistics.median(ratio)), 4), spread=round(math.exp(max(map(abs, spread))), 4)
         )
-    moved = [name for name, t in compared.items() if not 1 / t["spread"] <= t["ratio"] <= t["spread"]]
+    moved = [name for name, t in compared.items() if is_moved(**t)]
     kernels = sorted({match[1] for name in moved if (match := KERNELS.search(name))})
     return dict(
-        holds=not differing and all(map(KERNELS.search, moved)),
         moved=sorted({*kernels, *changed}),
         programs=sum(map(len, now.values())),
         differing=differing,
         by_time=by_time,
         times=compared,
     )
+
+
+def is_moved(ratio: float, spread: float) -> bool:
+    """Whether a time changed by more than the earlier commit's differs from itself."""
+    return not 1 / spread <= ratio <= spread
 
 
 def modifiers(name: str) -> list[str]:

@@ -20,6 +20,7 @@ from llama_lab.experiments.headline.measure import NAME
 from llama_lab.reporting import evidence, notebooks, overview
 
 EVIDENCE = Path("out") / "evidence.json"
+SERVER = "llama_lab.serve."
 GATHER = "`llama-jax stale --evidence BEFORE` gathers it, BEFORE the commit from before the refactoring."
 
 
@@ -77,7 +78,6 @@ class Evidence(Declared):
 
     before: str
     now: str
-    holds: bool
     moved: list[str]
     programs: int
     differing: list[str]
@@ -87,10 +87,19 @@ class Evidence(Declared):
 
     @property
     def failure(self) -> str:
-        """What speaks against it; "" if it holds."""
-        slower = [f"{name} takes {t.ratio} of its time (±{t.spread})" for name, t in self.times.items()]
-        programs = f"other programs for {some(self.differing)}" if self.differing else ""
-        return "" if self.holds else "; ".join(filter(None, [programs, *slower]))
+        """What speaks against it, but for what tables of kernels and servers depend on alone; "" if it holds."""
+        others = [name for name in self.differing if not name.startswith(evidence.SLOTS)]
+        slower = [
+            f"{name} takes {t.ratio} of its time (±{t.spread})"
+            for name, t in self.times.items()
+            if evidence.is_moved(t.ratio, t.spread) and not evidence.KERNELS.search(name)
+        ]
+        return "; ".join([f"other programs for {some(others)}"] * bool(others) + slower)
+
+    @property
+    def serves_otherwise(self) -> bool:
+        """Whether a server's programs changed."""
+        return any(name.startswith(evidence.SLOTS) for name in (*self.differing, *self.by_time))
 
 
 def gather(before: str, tell: Callable[[str], None]) -> Evidence:
@@ -100,12 +109,24 @@ def gather(before: str, tell: Callable[[str], None]) -> Evidence:
     return boundary.read(Evidence, gathered, str(EVIDENCE))
 
 
+def changed_since(then: str, now: str) -> list[str]:
+    """Files with code of a table that differ between two commits. Raises UserError for an earlier one that is unknown
+    here."""
+    try:
+        changed = evidence.git(paths.ROOT, "diff", "--name-only", then, now, "--", "*.py").splitlines()
+    except UserError:
+        raise UserError(f"The evidence is for commit {then[:10]}, which is unknown here: {GATHER}") from None
+    timed = {name for table in provenance.declared().tables for name in provenance.recorded_now(table, {})["modules"]}
+    module = {name: name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in changed}
+    return [name for name in changed if module[name] in timed]
+
+
 def restamp(home: Path, why: str) -> list[str]:
     """Mark the tables in HOME/data that were current before a refactoring as current again, and return their names.
     Their rows stay; their meta keeps the reason, both commits and the evidence. Tables with a row of something that
     `moved` are left alone.
 
-    Raises UserError without a reason, for a tree with changes, for evidence that is missing, for another commit or
+    Raises UserError without a reason, for a tree with changes, for evidence that is missing, of other code or
     contrary, and for a table whose roots `code.toml` does not declare; then nothing is stamped.
     """
     if not why.strip():
@@ -115,8 +136,8 @@ def restamp(home: Path, why: str) -> list[str]:
         known = boundary.read(Evidence, boundary.load(paths.ROOT / EVIDENCE), str(EVIDENCE), GATHER)
     except FileNotFoundError:
         raise UserError(f"There is no evidence in {EVIDENCE}: {GATHER}") from None
-    if known.now != now:
-        raise UserError(f"The evidence is for commit {known.now[:10]}, but this is {now[:10]}: {GATHER}")
+    if changed := changed_since(known.now, now):
+        raise UserError(f"The evidence is for commit {known.now[:10]}; {some(changed)} changed since then: {GATHER}")
     if known.failure:
         raise UserError(
             f"The evidence speaks against it: {known.failure}. Record the tables again, or undo the change."
@@ -128,6 +149,8 @@ def restamp(home: Path, why: str) -> list[str]:
             continue
         about = record.read_meta(home / "data" / f"{name}.csv")
         code = provenance.recorded_now(name, about["parameters"])
+        if known.serves_otherwise and any(module.startswith(SERVER) for module in code["modules"] if code):
+            continue
         if code is None:
             raise UserError(f"{name} has no roots in llama_lab/bench/code.toml: declare them there, under [tables].")
         about["code"] = {**code, "restamped": [*about["code"].get("restamped", ()), stamp]}
