@@ -64,6 +64,6 @@ def test_a_stale_table_changes_no_byte_of_its_figure_and_stands_in_the_manifest(
         drawn.append({kind: path.read_bytes() for kind, path in paths.items()})
         entry = figures.read_manifest(tmp_path)["figures"]["x"]
         complaints.append(entry.get("complaint"))
-        assert report.figure("x", entry, tmp_path)["complaint"] == (entry.get("complaint") or "")
+        assert report.figure("x", entry, tmp_path, [])["complaint"] == (entry.get("complaint") or "")
     assert complaints == [None, provenance.OLDER, provenance.UNKNOWN]
     assert drawn[0] == drawn[1] == drawn[2]
