@@ -17,6 +17,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import provenance, record
 from llama_lab.bench.seal import sealed
 from llama_lab.experiments.headline.measure import NAME
+from llama_lab.peers import PEERS
 from llama_lab.reporting import evidence, notebooks, overview
 
 EVIDENCE = Path("out") / "evidence.json"
@@ -116,7 +117,9 @@ def changed_since(then: str, now: str) -> list[str]:
         changed = evidence.git(paths.ROOT, "diff", "--name-only", then, now, "--", "*.py").splitlines()
     except UserError:
         raise UserError(f"The evidence is for commit {then[:10]}, which is unknown here: {GATHER}") from None
-    timed = {name for table in provenance.declared().tables for name in provenance.recorded_now(table, {})["modules"]}
+    everyone = dict(peers=[*PEERS])  # a table's parameters name some of them
+    tables = [provenance.recorded_now(table, everyone) for table in provenance.declared().tables]
+    timed = {name for table in tables for name in table["modules"]}
     module = {name: name.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for name in changed}
     return [name for name in changed if module[name] in timed]
 
@@ -149,10 +152,10 @@ def restamp(home: Path, why: str) -> list[str]:
             continue
         about = record.read_meta(home / "data" / f"{name}.csv")
         code = provenance.recorded_now(name, about["parameters"])
-        if known.serves_otherwise and any(module.startswith(SERVER) for module in code["modules"] if code):
-            continue
         if code is None:
             raise UserError(f"{name} has no roots in llama_lab/bench/code.toml: declare them there, under [tables].")
+        if known.serves_otherwise and any(module.startswith(SERVER) for module in code["modules"]):
+            continue
         about["code"] = {**code, "restamped": [*about["code"].get("restamped", ()), stamp]}
         stamped[name] = json.dumps(sealed(about), indent=1, sort_keys=True) + "\n"
     files.write_together({record.meta_path(home / "data" / f"{name}.csv"): text for name, text in stamped.items()})
