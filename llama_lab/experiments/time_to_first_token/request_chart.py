@@ -1,4 +1,4 @@
-"""Charts of single requests: warm ones and their percentiles, and the first of a process."""
+"""Charts of single requests: percentiles of warm ones, and the first of a process."""
 
 from __future__ import annotations
 
@@ -9,45 +9,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import statistics, summary
-from llama_lab.bench.record import Trial
-from llama_lab.experiments.time_to_first_token import table
 from llama_lab.experiments.time_to_first_token.chart import thinned
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.style import STAGES, colour, headline, new, styled
 
 TICKS_APART = 1.3  # as a factor, on a log axis of lengths
-
-
-@styled
-def ttft_distribution(trials: Sequence[Trial], n: int, seed: int = 0) -> Figure:
-    """Every warm first token at one length, a row per subject, with median and, where the sample can hold it, P99."""
-    entries = sorted((e for e in table.table(trials, seed) if e["tokens"] == n and e["n"]), key=lambda e: e["p50"])
-    if not entries:
-        return notes.nothing(f"There is no valid warm request at {n} tokens.")
-    figure, axes = new(10, 0.4 * len(entries) + 2)
-    heights, spread = rows.heights(axes, [e["subject"] for e in entries]), np.random.default_rng(seed)
-    for e in entries:
-        height, span = heights[e["subject"]], (e["low"], e["p50"], e["high"])
-        rows.points(axes, e["points"]["ms"], height, colour(e["subject"]), spread, 0.2, s=14, zorder=1)
-        rows.interval(axes, span, height, mark=20, edge=2, alpha=0.3, zorder=(2, 2))
-        words = f"P50 {milli(e['p50'])}, n = {e['n']}"
-        if e["p99"] is not None:
-            hollow = dict(color="black", markersize=6, markerfacecolor="none", markeredgewidth=1.5)
-            axes.plot(e["p99"], height, "D", **hollow)
-            words += f", P99 {milli(e['p99'])}"
-        rows.beside(axes, height, words)
-    of_time(axes)
-    diamond = "diamond: P99" if any(e["p99"] is not None for e in entries) else ""
-    short = f"no P99 below n = {statistics.enough(99):,}" if any(e["p99"] is None for e in entries) else ""
-    last = "; ".join(filter(None, (diamond, short)))
-    axes.set_xlabel(f"time to first token, ms (log scale; point: a request; bar: P50 with its 95 % interval;\n{last})")
-    best = entries[0]
-    mine = next((e for e in entries if e["subject"] in table.placements(trials)), best)
-    words = f"At {n} prompt tokens {best['subject']} is soonest, {milli(best['p50'])}"
-    if mine is not best:
-        words += f"; of the placements {mine['subject']}, {milli(mine['p50'])}"
-    headline(figure, words)
-    return figure
 
 
 @styled
@@ -152,15 +118,3 @@ def worst_start(entries: Sequence[dict]) -> str:
 def times(ratio: float) -> str:
     """`0.8x`, `9.7x`, `1,670x`."""
     return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
-
-
-def of_time(axes) -> None:
-    """A logarithmic time axis below, with as many ticks as can be read."""
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    notes.one_two_five(axes.xaxis, minor=False, subs=(1, 2, 5) if high / low < 300 else (1,))
-
-
-def milli(value: float) -> str:
-    """`9.53 ms`, `151 ms`, `1,170 ms`."""
-    return f"{value:,.0f} ms" if value >= 100 else f"{value:.3g} ms"

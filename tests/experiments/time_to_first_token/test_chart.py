@@ -20,15 +20,11 @@ def cold(trials):
     return request_chart.ttft_cold(first_requests.cold(trials, AT))
 
 
-def distribution(trials):
-    return request_chart.ttft_distribution(trials, AT)
-
-
 def tails(trials):
     return request_chart.ttft_tails(table.tails(trials))
 
 
-CHARTS = (by_length, cold, distribution, tails)
+CHARTS = (by_length, cold, tails)
 
 
 @pytest.mark.slow
@@ -73,7 +69,6 @@ def test_cold_rows_reach_the_median_and_say_how_much_longer_it_is():
 
 @pytest.mark.parametrize(("tail", "percentiles"), [(0, ()), (300, ("P95",)), (1000, ("P95", "P99"))])
 def test_a_percentile_is_drawn_only_where_the_sample_holds_it(tail, percentiles):
-    assert ("P99 " in words(distribution(everything(tail=tail))).replace("no P99 below", "")) == ("P99" in percentiles)
     figure = tails(everything(tail=tail))
     assert ("so there is no P95" in words(figure)) == (not tail)
     lines = {line.get_label(): np.isfinite(line.get_ydata()).tolist() for line in figure.axes[0].lines}
