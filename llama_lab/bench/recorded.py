@@ -87,9 +87,11 @@ def table_beside(name: str, out_dir: str | Path, rows: Sequence[dict] = ()):
     return pd.read_csv(table_path(name, out_dir))
 
 
-def missing(gaps: Sequence[dict]):
-    """What could not run, why, and what would fill the gap, a pandas.DataFrame. gaps: {name, reason, remedy}."""
+def missing(gaps: Sequence[dict]) -> None:
+    """Show what could not run, why, and what would fill the gap; nothing where all ran. gaps: {name, reason,
+    remedy}."""
     import pandas as pd
+    from IPython.display import display
 
-    nothing = dict(name="nothing", reason="all that was asked for ran here", remedy="")
-    return pd.DataFrame(list(gaps) or [nothing], columns=["name", "reason", "remedy"]).set_index("name")
+    if gaps:
+        display(pd.DataFrame(list(gaps), columns=["name", "reason", "remedy"]).set_index("name"))

@@ -53,6 +53,15 @@ def best(entries: Sequence[dict], wanted: Callable[[dict], bool] = lambda entry:
     return max((e for e in entries if e["decode"].n and wanted(e)), key=lambda e: e["decode"].median, default=None)
 
 
+def of_each_arithmetic(entries: Sequence[dict]) -> list[dict]:
+    """The fastest of each arithmetic on each kind of weights, in the order given, and those without a valid trial: the
+    rows of a figure, whose table has all."""
+    leaders = {}
+    for e in sorted((e for e in entries if e["decode"].n), key=lambda e: e["decode"].median):
+        leaders[e["arithmetic"], e["dtype"]] = e["name"]
+    return [e for e in entries if not e["decode"].n or e["name"] in leaders.values()]
+
+
 def fastest(entries: Sequence[dict]) -> dict | None:
     """The fastest placement on whatever weights."""
     return best(entries, lambda entry: entry["backend"] == JAX)

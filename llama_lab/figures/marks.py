@@ -81,12 +81,15 @@ def gaps_words(missing: Sequence[dict]) -> str:
 
 
 def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
-    """The fastest subject's distance from float32, and llama.cpp's of the same file: a headline. shown: (entry of
+    """Rate and distance from float32 of the fastest subject, and of the fastest peer: a headline. shown: (entry of
     `standings.ladder`, distance of `quality.table`)."""
     known = [(e, d) for e, d in shown if d and d["kl"] is not None]
     if not known:
         return "No subject has both a rate and a distance"
-    best = max(known, key=lambda pair: pair[0]["decode"].median)
-    theirs = [pair for pair in known if pair[0]["name"] in standings.SAME_FILE and pair is not best][:1]
-    first, *others = [f"{e['name']} ({e['decode'].median:.0f} tokens/s) is {d['kl']:.2g}" for e, d in (best, *theirs)]
-    return "; ".join([f"The fastest, {first} nats a token from float32", *others])
+    known.sort(key=lambda pair: -pair[0]["decode"].median)
+    peers = [pair for pair in known[1:] if pair[0]["backend"] != standings.JAX]
+    said = [
+        f"{e['name']} makes {e['decode'].median:.0f} tokens/s at a KL of {d['kl']:.2g}"
+        for e, d in known[:1] + peers[:1]
+    ]
+    return ", ".join(said)

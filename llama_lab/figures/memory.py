@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import standings
+from llama_lab.bench.wording import listed
 from llama_lab.figures import rows
 from llama_lab.figures.marks import shade
 from llama_lab.figures.style import LIMIT_COLOUR, footnote, headline, new, styled
@@ -19,7 +20,7 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
     model.
 
     subjects: `footprints.table`; Ollama has no row, since its process here is the client, which does not compute. A
-    tick marks the bytes that weights and cache need by the configuration.
+    tick marks where the process would end if the model brought nothing but the bytes of its weights and cache.
     """
     alone = [f["name"] for f in subjects if f["backend"] == standings.OLLAMA]
     subjects = [f for f in subjects if f["name"] not in alone]
@@ -33,20 +34,17 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
         axes.scatter(np.array(f["peak"]) / 1e6, [height] * len(f["peak"]), s=14, color="black", zorder=3)
         need = (f["weights"] + f["kv"]) / 1e6
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
-        words = f"{peak - held:.0f} of them from loading on ({f['dtype']} weights and cache: {need:.3g})"
-        axes.text(max(peak, held + need), height, f"  {peak:.0f} MB, {words}", va="center", fontsize=9)
-    axes.set_xlim(0, 2.3 * max((np.median(f["peak"]) / 1e6 for f in subjects), default=1))
+        words = f"  {peak:.0f} MB ({f['dtype']} weights and cache: {need:.3g})"
+        axes.text(max(peak, held + need), height, words, va="center", fontsize=9)
+    axes.set_xlim(0, 1.6 * max((np.median(f["peak"]) / 1e6 for f in subjects), default=1))
     name = f" · the file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
     n = min((len(f["peak"]) for f in subjects), default=0)
     axes.set_xlabel(
         f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
-        f"(grey: interpreter and libraries; then weights, loading, programs; red: weights and cache{name})"
+        f"(grey: interpreter and libraries; coloured: the rest; red: libraries, weights and cache alone{name})"
     )
-    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"]) for f in subjects)
-    words = "No process was measured"
-    if peaks:
-        words = f"One answer needs least memory under {peaks[0][1]}, {peaks[0][0]:,.0f} MB"
-    if len(peaks) > 1:
-        words += f", most under {peaks[-1][1]}, {peaks[-1][0]:,.0f} MB"
-    headline(figure, words)
+    peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"], f["backend"]) for f in subjects)
+    mine = [peak for peak in peaks if peak[2] == standings.JAX]
+    said = dict.fromkeys(f"{peak:,.0f} MB under {name}" for peak, name, _ in (*peaks[:1], *mine[:1], *peaks[-1:]))
+    headline(figure, f"One answer needs {listed(list(said))}" if said else "No process was measured")
     return figure

@@ -56,6 +56,37 @@ def test_the_ladder_keeps_the_order_and_each_ones_own_limit():
     assert (absent["decode"].n, absent["backend"], absent["dtype"], absent["limit"]) == (0, None, None, None)
 
 
+def test_a_figure_has_the_fastest_of_each_arithmetic_and_whatever_failed():
+    made = [t.model_copy(update=VOID) if t.subject == "step" else t for t in contest((*RATES, "loop+fused"))]
+    entries = standings.ladder(made, [*RATES, "loop+fused"])
+    shown = [e["name"] for e in standings.of_each_arithmetic(entries)]
+    assert shown == ["loop", "step", "loop+bf16", "torch", "llamacpp", "ollama", "loop+fused"]  # not transformers
+    entries = standings.ladder(contest(), list(RATES))
+    assert "step" not in {e["name"] for e in standings.of_each_arithmetic(entries)}
+
+
+def test_each_comparison_is_said_once():
+    names = [*RATES, "loop+fused"]
+    made = contest(names)
+    said = table.versus(made, standings.ladder(made, names))
+    assert said.count(" over Ollama") == said.count("loop+fused over llama.cpp") == 1
+    assert said.count("loop on float32 weights over") == 2  # PyTorch's and transformers'
+
+
+def test_leads_and_shares_on_a_larger_file():
+    names = ["loop", "llamacpp", "loop+fused"]
+    made = contest(names)
+    small = table.under_ours(standings.ladder(made, names), made)
+    more = dict(run="large", model="large")
+    large = [answer(n, b, slower=10, bytes_per_token=1e6, **more) for n in (*names, "loop" + AGAIN) for b in range(4)]
+    found = table.on_files(large)
+    assert [e["name"] for e in found] == names  # not the baseline's twin
+    lines = table.beside_files(small, found).splitlines()
+    assert len(lines) == 3
+    assert lines[1].startswith("llamacpp here and on large: our lead 2.0")
+    assert lines[1].endswith("its share of the limit 3% and 1%")
+
+
 def test_the_strongest_rival_is_said_before_ollama_and_never_left_out():
     def said(*names):
         made = contest((*names, "loop+fused"))

@@ -12,6 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from llama_lab.bench import summary
 from llama_lab.bench.available import backend_of
+from llama_lab.bench.statistics import Verdict
 from llama_lab.experiments.compiled_kernels import finding, sizes, where
 from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE
 from llama_lab.figures import labels, notes, rows
@@ -130,7 +131,7 @@ def costs(entries: Sequence[dict]) -> Figure:
     """
     figure, panels = new(11, 4.9, columns=2, sharey=True)
     dashes = dict(zip(sorted({e["context"] for e in entries}), cycle(DASHES), strict=False))
-    titles = {SEQUENCE: "Tokens of one sequence", BATCH: "One token of each of several"}
+    titles = {SEQUENCE: "Tokens of one sequence", BATCH: "One token of each of several sequences"}
     for axes, (kind, title) in zip(panels, titles.items(), strict=True):
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
@@ -147,7 +148,7 @@ def costs(entries: Sequence[dict]) -> Figure:
                 low, values, high = np.transpose([rows.ends(e["ratio"]) for e in points])
                 axes.plot(xs, values, color=tint, marker=marker, linestyle=style, **LINE)
                 axes.vlines(xs, low, high, color=tint, linewidth=1.4)
-                ends.append(End(f"{engine}, context {context}", xs[-1], values[-1], tint))
+                ends.append(End(f"{engine}, context {context}: {values[-1]:.2f}x", xs[-1], values[-1], tint))
         counts = sorted({e["rows"] for e in mine}) or [1, 2]
         last = counts[-1]
         axes.plot(counts, counts, color=LIMIT_COLOUR, linewidth=1, linestyle=(0, (1, 2)))
@@ -179,14 +180,14 @@ SHAPES = {  # what is asked → (what a subject does, its rate, words for a numb
 @styled
 def over_best(entries: Sequence[dict], what: str) -> Figure:
     """Each placement's rate over the best peer's on the same file, with 95 % intervals: a group of points a file, from
-    small to large, a mark a context or prompt length.
+    small to large by what the placements read of it, a mark a context or prompt length.
 
     entries: of `sizes.table`. what: `sizes.DECODE` or `sizes.PREFILL`.
     """
     figure, axes = new(9.5, 4.9)
     mine, (does, rate, shape) = [e for e in sizes.ours(entries) if e["what"] == what], SHAPES[what]
-    weighs = summary.grouped([e for e in entries if e["what"] == what], lambda e: e["file"], lambda e: e["bytes"])
-    read = {file: min(weights) for file, weights in weighs.items()}  # by the engine that reads least of it
+    weighs = summary.grouped(mine, lambda e: e["file"], lambda e: e["bytes"])
+    read = {file: min(weights) for file, weights in weighs.items()}
     files = {file: i for i, file in enumerate(sorted(read, key=read.get))}
     asked = summary.grouped(sorted(mine, key=lambda e: (e["name"], e["tokens"])), lambda e: (e["name"], e["tokens"]))
     for i, ((name, tokens), here) in enumerate(asked.items()):
@@ -196,12 +197,15 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         axes.vlines(xs, low, high, color=colour(name), linewidth=4, alpha=0.35)
         words = f"{name}, {shape.format(tokens)}"
         axes.plot(xs, values, "osD^vP"[i % 6], color=colour(name), markersize=8, markeredgecolor="white", label=words)
+        for x, value in zip(xs, values, strict=True):
+            axes.annotate(f"{value:.2f}", (x, value), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
     axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
     axes.set_yscale("log")
     if ratios := [e["ratio"].value for e in mine]:  # few blocks may leave an interval without end
         axes.set_ylim(0.7 * min(0.9, *ratios), 1.4 * max(1.1, *ratios))
         figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
-        words = f"Compiled kernels {does} {min(ratios):.1f} to {max(ratios):.1f} times as fast as the best other engine"
+        ahead = sum(e["ratio"].verdict == Verdict.FASTER for e in mine)
+        words = f"Compiled kernels {does} faster than the best other engine in {ahead} of {len(mine)} cases"
     else:
         notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
         words = f"No {rate} was measured beside another engine's"

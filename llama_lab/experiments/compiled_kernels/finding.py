@@ -13,14 +13,77 @@ from llama_lab.experiments.compiled_kernels import rows, scaling, sizes
 
 
 def claim(by_size: Sequence[dict]) -> Claim:
-    """On how many files our fastest placement decodes faster than all others measured."""
+    """On how many files our fastest placement decodes faster than all others measured, after the shorter text."""
     mine = [e for e in sizes.ours(by_size) if e["what"] == sizes.DECODE]
     mine = [e for e in mine if e["name"] == mine[0]["name"] and e["tokens"] == min(m["tokens"] for m in mine)]
     if not mine:
         return Claim("No size of model was measured with compiled kernels.")
     others = listed(list(dict.fromkeys(e["backend"] for e in by_size if e["backend"] != standings.JAX)))
     numbers = dict(others=others, ahead=sum(e["ratio"].verdict == Verdict.FASTER for e in mine), n=len(mine))
-    return stated("After short texts compiled kernels decode faster than {others} on {ahead} of {n} files.", **numbers)
+    said = "After {tokens} tokens compiled kernels decode faster than {others} on {ahead} of {n} files."
+    return stated(said, tokens=mine[0]["tokens"], **numbers)
+
+
+def least_and_most(by_size: Sequence[dict]) -> str:
+    """`decode rate over the best other engine: 1.14x [1.11, 1.17] (ik-llamacpp, llama-3.2-1b/q4_0, 828 MB a token) to
+    ...`, of what the claim counts; "" without a peer."""
+    mine = [e for e in sizes.fastest(by_size) if e["what"] == sizes.DECODE]
+    mine = sorted((e for e in mine if e["tokens"] == mine[0]["tokens"]), key=lambda e: e["ratio"].value)
+    ends = [f"{e['ratio'].words} ({e['best']}, {e['file']}, {e['bytes'] / 1e6:,.0f} MB a token)" for e in mine]
+    return f"decode rate over the best other engine: {' to '.join(dict.fromkeys((ends[0], ends[-1])))}" if ends else ""
+
+
+def beside_best(entries: Sequence[dict]):
+    """The fastest placement over the best peer on the same file, a line per file, a column per request, a
+    pandas.DataFrame. entries: of `sizes.table`."""
+    import pandas as pd
+
+    asked = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}
+    lines: dict[str, dict] = {}
+    for e in sizes.fastest(entries):
+        line = lines.setdefault(e["file"], {})
+        line[asked[e["what"]].format(e["tokens"])] = f"{e['ratio'].words} {e['best']}"
+    return pd.DataFrame.from_dict(lines, orient="index").rename_axis("file").sort_index()
+
+
+def halved(entries: Sequence[dict]) -> str:
+    """At how many megabytes a token the lead over the best peer is half of that on the smallest file, or that it never
+    is. entries: of `sizes.ours`, of one context."""
+    if len(entries) < 2:
+        return "one size alone does not say how the lead changes"
+    first, *others = sorted(entries, key=lambda e: e["bytes"])
+    half = next((e for e in others if e["ratio"].value <= first["ratio"].value / 2), None)
+    said = f"first at {half['bytes'] / 1e6:,.0f} MB a token" if half else "at none of these sizes"
+    return f"half of the smallest file's lead, or less: {said}"
+
+
+def instructions(entries: Sequence[dict]) -> str:
+    """`qwen2.5-coder-0.5b after 64 tokens: avx2 1.75x [1.74, 1.77], avx512vnni 2.05x [2.01, 2.10]`: the rate over the
+    best peer's, a line per file and context that was timed with several. entries: of `sizes.table`."""
+    lead: dict[tuple, dict[str, str]] = {}
+    for e in (e for e in sizes.fastest(entries) if e["what"] == sizes.DECODE):
+        file, _, isa = e["file"].rpartition("/")
+        lead.setdefault((file, e["tokens"]), {})[isa] = e["ratio"].words
+    lines = [
+        f"{file} after {tokens:,} tokens: " + ", ".join(f"{isa} {words}" for isa, words in sorted(of_one.items()))
+        for (file, tokens), of_one in sorted(lead.items())
+        if len(of_one) > 1
+    ]
+    return "\n".join(lines)
+
+
+def apart(grown: Mapping[str, Mapping[str, Sequence[dict]]], above: str, below: str) -> str:
+    """`loop+fused over llamacpp by context, 256: 2.96x, 4096: 2.73x`: the ratio of two subjects' median rates, a line
+    an axis. grown: axis → `scaling.axis_of`."""
+    lines = []
+    for axis, found in grown.items():
+        if above in found and below in found:
+            of = {p["value"]: p["rate"].median for p in found[below]}
+            ratios = [
+                f"{p['value']}: {p['rate'].median / of[p['value']]:.2f}x" for p in found[above] if p["value"] in of
+            ]
+            lines.append(f"{above} over {below} by {axis}, {', '.join(ratios)}")
+    return "\n".join(lines)
 
 
 def hidden(entry: dict, part: str) -> bool:
@@ -41,9 +104,10 @@ def kept(by_context: Mapping[str, Sequence[dict]]) -> str:
 
 
 def together(costs: Sequence[dict]) -> str:
-    """`8 tokens of a sequence in one pass take loop+fused 1.65x [1.60, 1.70] as long as one`, every engine's, of the
-    most rows at the shortest context. costs: of `rows.table`."""
+    """`a pass of 8 tokens takes 1.65x [1.60, 1.70] as long as a pass of one in loop+fused`, every engine's, of the most
+    rows of a sequence at the shortest context. costs: of `rows.table`."""
     known = [e for e in costs if e["kind"] == rows.SEQUENCE and e["rows"] > 1 and e["ratio"].n]
     most, context = max((e["rows"] for e in known), default=0), min((e["context"] for e in known), default=0)
-    words = [f"{e['engine']} {e['ratio'].words}" for e in known if (e["rows"], e["context"]) == (most, context)]
-    return f"{most} tokens of a sequence in one pass take {listed(words)} as long as one" if words else ""
+    here = [e for e in known if (e["rows"], e["context"]) == (most, context)]
+    words = [f"{e['ratio'].words}{' as long as a pass of one' * (e is here[0])} in {e['engine']}" for e in here]
+    return f"a pass of {most} tokens takes {listed(words)}" if words else ""

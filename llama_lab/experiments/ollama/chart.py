@@ -25,6 +25,8 @@ from llama_lab.figures.marks import (
 )
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
 
+LINES = 5  # of a figure
+
 
 @styled
 def peer_ladder(
@@ -155,8 +157,8 @@ def conversation(
     reference: str,
     heading: str = "Each turn reads all that was said before",
 ) -> Figure:
-    """Seconds of each turn of a conversation (left), and of the whole (right), times as long as the reference's in
-    words.
+    """Seconds of each turn of a conversation under the quickest (left), and of the whole under all (right), times as
+    long as the reference's in words.
 
     talks: `table.talks`. history: prompt tokens of each turn. heading: of the left part.
     """
@@ -164,9 +166,11 @@ def conversation(
     if not talks:
         headline(figure, "Nobody was asked to hold this conversation")
         return figure
-    turns(left, talks, backends, history, reference)
+    whole_ones = [name for name, f in talks.items() if f["total"].n] or list(talks)
+    quickest = sorted(whole_ones, key=lambda name: talks[name]["total"].median)[:LINES]
+    turns(left, {name: talks[name] for name in quickest}, backends, history, reference)
     left.set_ylabel(f"seconds until {new_tokens} tokens are there (log scale)")
-    left.set_title(heading, fontsize=10)
+    left.set_title(heading + f" (the {LINES} quickest)" * (len(talks) > LINES), fontsize=10)
     whole(right, talks, backends, reference)
     headline(figure, longest_beside(talks, backends, len(history), reference))
     return figure
@@ -219,7 +223,7 @@ def longest_beside(talks: dict[str, dict], backends: dict[str, str], count: int,
         return f"{reference} or every other runtime lacks a whole conversation"
     quickest = min(others, key=lambda name: whole[name]["total"].median)
     ratio = whole[quickest]["ratio"]
-    longer, than = f"takes {ratio.value:.1f} times as long{ratio.aside}", "as"
+    longer, than = f"takes {ratio.value:.2f} times as long{ratio.aside}", "as"
     if ratio.verdict == Verdict.UNDECIDED:
         longer, than = "is not decided to take longer", "than"
     return f"A conversation of {count} turns {longer} under {quickest} {than} under {reference}"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from llama_lab.bench import frames, quality, standings, statistics, summary
+from llama_lab.bench import AGAIN, frames, quality, standings, statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, fastest_beside, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import JAX, LLAMACPP, MAIN, OLLAMA, TORCH, best, fastest, of_run
@@ -72,10 +72,13 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Cl
 
 
 def versus(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> str:
-    """The claim; the fastest placement, and the fastest in float32, beside the native engines and PyTorch."""
-    mine = {e["name"]: e for e in (fastest(entries), ours(entries)) if e}
+    """The claim; the fastest placement beside the rivals that the claim does not name, and the fastest in float32
+    beside those that compute in it."""
+    said, first = claim(trials, entries, seed), fastest(entries)
+    mine = {e["name"]: e for e in (first, ours(entries)) if e}
     others = {words: other for words, wanted in RIVALS.items() if (other := best(entries, wanted))}
-    return claim(trials, entries, seed).text(
+    told = {c.baseline for c in said.evidence}
+    return said.text(
         *(
             Comparison(
                 standings.ratio(trials, name, other["name"], seed),
@@ -84,6 +87,7 @@ def versus(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> s
             ).words
             for name, e in mine.items()
             for words, other in others.items()
+            if (words not in told if e is first else other["dtype"] == e["dtype"])
         )
     )
 
@@ -135,7 +139,7 @@ def on_files(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
     """`under_ours` of each model's own file, each entry with its `model`. trials: of `measure.Files`."""
     lines = []
     for model, rows in summary.grouped(trials, "run").items():
-        names = list(dict.fromkeys(t.subject for t in rows))
+        names = [name for name in dict.fromkeys(t.subject for t in rows) if not name.endswith(AGAIN)]
         lines += under_ours(standings.ladder(rows, names, seed, model), rows, seed, model)
     return [dict(model=e["first"].model) | e for e in lines]
 
@@ -148,6 +152,19 @@ def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0, 
         over = standings.ratio(trials, mine["name"], e["name"], seed, run) if known else statistics.NO_RATIO
         lines.append(e | dict(over=over, verdict=over.judged if over.n and mine is not e else ""))
     return lines
+
+
+def beside_files(small: Sequence[dict], large: Sequence[dict]) -> str:
+    """`ik-llamacpp here and on qwen2.5-coder-1.5b: our lead 1.78x [1.65, 1.93] and 1.27x [1.10, 1.50]; its share of the
+    limit 42% and 45%`, a line per subject of both. small, large: of `under_ours`, `on_files`."""
+    known, lines = {e["name"]: e for e in small}, []
+    for e in large:
+        pair = (known.get(e["name"]), e)
+        if all(x and x["decode"].n and x["limit"] for x in pair):
+            lead = "our lead {} and {}; ".format(*(x["over"].words for x in pair)) if e["backend"] != JAX else ""
+            shares = " and ".join(f"{x['decode'].median / x['limit']:.0%}" for x in pair)
+            lines.append(f"{e['name']} here and on {e['model']}: {lead}its share of the limit {shares}")
+    return "\n".join(lines)
 
 
 COLUMNS = frames.Columns(

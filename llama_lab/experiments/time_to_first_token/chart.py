@@ -49,8 +49,8 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
 
 @styled
 def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
-    """TTFT against prompt length (left); each placement's over that of llama.cpp's fastest mode of the same file
-    (right).
+    """TTFT against prompt length of the placements and of the peer that is first after the longest prompt (left);
+    everybody's over that of llama.cpp's fastest mode of the same file (right).
 
     trials: of `same_file`. limits: length → ms of float32, `table.limits`. reading: label → ms to read other formats
     once.
@@ -64,8 +64,10 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
         name: (*marks.look(name, backends[name]), LINES_OF_KERNELS.get(marks.kind(name, backends[name]), "-."))
         for name in names
     }
-    by_length(left, trials, looks, {name: name for name in names}, limits, reading, seed)
     asked = table.lengths(trials)
+    ahead = table.best(trials, [name for name in names if backends[name] != standings.JAX], asked[-1:])
+    drawn = {name: looks[name] for name in names if backends[name] == standings.JAX or name == ahead}
+    by_length(left, trials, drawn, {name: name for name in drawn}, limits, reading, seed)
     raced = [
         (name, n, *same_file.over(trials, name, n, seed))
         for name in names

@@ -23,10 +23,10 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     at = list(dict.fromkeys(r["tokens"] for r in judged))
     ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
              if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
-    sooner = "; on fewer bits {peers} come before it at {m} of {n}" if ahead else ""
+    sooner = "; with fewer bits, {peers} are earlier still, at {m} of {n}" if ahead else ""
     return (
         stated(
-            "The best {kind} placement makes the first token before every {other} at {n} of {n} prompt lengths"
+            "With {kind} weights our first token is earlier than any {other}'s at {n} of {n} prompt lengths"
             + sooner
             + ".",
             when={r["ratio"].verdict for r in judged} == {Verdict.FASTER},
@@ -54,11 +54,13 @@ def first_token(trials: Sequence[Start], seed: int = 0) -> str:
 
 
 def first_before(races: Sequence[dict]) -> str:
-    """`step+fused makes the first token before llamacpp and ik-llamacpp at 5 of 5 prompt lengths`; "" without a race.
+    """`The first token of step+fused is earlier than those of llamacpp and ik-llamacpp at 5 of 5 prompt lengths`; ""
+    without a race.
     races: of `same_file.races`."""
     known = [race for race in races if race["ratio"] is not None and race["ratio"].n]
     if not known:
         return ""
     others = listed(list(dict.fromkeys(name for race in known for name in race["others"])))
     ahead = sum(race["ratio"].verdict == Verdict.FASTER for race in known)
-    return f"{known[0]['name']} makes the first token before {others} at {ahead} of {len(known)} prompt lengths"
+    name, count = known[0]["name"], f"{ahead} of {len(known)} prompt lengths"
+    return f"The first token of {name} is earlier than those of {others} at {count}"

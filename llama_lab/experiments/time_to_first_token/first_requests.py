@@ -55,6 +55,22 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
     return entries
 
 
+def plainest(entries: Sequence[dict], trials: Sequence[Start]) -> list[dict]:
+    """The entries of `cold` without the variants of a peer on the same weights (`torch+static` beside `torch`): the
+    rows of a figure, whose table has all."""
+    kinds = {t.subject: t.dtype for t in trials}
+    plain = {e["subject"]: e["subject"].partition("+")[0] for e in entries}
+    return [e for e in entries if (own := e["subject"]) == plain[own] or kinds[own] != kinds.get(plain[own])]
+
+
+def over_warm(entries: Sequence[dict]) -> str:
+    """`torch-compile 306, step exact 20, torch 1.0`: how many warm requests fit into the first one. entries: of
+    `cold`."""
+    over = {e["subject"]: e["median"] / e["warm_ms"] for e in entries if np.isfinite(e["warm_ms"])}
+    ordered = sorted(over.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.1f}" for name, ratio in ordered)
+
+
 def parts(start: Start) -> tuple[float, float, float, float]:
     """What a first request is known to spend before its first token, in ms; zeros where that is nothing, or not known.
 

@@ -34,6 +34,10 @@ def ttft_tails(entries: Sequence[dict]) -> Figure:
             if not np.isnan(values).all():
                 axes.plot(x, values, line, color=shade, linewidth=2, markersize=6, label=label)
         axes.plot(x, [e["mean"] for e in here], "x", color="black", markersize=6, label="mean")
+        for e in (e for e in here if e["p95"] is not None):
+            side, by = ("left", 4) if e is here[0] else ("right", -2)  # within the axes
+            place = dict(textcoords="offset points", ha=side, fontsize=8, color=shade)
+            axes.annotate(f"{e['p95'] / e['p50']:.2f}x", (e["tokens"], e["p99"] or e["p95"]), (by, 4), **place)
         axes.set_title(name, fontsize=10.5)
         axes.set(xscale="log", yscale="log")
         axes.minorticks_off()
@@ -42,12 +46,15 @@ def ttft_tails(entries: Sequence[dict]) -> Figure:
         axes.set_xticks(x, counts, rotation=90, fontsize=8.5)
         notes.one_two_five(axes.yaxis, minor=False)
     few = min(e["n"] for e in entries)
-    short = "; ".join(f"no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p)))
+    short = "; ".join(
+        ["x: P95 over P50"]
+        + [f"no P{p} below n = {least:,}" for p in (95, 99) if few < (least := statistics.enough(p))]
+    )
     figure.supxlabel(f"tokens of the prompt (log scale), and requests there (n)\n{short}".strip(), fontsize=9.5)
     panels[0][0].set_ylabel("time to first token, ms (log scale)")
     panels[0][0].legend(loc="upper left", fontsize=9.5)
     over = [e["p95"] / e["p50"] for e in entries if e["p95"] is not None]
-    ends = " to ".join(dict.fromkeys(f"{ratio:.1f}" for ratio in (min(over), max(over))))
+    ends = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (min(over), max(over))))
     headline(figure, f"One first token in twenty takes {ends} times the median or longer")
     return figure
 

@@ -46,13 +46,15 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
     axes.axvline(1, color=GREY, linewidth=1)
     axes.set(xscale="log", xlim=(0.8, max([2.0, *(1.15 * p for o in outcomes for p in o.pairs)])))
     low, high = axes.get_xlim()
+    arrows = ""
     for outcome, height, shade in zip(outcomes, heights, shades, strict=True):  # where an interval goes on
         for end, marker, beyond in ((low, "<", outcome.ratio.low < low), (high, ">", outcome.ratio.high > high)):
             if beyond:
                 axes.plot(end, height, marker, color=shade, markersize=9, clip_on=False)
+                arrows = "; arrow: it goes on"
     axes.set_xlabel(
         "time of the slow program over the fast one's, log scale\n"
-        "(point: one process; bar: mean; band: its 95 % interval; arrow: it goes on)"
+        f"(point: one process; bar: mean; band: its 95 % interval{arrows})"
     )
     notes.one_two_five(axes.xaxis)
     axes.tick_params(axis="y", labelsize=9)

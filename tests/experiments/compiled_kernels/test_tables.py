@@ -14,6 +14,7 @@ from llama_lab.experiments.compiled_kernels import (
     chart,
     commands,
     file_types,
+    finding,
     people_files,
     rows,
     scaling,
@@ -192,6 +193,30 @@ def test_void_answers_do_not_count_and_without_a_peer_there_is_no_ratio():
     alone = sizes.table(on_file(dict(loop=300)))
     assert alone[0]["ratio"] is None
     assert sizes.ours(alone) == sizes.table([]) == []
+
+
+def test_the_lead_by_size_by_context_and_by_instructions():
+    made = SIZED + on_file(dict(loop=30, llamacpp=20, openvino=10), "large/q4_0", megabytes=1000)
+    table = sizes.table(made)
+    decode = [e for e in sizes.ours(table) if e["what"] == sizes.DECODE]
+    assert finding.halved(decode).endswith("at none of these sizes")
+    slow = on_file(dict(loop=9, llamacpp=10), "huge/q4_0", megabytes=2000)
+    assert finding.halved(sizes.ours(sizes.table(slow + made))[:3]).endswith("first at 2,000 MB a token")
+    said = finding.least_and_most(table)
+    assert said.index("llamacpp, large/q4_0, 1,000 MB") < said.index("openvino, small/q4_0, 100 MB")
+    frame = finding.beside_best(table)
+    assert frame.loc["small/q4_0", "after 64 tokens"].endswith("openvino")
+    assert list(frame) == ["after 64 tokens", "reading 50 tokens"]
+    both = on_file(dict(loop=300, llamacpp=100), "a/avx2") + on_file(dict(loop=500, llamacpp=100), "a/avx512vnni")
+    (line,) = finding.instructions(sizes.table(both + SIZED)).splitlines()
+    assert line.startswith("a after 64 tokens: avx2 3.0")
+    assert "avx512vnni 5.0" in line
+    grown = {"context": scaling.axis_of(points() + points("llamacpp", {"256": 20, "4096": 20}), "context")}
+    assert finding.apart(grown, "loop", "llamacpp") == "loop over llamacpp by context, 256: 3.00x, 4096: 2.00x"
+    for nothing in (finding.least_and_most, finding.instructions):
+        assert nothing([]) == ""
+    assert finding.beside_best([]).empty
+    assert "one size alone" in finding.halved([])
 
 
 # Types, files, commands -----------------------------------------------------------------------------------------------

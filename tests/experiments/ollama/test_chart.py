@@ -73,11 +73,18 @@ def test_charts_say_what_the_trials_say():
         ("ladder", void, ["of 1000 (float32)", "of 2000 (bfloat16)", "of 5000 (q4_1)", "float32 arithmetic 400"]),
         ("ladder", void, ["no valid trial: wrong: token 1"]),
         ("quality", made, ["llamacpp: KL 0.02, top-1 87.5%", "ollama: no logits, top-1 86.7%"]),
-        ("memory", made, ["No row for ollama", "needs least memory under"]),
+        ("memory", made, ["No row for ollama", "One answer needs"]),
     ):
         drawn = words(draw(name, trials, list(RATES)))
         assert all(text in drawn for text in texts), drawn
-    assert "least memory under ollama" not in drawn  # its client alone is no whole process
+    assert "MB under ollama" not in drawn  # its client alone is no whole process
+
+
+def test_of_many_the_quickest_have_a_line_and_all_a_bar():
+    lines, bars = draw("conversation", contest(), list(RATES)).axes
+    assert len(RATES) > len(lines.lines) == chart.LINES
+    assert {"torch", "transformers"}.isdisjoint(text.get_text() for text in lines.texts)
+    assert [label.get_text() for label in bars.get_yticklabels()] == list(RATES)
 
 
 def test_what_hands_out_no_logits_stands_above_the_scale():

@@ -6,7 +6,7 @@ from llama_jax import checkpoint
 from llama_jax.kernels import isa
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.frames import show
-from llama_lab.experiments.past_one_token_a_pass import by_text
+from llama_lab.experiments.past_one_token_a_pass import by_text, table
 from tests.bench.test_record import trial
 
 NAMES = ["loop+fused", "loop+fused+lookup"]
@@ -52,6 +52,7 @@ def test_each_kind_of_text_has_its_own_ratio():
     (line,) = by_text.words(list(entries.values())).splitlines()
     assert line.startswith("small/avx2, loop+fused+lookup: 0.98x")
     assert "(repeating)" in line
+    assert table.least(list(entries.values())).startswith("least under loop+fused+lookup: 0.98x")
     frame = show(entries.values(), by_text.COLUMNS)
     assert frame.loc[("small/avx2", "copy", NAMES[1]), "same tokens"] == "yes"
 

@@ -274,3 +274,14 @@ def test_what_older_rows_do_not_tell_apart_is_said():
     assert frame.loc[(AT, "torch-script"), columns].tolist() == ["0.000", "0.018", "0.000", "0.029", "0.020"]
     assert frame.loc[(AT, "torch-compile"), columns].tolist() == ["0.018", "", "", "", ""]
     assert frame.loc[(AT, "step exact"), columns].tolist() == ["1.000", "", "", "", ""]
+
+
+def test_a_figure_of_cold_starts_has_no_variants_on_the_same_weights():
+    first = dict(phase="cold", load_ns=10**9)
+    peers = {"torch": "float32", "torch+static": "float32", "torch+int8": "int8", "openvino+x": "float32"}
+    asked = [request("torch", AT, 0, "cold", 314, **first), *(request("torch", AT, b) for b in range(2))]
+    made = [t.model_copy(update=dict(subject=name, dtype=kind)) for name, kind in peers.items() for t in asked]
+    cold = first_requests.cold(made, AT)
+    assert len(cold) == 4
+    assert {e["subject"] for e in first_requests.plainest(cold, made)} == {"torch", "torch+int8", "openvino+x"}
+    assert first_requests.over_warm(cold[:1]).endswith(" 3.5")  # 314 ms over 90 ms
