@@ -1,28 +1,29 @@
 """The first two pages: four questions, each with a picture and sentences that are computed from the recorded tables.
 
-A sentence about speed names the strongest rival of its run, and the file, size and processor. A question whose tables
-and picture are missing is left out, so the page of another machine shows what that machine measured.
+A sentence about speed names the strongest other runtime of its run, and the file, size and processor. A question whose
+tables and picture are missing is left out, so the page of another machine shows what that machine measured.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from llama_lab.bench import environment, quality, record, standings, summary
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, weights, within
+from llama_lab.bench.wording import listed, weights
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, readme
+from llama_lab.reporting import document, overview, readme
+from llama_lab.reporting import rivals as other_runtimes
 from llama_lab.reporting.overview import Recorded, Setting
+from llama_lab.reporting.rivals import megabytes, times
 from llama_lab.sharing.contribution import HEADLINE
 
 KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
@@ -42,16 +43,6 @@ class Said:
 Tables = Mapping[str, Recorded]  # by the stem of their file
 
 
-def times(ratio: Ratio) -> str:
-    """`3.66 times [3.58, 3.73]`, with the verdict where the trials do not decide."""
-    verdict = f" ({ratio.verdict})" if ratio.verdict == Verdict.UNDECIDED else ""
-    return f"{ratio.value:.2f} times{within(ratio)}{verdict}"
-
-
-def megabytes(size: float | None) -> str:
-    return f"{size / 1e6:,.0f} MB" if size else "unknown size"
-
-
 def facts(table: Recorded, *about: str) -> str:
     """What a sentence rests on, in short."""
     env = table.meta["environment"]
@@ -59,21 +50,9 @@ def facts(table: Recorded, *about: str) -> str:
     return " · ".join(filter(None, [*about, machine, table.meta["created"][:10]]))
 
 
-def run_of(tables: Tables, stem: str) -> Setting | None:
-    """The greedy run of a table that has no other name than the table."""
-    settings = tables[stem].settings if stem in tables else []
-    return next((s for s in settings if not s.first and not s.setting), None)
-
-
-def fastest(run: Setting, wanted: Callable[[Trial], bool]) -> Trial | None:
-    """A trial of the subject with the highest median rate among those that are wanted."""
-    by_name = summary.grouped([t for t in run.rows if t.valid and wanted(t)], "subject")
-    return max(by_name.values(), key=lambda rows: statistics.median(t.tg for t in rows), default=[None])[0]
-
-
-def rival(run: Setting) -> Trial | None:
-    """The fastest other runtime."""
-    return fastest(run, lambda trial: trial.backend != standings.JAX)
+def file(run: Setting, trial: Trial) -> str:
+    """`q4_1 file of 97 MB`: what another runtime read."""
+    return f"{overview.kept(trial, run.rows)} file of {megabytes(trial.weights_bytes)}"
 
 
 def rate(run: Setting, subject: str) -> str:
@@ -91,17 +70,18 @@ def about(table: Recorded, row: Trial, text: str, *more: str) -> Said:
 
 
 def placed(at: int, tables: Tables) -> Said | None:
-    """A comparison of the README's claim, and how far its faster side is from the strongest rival of the run."""
+    """A comparison of the README's claim, and how far its faster side is from the other runtimes of the run."""
     above, what, below, than = readme.CLAIM[at]
-    run = run_of(tables, HEADLINE)
+    run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or not {above, below} <= set(run.subjects):
         return None
-    words, other = readme.compared(what, than, summary.paired_ratio(run.rows, above, below)), rival(run)
+    words, other = readme.compared(what, than, summary.paired_ratio(run.rows, above, below)), run.fastest(ours=False)
     beside = "no other runtime ran beside it"
     if other:
         ratio = times(summary.paired_ratio(run.rows, above, other.subject))
-        file = f"{other.dtype} file of {megabytes(other.weights_bytes)}"
-        beside = f"{ratio} the rate of {other.backend} on a {file}, the strongest rival of that run"
+        many = len(other_runtimes.others(run)) > 1
+        which = "the strongest rival of that run" if many else "the only other runtime in that run"
+        beside = f"{ratio} the rate of {other.backend} on a {file(run, other)}, {which}"
     text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}, {beside}."
     return about(run.table, summary.warm(run.rows, above)[0], text)
 
@@ -141,39 +121,48 @@ def compiled(tables: Tables) -> Said | None:
 
 def rivals(tables: Tables) -> Said | None:
     """Our fastest placement beside the strongest of all runtimes, and beside Ollama, on one file."""
-    run = run_of(tables, "10-ollama")
-    ours = run and fastest(run, lambda trial: trial.backend == standings.JAX)
-    if not (ours and (first := rival(run))):
+    run = other_runtimes.greedy(tables.get(other_runtimes.CONTEST))
+    ours = run and run.fastest()
+    if not (ours and (first := run.fastest(ours=False))):
         return None
-    others = len({t.backend for t in run.rows if t.valid and t.backend != standings.JAX})
-    served = fastest(run, lambda trial: trial.backend == standings.OLLAMA)
+    others = len(other_runtimes.others(run))
+    served = next((t for t in run.rows if t.valid and t.backend == standings.OLLAMA), None)
 
     def beside(other: Trial, what: str) -> str:
         return f"{times(summary.paired_ratio(run.rows, ours.subject, other.subject))} as many as {what}"
 
     words = [beside(first, f"{first.backend}, the strongest of {others} other runtimes,")]
-    words += [beside(served, "Ollama")] if served and served is not first else []
-    file = f"{first.dtype} file of {megabytes(first.weights_bytes)}"
-    return about(run.table, ours, f"{rate(run, ours.subject)}, {' and '.join(words)} on the same {file}.")
+    words += [beside(served, "Ollama")] if served and served.subject != first.subject else []
+    return about(run.table, ours, f"{rate(run, ours.subject)}, {' and '.join(words)} on the same {file(run, first)}.")
 
 
-def ends(kind: str, text: str, tables: Tables) -> Said | None:
-    """The least and the most favourable file beside its own strongest rival. kind: DECODE or PREFILL of `sizes`. text:
-    with places for {cases}, {least} and {most}."""
-    found = readme.beside([*tables.values()], kind)
+def ends(what: str, text: str, tables: Tables) -> Said | None:
+    """The least and the most favourable file beside its own strongest rival. what: DECODE or PREFILL of `sizes`. text:
+    with places for the number of {files}, {cases} and cases in which ours was {faster}, for {least} and {most}."""
+    found = other_runtimes.cases([*tables.values()], what)
     if not found:
         return None
+    low, high = (other_runtimes.least(found, choose).words for choose in (min, max))
+    faster = sum(case.ratio.value > 1 for case in found)
+    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, least=low, most=high)
+    days = sorted({case.table.meta["created"][:10] for case in found})
+    processors = sorted({case.table.meta["environment"]["cpu"] for case in found})
+    when = " to ".join(dict.fromkeys([days[0], days[-1]]))
+    return Said(text.format(**numbers), f"{listed(processors)} · {when}", found[0].table.section)
 
-    def told(entry: dict, table: Recorded) -> str:
-        after = "after" if kind == sizes.DECODE else "for"
-        where = f"`{entry['file']}`, {megabytes(entry['bytes'])} a token, {after} {entry['tokens']:,} tokens"
-        return f"{times(entry['ratio'])} (`{entry['best']}`, {where}, {table.meta['environment']['cpu']})"
 
-    least, most = (told(*choose(found, key=lambda pair: pair[0]["ratio"].value)) for choose in (min, max))
-    days = sorted({table.meta["created"][:10] for _, table in found})
-    processors = sorted({table.meta["environment"]["cpu"] for _, table in found})
-    text = text.format(cases=len(found), least=least, most=most)
-    return Said(text, f"{listed(processors)} · {' to '.join(dict.fromkeys([days[0], days[-1]]))}", found[0][1].section)
+def lost(tables: Tables) -> Said | None:
+    """Where another runtime is better: prompts with fewer instructions, the first command, memory."""
+    behind = [*tables.values()]
+    prompts, starts = other_runtimes.prompts(behind), other_runtimes.starts(behind)
+    memory = other_runtimes.memory(behind, readme.BEST, readme.LLAMA_CPP)
+    of = {other_runtimes.FILES[-1]: prompts, other_runtimes.COMMANDS: starts, other_runtimes.CONTEST: memory}
+    if not any(of.values()):
+        return None
+    rests = [tables[stem] for stem, words in of.items() if words]
+    places = dict.fromkeys(f"{environment.processor(t.meta['environment'])}, {t.meta['created'][:10]}" for t in rests)
+    words = "; ".join(filter(None, of.values()))
+    return Said(f"Other runtimes are ahead elsewhere: {words}.", " · ".join(places), rests[0].section)
 
 
 def cached(tables: Tables) -> Said | None:
@@ -210,20 +199,17 @@ def agreeing(tables: Tables) -> Said | None:
 
 
 DECODED = (
-    "In {cases} cases, each a whole file, an instruction set and a length, our fastest placement decodes at {least} the"
-    " rate of the fastest other runtime at the least, and at {most} at the most."
+    "On {files} files at several lengths, some with fewer instructions too, our fastest placement decodes faster than"
+    " the fastest other runtime in {faster} of {cases} cases: at the least {least}, at the most {most}."
 )
-PROMPTS = (
-    "A prompt is read at {least} the rate of the fastest other runtime in the worst of {cases} cases, and at {most} in"
-    " the best."
-)
+PROMPTS = "A prompt is read faster than by the fastest other runtime in {faster} of {cases} cases: {least} to {most}."
 QUESTIONS = (  # question, figure, sentences
     ("Where do I put jit, and what do I gain?", f"{HEADLINE}-rates", [partial(placed, at) for at in range(3)]),
     ("What does jit change?", "16-what-may-be-jitted-trace", [calls, compiled]),
     (
         "How far am I from Ollama and llama.cpp?",
         "17-compiled-kernels-sizes",
-        [rivals, partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS)],
+        [rivals, partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS), lost],
     ),
     ("What else decides?", "05-kv-cache-latency", [cached, agreeing]),
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from llama_jax.placement import LADDER
 from llama_jax.plumbing import files, paths
 from llama_lab import machine
 from llama_lab.bench import AGAIN, environment, record, summary
@@ -91,11 +92,17 @@ def ratios(machines: Sequence[Machine], names: Sequence[str]) -> Table:
     rows = []
     for m in machines:
         env, busy = m.environment, environment.busy(m.environment)
-        what = f"{env['cpu']}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB{f' ({busy})' if busy else ''}"
+        what = f"{env['cpu']}, {amx(m.about['features'])}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB"
+        what += f" ({busy})" if busy else ""
         about = (env["kernels"], str(env["packages"].get("jax")), m.about["version"], m.about["measured"][:10])
         control, best = m.over(m.about["baseline"] + AGAIN), m.over(BEST, LLAMA_CPP)
         rows.append((m.label, what, *about, control, *map(m.over, names), best))
     return Table((*heads, f"{BEST} over {LLAMA_CPP}"), rows, frozenset(range(6, len(heads) + 1)))
+
+
+def amx(features: Sequence[str]) -> str:
+    """Whether a processor has AMX. Features are those that decide our kernels, so without it nothing is known."""
+    return "AMX" if any(feature.startswith("amx") for feature in features) else "AMX unknown"
 
 
 def shares(machines: Sequence[Machine], names: Sequence[str]) -> Table:
@@ -147,8 +154,9 @@ def write(out_dir: Path, folder: Path = contribution.FOLDER) -> Path:
     """Write OUT/docs/machines.html from the files in `folder`, and from OUT where that is a folder of results."""
     known, refused = contributed(folder)
     shown = newest([*known, *here(out_dir)])
-    # in the order of the first machine that has it
-    names = [name for name in summary.subjects([t for m in shown for t in m.trials]) if not name.endswith(AGAIN)]
+    found = {t.subject for m in shown for t in m.trials if not t.subject.endswith(AGAIN)}
+    ladder = [*LADDER]
+    names = sorted(found, key=lambda name: (ladder.index(name) if name in ladder else len(ladder), name))
     tables = dict(ratios=ratios(shown, names), shares=shares(shown, names), features=by_features(shown, names))
     page = render("machines.html", **tables, beside=beside(out_dir), refused=refused)
     return files.write(Path(out_dir) / "docs" / "machines.html", page)

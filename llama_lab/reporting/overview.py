@@ -4,6 +4,7 @@ the verdict."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from llama_jax.checkpoint.fetched import WEIGHTS
 from llama_lab.bench import AGAIN, SAMPLED, record, standings, statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.experiment import whole
@@ -21,6 +23,7 @@ from llama_lab.reporting import notebooks
 from llama_lab.reporting.document import Number
 
 JOINTS = {Verdict.FASTER: " than ", Verdict.SLOWER: " than ", Verdict.EQUAL: " of "}  # of a verdict with its baseline
+OWN = "gguf"  # how `standings.weights` says that a file's own blocks are multiplied
 COLUMNS = ("table", "words", "model", "lengths", "subject", "weights", "first", "middle", "share", "void", "ratio",
            "verdict")  # fmt: skip
 
@@ -46,10 +49,12 @@ class Recorded:
             return []
         rows, _ = record.read(self.path, kind=kind)
         made_for_first = self.path.stem in notebooks.saying("first_tokens")  # though their answers have a second token
+        several = "size_contexts" in self.meta.get("parameters", {})  # of one run; a row says which by its lengths
 
         def place(row: Row) -> tuple[str, str, bool]:
             first = made_for_first or getattr(row, "new_tokens", 0) == 1
-            return f"first token {row.prompt_tokens}" if first else setting(row), row.model, first
+            words = f"context {row.prompt_tokens + row.new_tokens}" if several else setting(row)
+            return f"first token {row.prompt_tokens}" if first else words, row.model, first
 
         warm = [row for row in (rows if issubclass(kind, Trial) else whole(rows)) if row.phase == "warm"]
         return [Setting(self, *key, members) for key, members in summary.grouped(warm, place).items()]
@@ -85,11 +90,22 @@ class Setting:
 
     @property
     def baseline(self) -> str:
-        """The subject that ran twice in each block; else the one that the table names, where it is here; else none."""
+        """The subject that ran twice in each block; else the one that the table names, where it is here; else the
+        fastest other runtime, where there is one beside ours; else none."""
         names = summary.subjects(self.rows)
         twins = [name.removesuffix(AGAIN) for name in names if name.endswith(AGAIN)]
         named = self.table.meta.get("baseline", "")
-        return next((name for name in (*twins, named, named + SAMPLED) if name in (*twins, *names)), "")
+        known = next((name for name in (*twins, named, named + SAMPLED) if name in (*twins, *names)), "")
+        rival = self.fastest(ours=False) if not known and self.fastest() else None
+        return rival.subject if rival else known
+
+    def fastest(self, ours: bool = True) -> Trial | None:
+        """A trial of the fastest subject by the median, out of our placements or of other runtimes; None without
+        one."""
+        rows = [t for t in self.rows if isinstance(t, Trial) and t.valid and (t.backend == standings.JAX) == ours]
+        value = (lambda t: -first_tokens.first_ms(t)) if self.first else (lambda t: t.tg)
+        by_name = summary.grouped(rows, "subject").values()
+        return max(by_name, key=lambda trials: summary.median([*map(value, trials)]), default=[None])[0]
 
     def line(self, subject: str, seed: int = 0) -> dict:
         """One subject's line.
@@ -112,7 +128,7 @@ class Setting:
             model=self.model,
             lengths=lengths(valid),
             subject=subject,
-            weights=standings.weights(row) if isinstance(row, Trial) else row.dtype,
+            weights=kept(row, self.rows) if isinstance(row, Trial) else row.dtype,
             first=self.first,
             middle=statistics.summarise(values, seed, [row.process for row in valid]),
             share=None if self.first else share(valid),
@@ -130,6 +146,21 @@ def verdict(subject: str, baseline: str, ratio: Ratio | None) -> str:
         return f"A/A control: {ratio.judged}"
     joint = JOINTS.get(ratio.verdict)
     return ratio.verdict.removeprefix("equal ") + (joint + baseline if joint else "") + ratio.aside
+
+
+def file_type(digest: str, rows: Sequence[Row]) -> tuple[str, str]:
+    """(the type of most blocks of a file, as the runtimes say that read it as it is, such as `q5_0`; the type of the
+    file, as its publisher says it, such as `Q4_K_M`, else the same). OWN where nothing is known."""
+    named = {weights.sha256: weights.about.rpartition(", ")[2] for weights in WEIGHTS.values()}
+    readers = (t for t in rows if isinstance(t, Trial) and t.weights_hash == digest and "+" not in t.subject)
+    most = next((t.dtype for t in readers if t.quantisation.startswith(f"{OWN}-")), OWN)
+    return most, named.get(digest, most)
+
+
+def kept(row: Trial, rows: Sequence[Row]) -> str:
+    """What a subject's weights are kept as; of a file's own blocks the type of the file."""
+    (most, name), form = file_type(row.weights_hash, rows), standings.weights(row)
+    return name if form in (OWN, most) else form
 
 
 def kind_of(name: str) -> type[Row] | None:

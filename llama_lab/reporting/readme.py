@@ -1,32 +1,30 @@
-"""What README.md says of results, computed: a claim in plain words, the strongest rivals, one picture."""
+"""What README.md says of results, computed: a claim in plain words, a table of other runtimes, one picture."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
-from llama_lab.bench import AGAIN, environment, record, summary
+from llama_lab.bench import AGAIN, environment, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import interval, listed, probed, within
-from llama_lab.experiments.compiled_kernels import sizes
-from llama_lab.reporting import document, machines, notebooks, overview
+from llama_lab.reporting import document, machines, notebooks, overview, rivals
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
+BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 KERNEL = "a compiled kernel that multiplies the file's own 4-bit blocks"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each
     ("step", "one `jax.jit` around the decode step", "eager", "running it op by op"),
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
-    ("loop+fused", "it", "llamacpp", "llama.cpp on the same file"),
-    ("step+fused", "returning every token to Python, the kernel", "llamacpp", "llama.cpp"),
 )
-RIVALS = ("17-compiled-kernels-sizes", "17-compiled-kernels-people")  # tables of whole files beside every runtime
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
@@ -47,8 +45,8 @@ def runs(behind: Sequence[Recorded]) -> list[Setting]:
 
 
 def claim(measured: Sequence[Setting], home: Path) -> str:
-    """The comparisons of CLAIM in plain words, each from the first run that has both sides; "" where there is none. One
-    that is not of the first run names its notebook."""
+    """The comparisons of CLAIM in plain words, each from the first run that has both sides, and the kernel's share of
+    the limit; "" where there is none. One that is not of the first run names its notebook."""
     sentences = []
     for above, what, below, than in CLAIM:
         run = next((run for run in measured if {above, below} <= set(known(run))), None)
@@ -56,9 +54,11 @@ def claim(measured: Sequence[Setting], home: Path) -> str:
             ratio = summary.paired_ratio(run.rows, above, below)
             words = compared(what, than, ratio) + ratio.aside
             section = run.table.section
-            link = f" (notebook [{section['number']}]({page(section, home)})'s run)"
-            sentences.append(f"{words[0].upper()}{words[1:]}{link * (run is not measured[0])}.")
-    return " ".join(sentences)
+            link = f" (the run of {linked(section, home)})"
+            share = overview.share(summary.warm(run.rows, above)) if above == BEST else None
+            limit = f", at {share:.0%} of what the memory's bandwidth allows" if share else ""
+            sentences.append(f"{words[0].upper()}{words[1:]}{limit}{link * (run is not measured[0])}.")
+    return " ".join([f"**{sentence}**" for sentence in sentences[:1]] + sentences[1:])
 
 
 def compared(what: str, than: str, ratio: Ratio) -> str:
@@ -76,35 +76,59 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
     return f"{what} is {times} as fast as {than}"
 
 
-# Beside the strongest rival -----------------------------------------------------------------------------------------
+# Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
-def beside(behind: Sequence[Recorded], kind: str = sizes.DECODE) -> list[tuple[dict, Recorded]]:
-    """Our fastest placement's entry of `sizes.table` on each file of `RIVALS` and at each length, and its table."""
+def beside(
+    run: Setting, measured: Sequence[Setting], behind: Sequence[Recorded], known: Sequence[Machine], home: Path
+) -> list[tuple[str, str]]:
+    """(beside what, how many times as fast, or what it loses) of the kernel; what was not measured is left out."""
+    found, types = (rivals.cases(behind, names=names) for names in (rivals.FILES, (rivals.TYPES,)))
+    rows = [("llama.cpp on this file", in_the_run(run)), strongest(behind, home)]
+    if found:
+        low, high = (rivals.least(found, choose).words for choose in (min, max))
+        where = linked(found[0].table.section, home)
+        each = f"the fastest of those that ran on each of {rivals.files(found)} files of {rivals.span(found)} ({where})"
+        rows.append((each, f"{low} to {high}"))
+    if types:
+        rows.append((f"the least on {rivals.files(types)} files of one type of block each", rivals.least(types).words))
+    rows.append(("llama.cpp on this file, other runs and machines", elsewhere(run, measured, known)))
+    lost = [rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, BEST, LLAMA_CPP)]
+    return [(what, said) for what, said in (*rows, ("**where it loses**", "; ".join(filter(None, lost)))) if said]
+
+
+def in_the_run(run: Setting) -> str:
+    """The kernel over llama.cpp; the same with every token returned to Python."""
+    ratio = summary.paired_ratio(run.rows, BEST, LLAMA_CPP)
+    step = summary.paired_ratio(run.rows, "step+fused", LLAMA_CPP)
+    both = f"; `step+fused`, which returns every token to Python: {rivals.times(step)}" if step.n else ""
+    return f"{rivals.times(ratio)}{both}" if ratio.n else ""
+
+
+def strongest(behind: Sequence[Recorded], home: Path) -> tuple[str, str]:
+    """The fastest of all runtimes that ran on the headline's file."""
+    run = rivals.greedy(rivals.named(behind, rivals.CONTEST))
+    first = run and run.fastest(ours=False)
+    if not first or BEST not in run.subjects:
+        return "", ""
+    which = f"{first.backend} on it, the fastest of {len(rivals.others(run))} ({linked(run.table.section, home)})"
+    return which, rivals.times(summary.paired_ratio(run.rows, BEST, first.subject))
+
+
+def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine]) -> str:
+    """The kernel beside llama.cpp on the same model in other runs, and on other machines: the least and the most that
+    trials decide; "" of none. The share of the limit that llama.cpp reaches bounds the lead over it."""
+    again = [(r.rows, r.table.meta["environment"], r.table.meta["created"]) for r in measured if r.model == run.model]
+    again += [(m.trials, m.environment, m.about["measured"]) for m in known]
     found = []
-    for recorded in (table for table in behind if table.path.stem in RIVALS):
-        entries = sizes.fastest(sizes.table(record.read(recorded.path)[0]))
-        found += [(entry, recorded) for entry in entries if entry["what"] == kind]
-    return found
-
-
-def rivals(behind: Sequence[Recorded], home: Path) -> str:
-    """How our fastest placement decodes beside the fastest other runtime on each file of `RIVALS`: the least and the
-    most; "" where none was recorded."""
-    if not (found := beside(behind)):
-        return ""
-    ends = [choose(found, key=lambda pair: pair[0]["ratio"].value) for choose in (min, max)]
-    least, most = (
-        f"{e['ratio'].value:.2f} times{within(e['ratio'])} ({e['best']}, `{e['file']}` after {e['tokens']:,} tokens,"
-        f" {environment.processor(table.meta['environment'])})"
-        for e, table in ends
-    )
-    files = len({entry["file"] for entry, _ in found})
-    link = page(found[0][1].section, home)
-    return (
-        f"Over the {files} files of [notebook 17]({link}) it decodes {least} to {most} as fast as the fastest other"
-        " runtime."
-    )
+    for rows, env, created in again:
+        ratio = summary.paired_ratio(rows, BEST, LLAMA_CPP)
+        if created != run.table.meta["created"] and ratio.n and settled(ratio):
+            share = overview.share(summary.warm(rows, LLAMA_CPP))
+            limit = f"; llama.cpp at {share:.0%} of the limit" if share else ""
+            found.append((ratio.value, f"{rivals.times(ratio)} ({environment.processor(env)}, {created[:10]}{limit})"))
+    ends = dict.fromkeys(choose(found)[1] for choose in (min, max)) if found else ()
+    return " to ".join(ends) + (f" in {len(found)} runs" if len(ends) > 1 else "")
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -128,19 +152,18 @@ def about(run: Setting) -> str:
     return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 
-def elsewhere(run: Setting, others: Sequence[Machine]) -> str:
-    """The kernel beside llama.cpp in the same run at other times and on other machines; "" where there are none."""
-    above, below = "loop+fused", "llamacpp"
-    repeated = [
-        f"{ratio.value:.2f} times{within(ratio)} on {m.environment['cpu']}"
-        for m in others
-        if m.about["measured"] != run.table.meta["created"]
-        and (ratio := summary.paired_ratio(m.trials, above, below)).n
-    ]
-    return f"The same run on [other machines](docs/machines.html): {listed(repeated)}." if repeated else ""
-
-
 # The block ------------------------------------------------------------------------------------------------------------
+
+
+def subject(run: Setting) -> str:
+    """What the table is about: the kernel, the file, the machine."""
+    theirs, env = summary.warm(run.rows, LLAMA_CPP)[0], run.table.meta["environment"]
+    file = f"{run.model}, {overview.kept(theirs, run.rows)}, {rivals.megabytes(theirs.weights_bytes)}"
+    return f"`{BEST}`, {file}, {environment.processor(env)}, {env['cores']} cores, beside"
+
+
+def linked(section: dict, home: Path) -> str:
+    return f"[notebook {section['number']}]({page(section, home)})"
 
 
 def page(section: dict, home: Path) -> str:
@@ -156,13 +179,14 @@ def block(
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: the claim, the rivals, one picture, and the run that the claim is of. behind: the tables
-    that rivals are looked up in. others: machines that the same was measured on."""
+    """All of it as Markdown: the claim, other runtimes, one picture, and the run that the claim is of. behind: the
+    tables that rivals are looked up in. others: machines that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
-    told = [claim(measured, home), rivals(behind, home), elsewhere(measured[0], others) if measured else ""]
-    parts = [" ".join(filter(None, told))]
-    parts += [f"![{figure['caption']}](figures/{figure['name']}.svg)" for figure in pictures]
+    run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
+    lines = beside(run, measured, behind, others, home) if run else []
+    parts = [claim(measured, home), document.Table((subject(run), "times as fast"), lines).markdown() if lines else ""]
+    parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [about(measured[0])] if measured else []
     return "\n\n".join(filter(None, parts))
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import environment
+from llama_lab.bench import environment, summary
 from llama_lab.bench.wording import PART, SENTENCE, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
@@ -151,13 +151,34 @@ def subjects(behind: Sequence[Recorded]) -> Table:
         number, question = (table.section[key] for key in ("number", "question"))
         title = Markup('<a href="#n{}" title="{}">{}</a>').format(number, question, number)
         for line in table.lines.itertuples():
-            setting = " · ".join(filter(None, [model_label(line.model), line.words]))
+            setting = " · ".join(filter(None, [named(line.model), line.words]))
             n = Number(str(line.middle.n), str(line.middle.n), f"+ {line.void} void" if line.void else "")
             middle = Number.within(line.middle.median, line.middle)
             times = (None, middle) if line.first else (middle, None)
             ratio = overview.ratio_cell(line.ratio)
             rows.append((line.subject, title, line.weights, setting, line.lengths, n, *times, ratio, line.verdict))
     return Table(heads, rows, frozenset(range(5, 9)))
+
+
+def named(model: str) -> str:
+    """A model's name, with all that names its file: `qwen2.5-coder-0.5b/q8_0/avx2`. Of a path only its end."""
+    folder = "" if Path(model).is_absolute() else model.removeprefix("random:").partition(",")[0].rpartition("/")[0]
+    return "/".join(filter(None, [folder, model_label(model)]))
+
+
+def measured(section: dict, behind: Sequence[Recorded]) -> list[str]:
+    """When and where each table of a section was measured, those of one machine together: one line without names where
+    all are of one machine."""
+    tables = [table for table in behind if table.section is section]
+    places = summary.grouped(tables, lambda table: environment.machine_line(table.meta["environment"]))
+    if len(places) < 2:
+        return [f"{section['created']} on {section['machine']}"] if section["created"] else []
+    days = {place: sorted({table.meta["created"][:10] for table in group}) for place, group in places.items()}
+    return [
+        f"{' to '.join(dict.fromkeys((days[place][0], days[place][-1])))} on {place}:"
+        f" {', '.join(table.path.stem for table in group)}"
+        for place, group in places.items()
+    ]
 
 
 def versions(behind: Sequence[Recorded], out_dir: Path) -> Table:
@@ -184,6 +205,8 @@ def write(out_dir: Path) -> Path:
     of arguments in OUT/docs/placements.md and those of keys and tensors in OUT/docs/files.md."""
     known = sections(out_dir)
     behind = tables(out_dir, known)
+    for section in known:
+        section["measured"] = measured(section, behind)
     page = document.render(
         "report.html",
         questions=brief.questions(behind, {f["name"]: dict(f, section=s) for s in known for f in s["figures"]}),

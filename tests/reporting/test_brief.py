@@ -8,7 +8,7 @@ import pytest
 from llama_jax.plumbing import paths
 from llama_lab.bench import record, summary
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.reporting import brief, readme, report
+from llama_lab.reporting import brief, report, rivals
 from llama_lab.reporting.overview import Recorded, tables
 from llama_lab.sharing.contribution import HEADLINE
 from tests.bench.test_record import trial
@@ -32,13 +32,13 @@ def headline(folder, names=tuple(PACE)):
     return {HEADLINE: recorded(folder, HEADLINE, rows)}
 
 
-def test_there_are_four_pictures_and_ten_sentences_of_what_is_published(behind):
+def test_there_are_four_pictures_and_eleven_sentences_of_what_is_published(behind):
     known = report.sections(paths.ROOT)
     drawn = {figure["name"]: figure for section in known for figure in section["figures"]}
     asked = brief.questions(behind, drawn)
     assert len(asked) == 4
     assert all(entry["figure"] for entry in asked)
-    assert sum(len(entry["said"]) for entry in asked) == 10
+    assert sum(len(entry["said"]) for entry in asked) == 11
     backends = {"llama.cpp", "ik_llama.cpp", "ik-llamacpp", "openvino", "ollama"}
     for said in (said for entry in asked for said in entry["said"]):
         assert re.search(r"20\d\d-\d\d-\d\d", said.facts), said
@@ -49,10 +49,10 @@ def test_there_are_four_pictures_and_ten_sentences_of_what_is_published(behind):
 def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_rivals_file(tmp_path):
     known = headline(tmp_path)
     said = brief.placed(2, known)
-    run = brief.run_of(known, HEADLINE)
+    run = rivals.greedy(known[HEADLINE])
     for other in ("loop", "llamacpp"):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f} times [" in said.text
-    assert "llama.cpp on a q4_1 file of 97 MB, the strongest rival" in said.text
+    assert "llama.cpp on a q4_1 file of 97 MB, the only other runtime" in said.text
     assert "· C, 2 cores, 16 GiB ·" in said.facts
     assert brief.placed(0, headline(tmp_path / "few", ("step", "loop"))) is None
     alone = brief.placed(1, headline(tmp_path / "few", ("step", "loop")))
@@ -79,12 +79,10 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
 
 def test_the_least_favourable_file_is_told_too(behind):
     known = {table.path.stem: table for table in behind}
-    found = readme.beside(behind)
+    found = rivals.cases(behind)
     text = brief.ends("decode", brief.DECODED, known).text
-    for choose in (min, max):
-        entry, table = choose(found, key=lambda pair: pair[0]["ratio"].value)
-        assert f"{entry['ratio'].value:.2f} times" in text
-        assert all(word in text for word in (entry["best"], entry["file"], table.meta["environment"]["cpu"]))
+    assert all(rivals.least(found, choose).words in text for choose in (min, max))
+    assert f"{len(found)} cases" in text
 
 
 def test_what_python_and_the_device_do_is_counted_in_the_trace(behind):
@@ -107,7 +105,17 @@ def test_an_open_ratio_says_so():
 def test_no_number_is_typed():
     """Digits stand in names of tables and types only, never in a sentence's words."""
     words = [q for q, _, _ in brief.QUESTIONS] + [brief.DECODED, brief.PROMPTS, brief.ALONE]
-    for function in (brief.placed, brief.calls, brief.compiled, brief.rivals, brief.ends, brief.cached, brief.agreeing):
+    told = (
+        brief.placed,
+        brief.calls,
+        brief.compiled,
+        brief.rivals,
+        brief.ends,
+        brief.lost,
+        brief.cached,
+        brief.agreeing,
+    )
+    for function in told:
         body = inspect.getsource(function).partition('"""')[2].partition('"""')[2]
         words += [re.sub(r"\{[^}]*\}", "", text) for text in re.findall(r'f"([^"]*)"', body)]
     assert len(words) > 15

@@ -70,6 +70,11 @@ def test_machines_are_told_apart_by_their_features(folder, tmp_path):
     assert page(tmp_path, folder) == text
 
 
+def test_amx_is_said_only_where_it_is_recorded():
+    assert machines.amx(["avx2", "amx-int8"]) == "AMX"
+    assert "unknown" in machines.amx(["avx2"])
+
+
 def test_a_damaged_file_is_left_out_and_said(folder, tmp_path):
     path = next(folder.glob("a-b*"))
     path.write_bytes(path.read_bytes()[:-40])

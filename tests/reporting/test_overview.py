@@ -86,6 +86,41 @@ def test_one_trial_has_no_interval_and_void_ones_are_counted(tmp_path):
     assert math.isnan(line.middle.low)
 
 
+def test_each_context_of_a_table_of_files_has_lines_over_the_fastest_other_runtime(tmp_path):
+    read = dict(dtype="q5_0", quantisation="gguf-q5_0")
+    engines = {  # ms a token, and what it is
+        "loop+fused": (2, dict(quantisation="gguf+fused")),
+        "llamacpp": (6, read | dict(backend="llama.cpp")),
+        "ik-llamacpp": (4, read | dict(backend="ik_llama.cpp")),
+    }
+    made = [
+        trial(name, block, [k * ms * slower for k in range(4)], run="m/x", model="m/x", prompt_tokens=prompt, **about)
+        for prompt, slower in ((60, 1), (1020, 2)) for block in range(6) for name, (ms, about) in engines.items()
+    ]  # fmt: skip
+    lines = lines_of(tmp_path, made, parameters=dict(size_contexts=[64, 1024]))
+    assert [line.words for line in lines[::3]] == ["context 64", "context 1024"]
+    told = {(line.subject, line.verdict, line.weights) for line in lines}
+    assert told == {
+        ("ik-llamacpp", "baseline", "q5_0"), ("llamacpp", "slower than ik-llamacpp", "q5_0"),
+        ("loop+fused", "faster than ik-llamacpp", "q5_0"),
+    }  # fmt: skip
+    assert [line.ratio.value for line in lines if line.subject == "loop+fused"] == pytest.approx([2, 2])
+
+
+def test_a_published_file_is_called_by_its_own_type_and_a_quantised_copy_by_its_blocks():
+    (weights, *_) = overview.WEIGHTS.values()
+    reader = trial("llamacpp", backend="llama.cpp", dtype="q5_0", quantisation="gguf-q5_0", weights_hash=weights.sha256)
+    copy = reader.model_copy(update=dict(subject="llamacpp+q8_0", dtype="q8_0", quantisation="gguf-q8_0"))
+    ours = reader.model_copy(
+        update=dict(subject="loop+fused", backend="jax", dtype="float32", quantisation="gguf+fused")
+    )
+    expanded = ours.model_copy(update=dict(subject="loop", quantisation="none"))
+    rows = [reader, copy, ours, expanded]
+    assert [overview.kept(row, rows) for row in rows] == ["Q4_K_M", "q8_0", "Q4_K_M", "float32"]
+    other = [row.model_copy(update=dict(weights_hash="w")) for row in rows]
+    assert [overview.kept(row, other) for row in other] == ["q5_0", "q8_0", "q5_0", "float32"]
+
+
 def test_each_table_of_subjects_has_lines_and_no_number_is_missing():
     lines = [line for path in overview.tables(DATA, "") for line in overview.Recorded(path).lines.itertuples()]
     numbers = {line.table.split("-")[0] for line in lines}

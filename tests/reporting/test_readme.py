@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from llama_lab.bench import AGAIN, record
+from llama_lab.bench import AGAIN, record, summary
 from llama_lab.bench.statistics import Ratio
-from llama_lab.reporting import readme
+from llama_lab.reporting import overview, readme
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.sharing import contribution
@@ -49,15 +49,17 @@ def recorded(folder, name, rows, **meta):
     return told(path, dict(SECTION, name=name, number=name[:2]), record.read_meta(path) | meta)
 
 
-def test_the_claim_is_five_ratios_of_one_run_and_what_it_lacks_comes_from_another_which_is_named(tmp_path):
+def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_another_which_is_named(tmp_path):
     claim = readme.claim([run()], tmp_path)
     ratios = re.findall(r"([\d.]+) times \[([\d.]+), ([\d.]+)\]", claim)
-    assert ratios == [(value,) * 3 for value in ("8.00", "1.05", "4.75", "2.00", "1.60")]
+    assert ratios == [(value,) * 3 for value in ("8.00", "1.05", "4.75")]
     assert "adds little to compiling one token" in claim
     ladder = run(("eager", "layer", "step", "loop"))
     engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="10"))
-    assert readme.claim([ladder, engines], tmp_path).count("(notebook [10](docs/index.html#n10)'s run)") == 2
-    assert "llama.cpp" not in readme.claim([ladder], tmp_path)
+    assert readme.claim([ladder, engines], tmp_path).count("[notebook 10](docs/index.html#n10)") == 1
+    assert "kernel" not in readme.claim([ladder], tmp_path)
+    share = overview.share(summary.warm(run().rows, readme.BEST))
+    assert f"at {share:.0%} of what the memory" in claim
     assert readme.claim([], tmp_path) == ""
 
 
@@ -96,24 +98,8 @@ def test_the_run_with_most_rows_comes_first_without_drawn_answers_and_first_toke
 def test_the_block_shows_one_picture(tmp_path):
     figures = [dict(name="03-a", caption="Rates."), dict(name="03-b", caption="More.")]
     block = readme.block([dict(SECTION, figures=figures)], [run()], tmp_path)
-    assert re.findall(r"!\[.*\)", block) == ["![Rates.](figures/03-a.svg)"]
+    assert re.findall(r'<img src="(.*?)".* alt="(.*?)">', block) == [("figures/03-a.svg", "Rates.")]
     assert readme.block([SECTION], [], tmp_path) == ""
-
-
-def test_the_strongest_rivals_least_and_most_favourable_ratios_are_told(tmp_path):
-    """On each file the fastest of our placements, beside the fastest of the others."""
-    pace = {  # ms a token on each file
-        "a": {"step+fused": 3, "loop+fused": 2, "llamacpp": 4, "openvino": 8}, "b": {"loop+fused": 5, "llamacpp": 4.5}
-    }  # fmt: skip
-    rows = [
-        trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, 9)], run=file,
-              backend="jax" if "+" in name else name, prompt_tokens=56)
-        for file, engines in pace.items() for block in range(6) for name, ms in engines.items()
-    ]  # fmt: skip
-    text = readme.rivals([recorded(tmp_path, readme.RIVALS[0], rows)], tmp_path)
-    assert "0.90 times [0.90, 0.90] (llamacpp, `b` after 64 tokens, C)" in text
-    assert "2.00 times [2.00, 2.00] (llamacpp, `a` after 64 tokens, C)" in text
-    assert readme.rivals([recorded(tmp_path, "03-jit-placement", rows)], tmp_path) == ""
 
 
 def test_only_what_stands_between_the_marks_is_written(tmp_path):
@@ -127,22 +113,48 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     path.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter")
     figure = dict(name="03-a", caption="Rates.")
     readme.refresh(tmp_path, [dict(SECTION, figures=[figure])], [])
-    assert path.read_text() == f"before\n{readme.BEGIN}\n![Rates.](figures/03-a.svg)\n{readme.END}\nafter"
+    written = path.read_text().splitlines()
+    assert [*written[:2], *written[3:]] == ["before", readme.BEGIN, readme.END, "after"]
+    assert 'src="figures/03-a.svg"' in written[2]
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
     readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "03-jit-placement", trials(("step", "loop")))])
     assert f"([trials](data/{contribution.HEADLINE}.csv))" in path.read_text()
     assert "not in this run" not in path.read_text()
 
 
-def test_the_same_at_other_times_and_on_other_processors_has_its_own_line():
-    """A less favourable repetition on the same processor is not left out."""
+def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
+    machine = Machine(dict(machine="m", measured="2026-01-03", environment=ENVIRONMENT | dict(cpu="D")), trials())
+    lines = dict(readme.beside(run(), [run()], [], [machine], tmp_path))
+    over, _, steps = lines.pop("llama.cpp on this file").partition("; ")
+    assert over == "2.00 times [2.00, 2.00]"
+    assert steps.endswith(": 1.60 times [1.60, 1.60]")
+    assert [said.partition(";")[0] for said in lines.values()] == ["2.00 times [2.00, 2.00] (D, 2026-01-03"]
+    assert len(readme.block([], [run()], tmp_path).split("| --- | --- |")[1].strip().splitlines()) == 3
+    assert "| --- |" not in readme.block([], [run(("eager", "step", "loop"))], tmp_path)
 
-    def machine(measured, names=tuple(PACE), **environment):
-        return Machine(dict(machine="m", measured=measured, environment=ENVIRONMENT | environment), trials(names))
 
-    itself, again = machine(run().table.meta["created"]), machine("2026-01-02T00:00:00Z")
-    other = machine("2026-01-03T00:00:00Z", cpu="D", kernels="avx2")
-    text = readme.elsewhere(run(), [itself, again, other])
-    assert text.endswith("2.00 times [2.00, 2.00] on C and 2.00 times [2.00, 2.00] on D.")
-    assert readme.elsewhere(run(), [itself]) == ""
-    assert readme.elsewhere(run(), [machine("2026-01-03T00:00:00Z", ("eager", "step"))]) == ""
+def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
+    """A less favourable repetition on the same processor is not left out, nor is the limit that the rival reaches."""
+
+    def machine(measured, rows, **environment):
+        return Machine(dict(machine="m", measured=measured, environment=ENVIRONMENT | environment), rows)
+
+    def slower(factor):  # the kernel takes so many times as long
+        return [
+            row.model_copy(update=dict(token_times_ns=[int(factor * ns) for ns in row.token_times_ns]))
+            if row.subject == readme.BEST
+            else row
+            for row in trials()
+        ]
+
+    itself = machine(run().table.meta["created"], trials())
+    found = [itself, machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), cpu="D", kernels="avx2")]
+    words = readme.elsewhere(run(), [run()], found)
+    share = overview.share(summary.warm(trials(), readme.LLAMA_CPP))
+    assert words.startswith(
+        f"1.25 times [1.25, 1.25] (C, 2026-01-02; llama.cpp at {share:.0%} of the limit) to 2.50 times"
+    )
+    assert words.endswith(" in 2 runs")
+    assert "(D (AVX2), 2026-01-03" in words
+    assert readme.elsewhere(run(), [run()], [itself]) == ""
+    assert readme.elsewhere(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))]) == ""

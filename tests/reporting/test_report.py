@@ -11,6 +11,7 @@ from llama_lab import figures
 from llama_lab.bench import record, wording
 from llama_lab.reporting import report
 from llama_lab.reporting.overview import Recorded
+from tests.bench.test_record import trial
 from tests.reporting import markup
 
 LARGEST = 2_000_000  # bytes of a page that opens at once; its figures lie beside it
@@ -132,6 +133,21 @@ def test_a_line_names_its_setting_and_sorts_by_its_number():
     assert float(fast[6].value) >= 1000
     assert fast[7] is None
     assert fast[1] == '<a href="#n07" title="Is it so?">07</a>'
+
+
+def test_a_line_names_the_whole_file():
+    names = {"q/q8_0/avx2": "q/q8_0/avx2", "random:l-1b/q4_0": "l-1b/q4_0, random weights", "/home/x/m.gguf": "m.gguf"}
+    assert {model: report.named(model) for model in names} == names
+    assert report.named("random:gpt2,num_hidden_layers=2") == "gpt2, other sizes, random weights"
+
+
+def test_a_card_names_every_machine_of_its_tables(tmp_path):
+    around = dict(cores=2, ram_bytes=2**34, packages=dict(jax="1"), python="3")
+    found = [record.write(tmp_path / f"77-{cpu}.csv", [trial()], environment=around | dict(cpu=cpu)) for cpu in "AB"]
+    about = section("77-A", created="2026", machine="A")
+    alone, both = (report.measured(about, [Recorded(path, about) for path in paths]) for paths in (found[:1], found))
+    assert alone == ["2026 on A"]
+    assert [(" on A," in line, line.rpartition(": ")[2]) for line in both] == [(True, "77-A"), (False, "77-B")]
 
 
 def test_machine_and_versions_are_those_of_the_meta_file(tmp_path):

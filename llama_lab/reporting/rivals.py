@@ -1,0 +1,168 @@
+"""Our fastest placement beside the fastest other runtime on every recorded file: where it leads least and most, and
+where it loses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from llama_lab.bench import footprints, record, standings, summary
+from llama_lab.bench.environment import INSTRUCTIONS
+from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.wording import within
+from llama_lab.experiments.compiled_kernels import commands, sizes
+from llama_lab.figures import model_label
+from llama_lab.reporting import document, overview
+from llama_lab.reporting.overview import Recorded, Setting
+
+FILES = ("17-compiled-kernels-sizes", "17-compiled-kernels-people")  # tables of whole files beside every runtime
+TYPES, COMMANDS = "17-compiled-kernels-types", "17-compiled-kernels-commands"
+CONTEST = "10-ollama"  # the headline's file beside most runtimes
+
+
+def times(ratio: Ratio) -> str:
+    """`3.66 times [3.58, 3.73]`, with the verdict where the trials do not decide."""
+    verdict = f" ({ratio.verdict})" if ratio.verdict == Verdict.UNDECIDED else ""
+    return f"{ratio.value:.2f} times{within(ratio)}{verdict}"
+
+
+def megabytes(size: float | None) -> str:
+    return f"{size / 1e6:,.0f} MB" if size else "unknown size"
+
+
+def named(behind: Sequence[Recorded], stem: str) -> Recorded | None:
+    """The table of that name."""
+    return next((table for table in behind if table.path.stem == stem), None)
+
+
+def greedy(table: Recorded | None) -> Setting | None:
+    """The greedy run of a table that has no other name than the table."""
+    return next((s for s in (table.settings if table else ()) if not s.first and not s.setting), None)
+
+
+def others(run: Setting) -> list[str]:
+    """The other runtimes of a run."""
+    return sorted({t.backend for t in run.rows if t.valid and t.backend != standings.JAX})
+
+
+# On every file --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Case:
+    """One file after, or for, a number of tokens. entry: of our fastest placement, see `sizes.table`. rival: the
+    fastest other runtime. kind: the file's type."""
+
+    entry: dict
+    rival: str
+    kind: str
+    table: Recorded
+
+    @property
+    def ratio(self) -> Ratio:
+        return self.entry["ratio"]
+
+    @property
+    def first(self) -> Trial:
+        return self.entry["first"]
+
+    @property
+    def limited(self) -> str:
+        """The instructions that our kernels were limited to, such as `AVX2`; "" where they had the processor's."""
+        last = self.entry["file"].rpartition("/")[2]
+        own = self.table.meta["environment"].get("kernels")
+        return INSTRUCTIONS[last] if last in INSTRUCTIONS and last != own else ""
+
+    @property
+    def file(self) -> str:
+        """`llama-3.2-1b, random weights, q4_0, 827 MB`."""
+        model, _, last = self.entry["file"].rpartition("/")
+        model = (model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}")
+        alone = f", {self.limited} alone" if self.limited else ""
+        return f"{model_label(model)}, {self.kind}, {megabytes(self.first.weights_bytes)}{alone}"
+
+    @property
+    def words(self) -> str:
+        """The ratio, the rival, the file, the length and the processor."""
+        where = f"{self.entry['tokens']:,} tokens, {self.table.meta['environment']['cpu']}"
+        luck = ", one process" if self.ratio.clusters <= 1 else ""  # whose luck is not in the interval
+        return f"{times(self.ratio)} {self.rival} ({self.file}, {where}{luck})"
+
+
+def cases(behind: Sequence[Recorded], what: str = sizes.DECODE, names: Sequence[str] = FILES) -> list[Case]:
+    """Those of the tables of these names. what: DECODE or PREFILL of `sizes`."""
+    found = []
+    for table in (table for table in behind if table.path.stem in names):
+        rows, _ = record.read(table.path)
+        backends = {t.subject: t.backend for t in rows}
+        for entry in sizes.fastest(sizes.table(rows)):
+            if entry["what"] == what:
+                kind = overview.file_type(entry["first"].weights_hash, rows)[1]
+                found.append(Case(entry, backends[entry["best"]], kind, table))
+    return found
+
+
+def least(found: Sequence[Case], choose: Callable = min) -> Case:
+    """The case of the least ratio; of the largest with choose=max."""
+    return choose(found, key=lambda case: case.ratio.value)
+
+
+def files(found: Sequence[Case]) -> int:
+    """How many files these are: one that was measured with several sets of instructions is one."""
+    return len({case.first.weights_hash for case in found})
+
+
+def span(found: Sequence[Case]) -> str:
+    """`97 to 1,889 MB`: sizes of the files."""
+    bytes_ = [case.first.weights_bytes or 0 for case in found]
+    return f"{min(bytes_) / 1e6:,.0f} to {megabytes(max(bytes_))}"
+
+
+# Where it loses -------------------------------------------------------------------------------------------------------
+
+
+def prompts(behind: Sequence[Recorded]) -> str:
+    """Lengths of a prompt at which our kernels with fewer instructions read it more slowly on every file; "" of
+    none."""
+    found = [case for case in cases(behind, sizes.PREFILL) if case.limited]
+    by_length = summary.grouped(found, lambda case: case.entry["tokens"])
+    lost = {n: group for n, group in sorted(by_length.items()) if all(case.ratio.value < 1 for case in group)}
+    if not lost:
+        return ""
+    slower = [case for group in lost.values() for case in group]
+    low, high = (least(slower, choose) for choose in (min, max))
+    lengths = " to ".join(dict.fromkeys(str(n) for n in (min(lost), max(lost))))
+    rates = f"{times(low.ratio)} to {times(high.ratio)} the rate of {low.rival}"
+    return f"with {low.limited} alone, prompts of {lengths} tokens are read at {rates}"
+
+
+def starts(behind: Sequence[Recorded]) -> str:
+    """The first command and later ones of the file where the first loses most; "" where none were timed."""
+    if (table := named(behind, COMMANDS)) is None:
+        return ""
+    entries = commands.table(record.read(table.path, kind=commands.Command)[0])
+    by = {(e["file"], e["phase"], e["name"]): e["s"].median for e in entries if e["tokens"] == 1}
+    mine = {at: s for at, s in by.items() if at[2] != commands.PEER and (*at[:2], commands.PEER) in by}
+    firsts = [at for at in mine if at[1] == commands.FIRST]
+    if not firsts:
+        return ""
+    file, _, name = max(firsts, key=lambda at: mine[at] / by[(*at[:2], commands.PEER)])
+
+    def both(phase: str) -> str:
+        ours, theirs = (document.short(by[file, phase, who]) for who in (name, commands.PEER))
+        return f"{ours} s against {theirs} s"
+
+    later = f", a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
+    return f"the first command on a machine takes {both(commands.FIRST)} of llama.cpp{later} ({file}, one token)"
+
+
+def memory(behind: Sequence[Recorded], ours: str, theirs: str) -> str:
+    """Peak memory of two subjects' own processes; "" where it was not measured."""
+    table = named(behind, CONTEST)
+    rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY) if table else []
+    peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (ours, theirs)}
+    if not all(peaks.values()):
+        return ""
+    mine, other = (megabytes(summary.median(peaks[name])) for name in (ours, theirs))
+    return f"a process needs {mine} against {other} of llama.cpp"

@@ -1,0 +1,65 @@
+"""Other runtimes beside ours on every file: the least and the most, files counted once, and what is lost."""
+
+import pytest
+
+from llama_jax.plumbing import paths
+from llama_lab.reporting import rivals
+from llama_lab.reporting.overview import Recorded
+from tests.bench.test_record import trial
+from tests.reporting.test_readme import recorded
+
+PACE = {  # ms a token on each file
+    "a": {"step+fused": 3, "loop+fused": 2, "llamacpp": 4, "openvino": 8}, "b": {"loop+fused": 5, "llamacpp": 4.5}
+}  # fmt: skip
+
+
+def rows(file, pace, tokens=8, prompt=56, **changes):
+    """Six blocks of a file; only our placements read its own blocks."""
+    return [
+        trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, tokens + 1)], run=file, prompt_tokens=prompt,
+              **dict(backend="jax", quantisation="gguf+fused") | dict(weights_hash=file, weights_bytes=10**8) | changes
+              if "+" in name
+              else dict(backend=name, dtype="q4_0", quantisation="gguf-q4_0", weights_hash=file) | changes)
+        for block in range(6) for name, ms in pace.items()
+    ]  # fmt: skip
+
+
+def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tmp_path):
+    """On each file the fastest of our placements, beside the fastest of the others."""
+    table = recorded(tmp_path, rivals.FILES[0], [row for file, pace in PACE.items() for row in rows(file, pace)])
+    found = rivals.cases([table])
+    low, high = (rivals.least(found, choose).words for choose in (min, max))
+    assert low == "0.90 times [0.90, 0.90] llamacpp (b, q4_0, 100 MB, 64 tokens, C, one process)"
+    assert high == "2.00 times [2.00, 2.00] llamacpp (a, q4_0, 100 MB, 64 tokens, C, one process)"
+    assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
+    assert rivals.cases([recorded(tmp_path, "03-jit-placement", rows("a", PACE["a"]))]) == []
+
+
+def test_a_file_under_two_sets_of_instructions_is_one_file(tmp_path):
+    both = [row for name in ("m/avx2", "m/avx512vnni") for row in rows(name, PACE["b"], weights_hash="w")]
+    found = rivals.cases([recorded(tmp_path, rivals.FILES[1], both)])
+    assert (len(found), rivals.files(found)) == (2, 1)
+    assert {case.file for case in found} == {"m, q4_0, 100 MB, AVX2 alone", "m, q4_0, 100 MB, AVX-512 VNNI alone"}
+
+
+@pytest.mark.parametrize(("ms", "words"), [(9, "prompts of 100 to 400 tokens are read at 0.50 times"), (3, None)])
+def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengths(tmp_path, ms, words):
+    made = []
+    for length, ours in ((10, 2), (100, ms), (400, ms)):
+        pace = {"loop+fused": ours, "llamacpp": 4.5}
+        made += rows("m/avx2", pace, tokens=1, prompt=length, tokenize_ns=0, weights_hash="w")
+    text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
+    assert words in text if words else text == ""
+
+
+def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
+    behind = [
+        Recorded(paths.ROOT / "data" / f"{name}.csv", {}) for name in (*rivals.FILES, rivals.COMMANDS, rivals.CONTEST)
+    ]
+    found = rivals.cases(behind)
+    assert rivals.files(found) == len({row.weights_hash for row in (case.first for case in found)}) < len(found)
+    assert {"Q4_K_M"} < {case.kind for case in found}  # not that of most of its blocks
+    lost = (rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, "loop+fused", "llamacpp"))
+    assert all(lost)
+    assert " alone" in lost[0]
+    assert [rivals.prompts([]), rivals.starts([]), rivals.memory([], "loop+fused", "llamacpp")] == [""] * 3
