@@ -91,13 +91,16 @@ class Setting:
     @property
     def baseline(self) -> str:
         """The subject that ran twice in each block; else the one that the table names, where it is here; else the
-        fastest other runtime, where there is one beside ours; else none."""
+        fastest other runtime, where it ran in the same blocks as our fastest; else none."""
         names = summary.subjects(self.rows)
         twins = [name.removesuffix(AGAIN) for name in names if name.endswith(AGAIN)]
         named = self.table.meta.get("baseline", "")
         known = next((name for name in (*twins, named, named + SAMPLED) if name in (*twins, *names)), "")
-        rival = self.fastest(ours=False) if not known and self.fastest() else None
-        return rival.subject if rival else known
+        mine, rival = self.fastest(), self.fastest(ours=False)
+        if known or not (mine and rival):
+            return known
+        together = set(summary.rates(self.rows, mine.subject)) & set(summary.rates(self.rows, rival.subject))
+        return rival.subject if together else ""
 
     def fastest(self, ours: bool = True) -> Trial | None:
         """A trial of the fastest subject by the median, out of our placements or of other runtimes; None without
