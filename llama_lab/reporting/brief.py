@@ -13,6 +13,7 @@ from functools import partial
 
 from llama_lab.bench import environment, quality, record, standings, summary
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, weights
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
@@ -143,7 +144,7 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose).words for choose in (min, max))
-    faster = sum(case.ratio.value > 1 for case in found)
+    faster = sum(case.ratio.verdict == Verdict.FASTER for case in found)
     numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, least=low, most=high)
     days = sorted({case.table.meta["created"][:10] for case in found})
     processors = sorted({case.table.meta["environment"]["cpu"] for case in found})

@@ -92,7 +92,12 @@ def beside(
         rows.append((each, f"{low} to {high}"))
     if types:
         rows.append((f"the least on {rivals.files(types)} files of one type of block each", rivals.least(types).words))
-    rows.append(("llama.cpp on this file, other runs and machines", elsewhere(run, measured, known)))
+    rows.append(
+        (
+            "llama.cpp on this file, other runs and machines (whether they have AMX is not recorded)",
+            elsewhere(run, measured, known),
+        )
+    )
     lost = [rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, BEST, LLAMA_CPP)]
     return [(what, said) for what, said in (*rows, ("**where it loses**", "; ".join(filter(None, lost)))) if said]
 

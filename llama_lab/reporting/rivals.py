@@ -79,8 +79,9 @@ class Case:
         """`llama-3.2-1b, random weights, q4_0, 827 MB`."""
         model, _, last = self.entry["file"].rpartition("/")
         model = (model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}")
-        alone = f", {self.limited} alone" if self.limited else ""
-        return f"{model_label(model)}, {self.kind}, {megabytes(self.first.weights_bytes)}{alone}"
+        alone, form = f", {self.limited} alone" if self.limited else "", standings.weights(self.first)
+        kind = self.kind if form in (overview.OWN, self.kind) else f"{self.kind} rounded to {form}"
+        return f"{model_label(model)}, {kind}, {megabytes(self.first.weights_bytes)}{alone}"
 
     @property
     def words(self) -> str:
