@@ -10,6 +10,7 @@ from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, process
 from llama_lab.bench.record import Run
+from llama_lab.experiments.fewer_bits.accuracy import Accuracy
 from llama_lab.experiments.fewer_bits.reading import Readings
 from llama_lab.experiments.growth.measure import size
 from llama_lab.experiments.past_one_token_a_pass.measure import PastOneToken
@@ -24,6 +25,7 @@ from tests.experiments.shapes_and_recompilation.test_measure import recompilatio
 from tests.experiments.your_own_placement.test_measure import MINE, own
 
 DRAFTS, READINGS = PastOneToken(**ASKED), Readings(TINY, 0, quality_tokens=50, window=20, placements=(), peers=())
+CHOICES = Accuracy(model=TINY, placements=(), peers=())
 BEFORE_LOADING = [
     (BITS, dict(peers=("lamacpp",)), "No such peer: 'lamacpp'"),
     (BITS, dict(placements=("lop",)), "No such placement: 'lop'"),
@@ -37,6 +39,8 @@ BEFORE_LOADING = [
     (BITS, dict(contexts=(24, 6)), "leaves no room for a prompt"),
     (BITS, dict(contexts=(9000,)), "more than the model's 8192"),
     (READINGS, dict(placements=("lop",)), "No such placement: 'lop'"),
+    (CHOICES, dict(placements=("lop",)), "No such placement: 'lop'"),
+    (CHOICES, dict(peers=("lamacpp",)), "No such peer: 'lamacpp'"),
     (READINGS, dict(quality_tokens=0), "tokens is 0"),
     (READINGS, dict(window=0), "window is 0"),
     (READINGS, dict(window=9000), "more than the model's context of 8192"),
