@@ -11,7 +11,7 @@ from llama_lab.cli import options
 from llama_lab.cli.common import show, tell
 from llama_lab.cli.options import argument, flag, option, verb
 
-SOURCES = ("recorded", "measure")
+BEGINNINGS = ("recorded", "measure", "unchanged")
 HEADLINE, DRAW, REPORT = "measuring the headline here", "drawing every notebook", "the report"
 
 
@@ -128,11 +128,11 @@ class Figures:
 
         total, begun, measured, lines = len(notebooks.find()), set(), None, []
         steps = {HEADLINE: 240.0} if self.headline else {}
-        with Remaining({**steps, DRAW: 180.0, REPORT: 10.0}, tell).spoken() as rest:
+        with Remaining({**steps, DRAW: 300.0, REPORT: 10.0}, tell).spoken() as rest:
 
             def hear(line: str) -> None:  # each notebook reports once that it begins
                 name, _, source = line.partition(": ")
-                if source in SOURCES:
+                if source in BEGINNINGS:
                     begun.add(name)
                     rest.progress(name, len(begun) - 1, total)
 

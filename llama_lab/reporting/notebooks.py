@@ -190,6 +190,11 @@ def side_by_side(execute: Callable[..., Result], jobs: Sequence[tuple[Path, dict
             raise
 
 
+def written(path: Path, out_dir: Path, measured: bool) -> list[str]:
+    """The artifacts of a run in OUT: a redraw reads the tables, it does not write them."""
+    return [str(Path(out_dir) / a) for a in promised(path, out_dir) if measured or not a.startswith("data/")]
+
+
 def run_one(
     path: Path,
     chosen: dict,
@@ -199,8 +204,14 @@ def run_one(
     children: list[subprocess.Popen] | None = None,
 ) -> Result:
     """One notebook in a child process, which is added to `children`. The executed copy goes to OUT/out/notebooks, its
-    page and its Markdown to OUT/docs/notebooks."""
+    page and its Markdown to OUT/docs/notebooks. Nothing is executed where a drawing would be the last one again."""
+    from llama_lab.reporting import drawn, pages  # here: those who only look for notebooks draw nothing
+
     began, executed = time.time(), Path(out_dir) / "out" / "notebooks" / path.name
+    measured = recorded.is_measured(chosen["source"])
+    if not measured and drawn.is_current(path, chosen, out_dir, written(path, out_dir, measured)):
+        progress(f"{path.stem}: unchanged")
+        return Result(path.stem, True, 0.0, written(path, out_dir, measured), read_finding(executed), "")
     progress(f"{path.stem}: {chosen['source']}")
     try:
         executed.parent.mkdir(parents=True, exist_ok=True)
@@ -208,17 +219,15 @@ def run_one(
         raise UserError(f"Cannot write to {executed.parent}: {error.strerror}.") from error
     spec = dict(source=str(path), executed=str(executed), parameters=chosen)
     error = execution.run(spec, path.stem, progress, limit, [] if children is None else children)
-    finding = read_finding(executed) if not error else ""
-    measured = chosen["source"] == "measure"  # a redraw reads the table, it does not write one
-    artifacts = [str(Path(out_dir) / a) for a in promised(path, out_dir) if measured or not a.startswith("data/")]
+    finding, artifacts = read_finding(executed) if not error else "", written(path, out_dir, measured)
     if not error and (
         missing := [a for a in artifacts if not Path(a).is_file() or Path(a).stat().st_mtime < began - 1]
     ):
         error = f"it ended without writing {', '.join(missing)}"
     if not error:
-        from llama_lab.reporting import pages  # here: those who only look for notebooks draw nothing
-
         pages.write(executed, out_dir)
+        if not measured:
+            drawn.remember(path, chosen, out_dir, artifacts)
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
 
 

@@ -21,6 +21,7 @@ from tests.figures.drawn import oldest
 from tests.notebooks.conftest import hashes
 from tests.reporting import markup
 
+pytestmark = pytest.mark.timeout(1800)  # twenty notebooks, on the slowest of machines
 SOURCES = notebooks.find()
 OURS = ("llama_jax", "llama_lab")
 
@@ -64,7 +65,7 @@ def test_redrawing_is_byte_identical_and_equals_what_is_recorded(redrawn):
     assert written == hashes(paths.ROOT, "docs/notebooks/*.*")
 
 
-@pytest.mark.slow("always")
+@pytest.mark.slow
 def test_a_processor_without_newer_instructions_draws_the_same_bytes(tmp_path):
     command = [sys.executable, "-m", "llama_lab", "run", "--recorded", "--out", tmp_path]
     subprocess.run(command, cwd=paths.ROOT, env=oldest(), check=True, capture_output=True)

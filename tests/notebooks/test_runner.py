@@ -1,6 +1,7 @@
 """The runner of notebooks: each in a process of its own, whose failures are one line; none outlives an interruption."""
 
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -10,7 +11,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab import machine
-from llama_lab.reporting import execution, notebooks
+from llama_lab.reporting import drawn, execution, notebooks
 
 SOURCE, OUT = 'source: str = "recorded"  # x', 'out_dir: str = ".."  # x'
 
@@ -22,6 +23,8 @@ def make(tmp_path, monkeypatch):
 
     def made(*cells, name="77-made", parameters=(SOURCE, OUT), **own):
         nb = nbformat.v4.new_notebook(cells=[*map(nbformat.v4.new_code_cell, ("\n".join(parameters), *cells))])
+        for number, cell in enumerate(nb.cells):
+            cell.id = f"cell-{number}"  # the same cells are the same file
         nb.cells[0].metadata["tags"] = ["parameters"]
         kernel = {"name": "python3", "display_name": "x", "language": "python"}
         nb.metadata = {"kernelspec": kernel, "llama_jax": own}
@@ -225,3 +228,51 @@ def test_what_is_drawn_beside_one_that_is_interrupted_is_stopped(error):
         notebooks.side_by_side(execute, [(number,) for number in range(9)])
     assert 1 <= len(begun) <= 3
     assert all(child.poll() == -signal.SIGKILL for child in begun)
+
+
+@pytest.fixture
+def counted(run, tmp_path, monkeypatch):
+    """Draw a notebook that leaves a line in a file at each execution; returns how many there are, and the result."""
+    repository, log = tmp_path / "repository", tmp_path / "log"
+    (repository / "llama_lab").mkdir(parents=True)
+    monkeypatch.setattr(drawn.paths, "ROOT", repository)
+    (tmp_path / "data").mkdir()
+    code = f"from pathlib import Path\nopen({str(log)!r}, 'a').write('x')\nPath({str(tmp_path)!r}, 'shown.png').touch()"
+
+    def drawn_again(more="", **options):
+        result, _ = run(f"{code}\n{more}\nprint('done.')", artifacts=["shown.png"], **options)
+        assert (result.ok, result.finding) == (True, "done.")
+        return len(log.read_text())
+
+    drawn_again.repository = repository
+    return drawn_again
+
+
+def test_nothing_is_drawn_again_where_nothing_has_changed(counted):
+    assert [counted(), counted()] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda home, repository: (repository / "llama_lab" / "chart.py").write_text("x = 1"),
+        lambda home, repository: (home / "data" / "77-made.csv").write_text("x"),
+        lambda home, repository: (home / "shown.png").write_bytes(b"x"),
+        lambda home, repository: (home / "shown.png").unlink(),
+        lambda home, repository: (home / "docs" / "notebooks" / "77-made.html").unlink(),
+        lambda home, repository: (home / "out" / "notebooks" / "77-made.ipynb").unlink(),
+        lambda home, repository: (home / "out" / "drawn" / "77-made").write_bytes(b"\xff"),
+    ],
+    ids=["code", "data", "a figure", "no figure", "no page", "not executed", "unreadable"],
+)
+def test_whatever_has_changed_is_drawn_again(counted, tmp_path, change):
+    counted()
+    change(tmp_path, counted.repository)
+    assert [counted(), counted()] == [2, 2]
+
+
+def test_another_cell_parameter_or_setting_is_drawn_again(counted, monkeypatch):
+    counted()
+    assert counted("a = 1") == 2
+    monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_fast_math=false")
+    assert counted("a = 1") == 3
