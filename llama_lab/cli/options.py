@@ -121,6 +121,7 @@ def known_models(incomplete: str) -> list[tuple[str, str]]:
 
 
 USUAL = "step+fused if kernels can read the file's blocks, else step"
+USUAL_OF_A_SERVER = USUAL + "+donate"
 
 
 def known_placements(incomplete: str) -> list[tuple[str, str]]:
@@ -141,8 +142,8 @@ def model() -> Any:
     return option(MODEL, about, "--model", "-m", autocompletion=known_models)
 
 
-def placement(default: str | None) -> Any:
-    about = "Where jit goes; see `llama-jax placements`" + ("." if default else f"; by default {USUAL}.")
+def placement(default: str | None, usual: str = USUAL) -> Any:
+    about = "Where jit goes; see `llama-jax placements`" + ("." if default else f"; by default {usual}.")
     return option(default, about, "--placement", autocompletion=known_placements)
 
 

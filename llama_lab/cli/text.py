@@ -141,16 +141,17 @@ class Generate:
         return chat.encode(loaded.tokenizer, chat.ask(prompt), self.allow_special_tokens)
 
 
-def opened(model: str, placement: str | None, dtype: str | None = None) -> tuple[Any, Any]:
-    """(the loaded model, its placement). Without a name, the placement that starts to answer soonest."""
+def opened(model: str, placement: str | None, dtype: str | None = None, otherwise: str = "step") -> tuple[Any, Any]:
+    """(the loaded model, its placement). Without a name, `step+fused` if kernels can read the file's blocks, otherwise
+    `otherwise`."""
     from llama_jax.checkpoint import find
     from llama_jax.engine import load, usual
     from llama_jax.placement import parse
 
-    placed = parse(placement or "step")  # a wrong name is told before anything is opened
+    placed = parse(placement or otherwise)  # a wrong name is told before anything is opened
     source = find(model)
-    if placement is None and dtype is None:
-        placed = usual(source)
+    if placement is None and dtype is None and (found := usual(source)).kernels != "none":
+        placed = found
     return load(source, placed, dtype), placed
 
 
@@ -237,7 +238,7 @@ class Serve:
     """Answer Ollama's and OpenAI's clients."""
 
     model: str = options.model()
-    placement: str = options.placement("step+donate")
+    placement: str | None = options.placement(None, options.USUAL_OF_A_SERVER)
     slots: int = option(4, "Requests answered at the same time.")
     context: int | None = option(
         None, "Tokens of a prompt and its answer; by default 2048, or the model's limit if that is lower."
@@ -251,20 +252,19 @@ class Serve:
 
     def run(self) -> None:
         interruption.at_once()  # while it loads and compiles; a running server ends in its own way
-        from llama_jax.generate import load
         from llama_jax.placement import parse
         from llama_lab.serve import process, stepper
         from llama_lab.serve.service import Service, check_slots
 
         key = self.api_key if self.api_key is not None else os.environ.get("LLAMA_JAX_API_KEY") or None
-        placed = stepper.check(parse(self.placement))
+        stepper.check(parse(self.placement or "step+donate"))
         process.check_key(self.host, key)
         check_slots(self.slots)
         bound = process.bind(self.host, self.port)
-        loaded = load(self.model, placed, self.dtype)
+        loaded, placed = opened(self.model, self.placement, self.dtype, otherwise="step+donate")
         tell_requantised(loaded.origin, [placed], self.dtype)
-        service = Service(loaded, self.placement, self.slots, self.context)
-        tell(f"compiling {self.model} under {self.placement}")
+        service = Service(loaded, placed.name, self.slots, self.context)
+        tell(f"compiling {self.model} under {placed.name}")
         programs, seconds = service.start()
         address, number = bound.getsockname()[:2]
         at = f"http://{f'[{address}]' if ':' in address else address}:{number}"

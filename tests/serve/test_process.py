@@ -36,7 +36,7 @@ def start(*options):
 
 @pytest.fixture(scope="module")
 def server():
-    process, url = start("--slots", "2", "--context", "512")
+    process, url = start("--slots", "2", "--context", "512", "--placement", "step+donate")
     yield url
     process.terminate()
     assert process.wait(60) in (-signal.SIGTERM, 128 + signal.SIGTERM)
@@ -185,12 +185,12 @@ def test_requests_side_by_side_get_what_they_get_alone_and_nothing_compiles(serv
     assert "llama_jax_compilations_in_service 0.0" in metrics(server)
 
 
-def test_the_fused_kernel_serves_what_it_generates(packaged):
+def test_unless_told_otherwise_the_fused_kernel_serves_what_it_generates(packaged):
     import ollama
 
     ids = packaged.tokenizer.encode("Once upon a time")
     (alone,) = generate.answer(generate.build(packaged, "step+fused"), [ids], 16, stop=packaged.tokenizer.stop)
-    process, url = start("--slots", "1", "--context", "128", "--placement", "step+fused")
+    process, url = start("--slots", "1", "--context", "128")
     try:
         options = dict(temperature=0, num_predict=16)
         said = ollama.Client(url).generate(NAME, "Once upon a time", raw=True, options=options)
@@ -202,7 +202,7 @@ def test_the_fused_kernel_serves_what_it_generates(packaged):
 
 
 def test_what_runs_is_finished_when_the_server_is_told_to_end():
-    process, url = start("--slots", "1", "--context", "256")
+    process, url = start("--slots", "1", "--context", "256", "--placement", "step+donate")
     body = json.dumps(dict(model=NAME, prompt="Count.", raw=True, options=dict(num_predict=60, temperature=0)))
     curl = subprocess.Popen(["curl", "-sN", f"{url}/api/generate", "-d", body], stdout=subprocess.PIPE, text=True)
     first = curl.stdout.readline()
