@@ -9,6 +9,8 @@ from matplotlib.figure import Figure
 from llama_lab.bench import frames, statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.jit_placement.masks import GRAMMARS, HOST, TABLE
 from llama_lab.figures import rows
 from llama_lab.figures.marks import gaps_words
@@ -43,8 +45,8 @@ def table(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
 
 
 def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
-    """The mask in the program beside that of the host, under the placement on which they differ most; what each mask
-    leaves of the rate without."""
+    """The mask in the program beside that of the host, under the placement on which they differ most; where the trials
+    do not tell them apart, who is slowed down by a grammar of its own."""
     hosted = [t.subject for t in trials if t.subject.endswith(HOST)]
     pairs = [
         Comparison(
@@ -58,7 +60,20 @@ def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
         return Claim("No valid answers were masked both in the program and by the host.")
     most = max(known, key=lambda pair: pair.ratio.value)
     said = "{name} decodes {gain:outcome} than with {other}."
-    return stated(said, name=most.subject, gain=most, other=most.baseline) or most.generic
+    return stated(said, name=most.subject, gain=most, other=most.baseline) or slowed(trials, seed) or most.generic
+
+
+def slowed(trials: Sequence[Trial], seed: int = 0) -> Claim | None:
+    """Other engines that decode slower with their grammars, beside the fastest placement, if its mask shows no loss."""
+    counted = [e for e in table(trials, seed) if e["n"]]
+    ours = max((e for e in counted if e["where"] == "program"), key=lambda e: e["free"].median, default=None)
+    theirs = [e for e in counted if e["where"] == "its own" and e["ratio"].verdict == Verdict.SLOWER]
+    if not (ours and theirs) or ours["ratio"].verdict == Verdict.SLOWER:
+        return None
+    pairs = tuple(Comparison(e["ratio"], f"{e['subject']} with a grammar", "without one") for e in (*theirs, ours))
+    names = listed([e["subject"] for e in theirs])
+    own = f"{ours['subject']} with the mask in the program shows no loss"
+    return Claim(f"Grammars of their own slow down {names}; {own}.", pairs)
 
 
 COLUMNS = frames.Columns(

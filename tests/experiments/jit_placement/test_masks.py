@@ -151,6 +151,13 @@ def test_nothing_is_claimed_without_both_masks(name):
     assert "No valid answers" in str(masks_table.claim(made(**{name: 10, name + masks.TABLE: 11})))
 
 
+def test_where_the_masks_are_not_told_apart_the_engines_that_lose_are_named():
+    alike = {"step" + way: 10 for way in ("", masks.TABLE, masks.HOST)}
+    claim = masks_table.claim(made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 20}))
+    assert str(claim) == "Grammars of their own slow down ollama; step with the mask in the program shows no loss."
+    assert "decodes" not in str(masks_table.claim(made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 10})))
+
+
 @pytest.mark.slow
 def test_a_real_model_and_llamacpp_follow_the_schema():
     pytest.importorskip("llama_cpp")
