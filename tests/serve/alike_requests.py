@@ -183,29 +183,29 @@ class Difference:
     why: str
 
 
-STRICT = "said, and not guessed"
-LEFT_OUT = "would change the answer; said, and not passed over"
-ELSEWHERE = "one model is held, which answers"
-OPENAI_SAYS, OPENAI_READS = "as OpenAI has it", "OpenAI's clients read an error"
+STRICT = "an error instead of a guess"
+LEFT_OUT = "it would change the answer, so it is refused"
+ELSEWHERE = "this server holds one model"
+OPENAI_SAYS, OPENAI_READS = "as in OpenAI's API", "OpenAI's clients read an error"
 OWN_ENTRIES = "`parameters`, `tensors` and most of `model_info` are the file's"
 ROWS = (  # a Difference's fields, and the requests that differ so
     ("status", "405", "200", "HEAD is answered wherever GET is", "HEAD /api/ps"),
     ("lines", "200, with the file's own entries", "200, without", OWN_ENTRIES, "show", "show by the field `name`"),
-    ("lines", "200, no model", "200, the model", "the model stays where it is", "ps after a request to forget"),
-    ("status", "404", "400", "as Ollama says in a chat", "generate without a model", "v1 completion without a model"),
+    ("lines", "200, no model", "200, the model", "the model is never unloaded", "ps after a request to forget"),
+    ("status", "404", "400", "as in Ollama's chat", "generate without a model", "v1 completion without a model"),
     ("status", "200", "400", STRICT, "a text after the body", "a negative temperature", "half a token",
      "a role that is none", "a message without a role"),
-    ("status", "500", "400", "the request's mistake, and no fault of the server's", "a text as temperature"),
+    ("status", "500", "400", "it is the client's mistake", "a text as temperature"),
     ("status", "500", "200", OPENAI_SAYS, "a stop that is a text"),
     ("status", "200", "400", LEFT_OUT, "`template`", "`presence_penalty`", "an option beside `options`",
      "v1 `n` of 2"),
-    ("status", "200", "400", "the model is none for it; clients ask again after 501", "`/api/embed`"),
+    ("status", "200", "400", "not an embedding model; clients retry after 501", "`/api/embed`"),
     ("status", "404", "501", ELSEWHERE, "`/api/delete`"),
     ("status", "200", "404", ELSEWHERE, "`/api/status`", "`/v1/responses`"),
     ("status", "404", "200", "Ollama has none", "`/openapi.json`"),
-    ("status", "301", "307", "the method is kept", "a slash too many"),
-    ("kind", "403, empty", "403, an error", "it says why", "a page of another site", "another site that asks first",
-     "another host's name"),
+    ("status", "301", "307", "307 keeps the method", "a slash too many"),
+    ("kind", "403, empty", "403, an error", "the body says why", "a page of another site",
+     "another site that asks first", "another host's name"),
     ("lines", "200, counts of 0 in each event", "200, counts in the last", OPENAI_SAYS,
      "v1 completion, streamed, with usage"),
     ("lines", "200, without", "200, and `prompt_tokens_details`", OPENAI_SAYS, "v1 chat", "v1 chat in parts",

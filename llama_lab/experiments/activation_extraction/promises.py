@@ -46,6 +46,12 @@ def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
     return entries
 
 
+def kept(entries: Sequence[dict]) -> str:
+    """How many of the plan's changes were measured here, and how many of those gain anything. entries: `changes`."""
+    measured = [e["gains"] for e in entries if e["change"] in CHANGES and e["gains"] is not None]
+    return f"{len(measured)} of the {len(CHANGES)} changes were measured, and {sum(measured)} of them gain anything."
+
+
 def promised(*quantities: str) -> dict:
     """{promised: the published factors in words, standing}."""
     promised_ends = [ends(CLAIM, quantity) for quantity in quantities]
@@ -54,12 +60,12 @@ def promised(*quantities: str) -> dict:
 
 
 def step(rows: Sequence[Extraction], rung: str, seed: int, to: str = "") -> dict:
-    """{measured, pairs, rung, to, programs, compile_s} of a rung over another: by default the one that it adds a
-    thing to."""
+    """{measured, gains: whether it is faster, pairs, rung, to, programs, compile_s} of a rung over another: by default
+    the one that it adds a thing to."""
     to = to or ADDED_TO[rung]
     here = extraction_table.ladder(rows)
     if not {rung, to} <= set(extraction_table.measured(here)):
-        return dict(measured=NOT_MEASURED, pairs=0, rung=rung, to=to, programs="", compile_s="")
+        return dict(measured=NOT_MEASURED, gains=None, pairs=0, rung=rung, to=to, programs="", compile_s="")
     both = [[row for row in here if row.subject == name and row.phase == "cold" and row.valid] for name in (to, rung)]
     programs, seconds = (
         " → ".join(form.format(extraction_table.middle([read(row) for row in first])) for first in both)
@@ -67,7 +73,8 @@ def step(rows: Sequence[Extraction], rung: str, seed: int, to: str = "") -> dict
     )
     ratio = summary.paired_ratio(here, rung, to, seed)
     measured = extraction_table.gained(ratio)
-    return dict(measured=measured, pairs=ratio.n, rung=rung, to=to, programs=programs, compile_s=seconds)
+    gains = ratio.verdict == statistics.Verdict.FASTER
+    return dict(measured=measured, gains=gains, pairs=ratio.n, rung=rung, to=to, programs=programs, compile_s=seconds)
 
 
 COLUMNS = frames.Columns(

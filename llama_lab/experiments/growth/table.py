@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from llama_lab.bench import frames, summary
-from llama_lab.bench.claim import Claim, stated
+from llama_lab.bench.claim import Claim
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Run, Trial
 
 GROWN = {"layers": "layers", "width": "width", "context": "cache slots"}  # axis → what there is more of
+NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}
 
 
 def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
@@ -77,22 +78,29 @@ def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]
     }
 
 
+def limit(point: dict) -> float:
+    """Milliseconds of a step that the machine needs at least, for the bytes or for the arithmetic."""
+    return max(point["bytes_ms"], point["flops_ms"] or 0.0)
+
+
+def over(point: dict) -> float:
+    """A step's time over its limit."""
+    return point["median"] / limit(point)
+
+
 def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
-    """How much longer a token takes that reads more."""
-    axis, numbers = next(iter(growths(points).items()), ("", {}))
-    if not axis:
-        return Claim("No size that a token's bytes grow with was varied.")
-    said = (
-        "With {size:g} times the {noun} a token reads {more:.1f} times the bytes and takes {longer:.1f} times as long."
-    )
-    other = "With {size:g} times the {noun} a token reads {more:.1f} times the bytes in {longer:.2f} times the time."
-    numbers |= dict(noun=GROWN[axis])
-    return stated(said, when=numbers["longer"] > 1, **numbers) or stated(other, **numbers)
+    """How far steps are above their limits, and which size is furthest."""
+    every = sorted((over(p), axis, p["value"]) for axis, mine in points.items() for p in mine)
+    if not every:
+        return Claim("No size was measured.")
+    most, axis, value = every[-1]
+    where = f"{value} {NOUNS[axis]}" if value.isdigit() and axis != "width" else f"{NOUNS[axis]} {value}"
+    return Claim(f"A step takes {every[0][0]:.1f} to {most:.1f} times its limit, the most at {where}.")
 
 
 def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
-    """The claim, the same of every axis, and what a batch gains. crossing: rows at which the time to compute overtakes
-    the time to read; NaN if it does not."""
+    """The claim, how bytes and time grow along each axis, and what a batch gains. crossing: rows at which the time to
+    compute overtakes the time to read; NaN if it does not."""
     batch = points.get("batch", ())
     rates = [int(p["value"]) / p["median"] for p in batch]
     return claim(points).text(

@@ -8,42 +8,35 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from llama_lab.bench import statistics
-from llama_lab.experiments.what_serving_needs import finding, table
+from llama_lab.experiments.what_serving_needs import finding
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import look
 from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
-SOLID, DASHED = dict(linewidth=2), dict(linestyle="--", markerfacecolor="none")
-
 
 @styled
 def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> Figure:
-    """First token, gaps between pieces and tokens a second against the offered rate, a line per server.
+    """Tokens a second and the first token against the offered rate, a line per server.
 
     rising: `table.rising`. missing: servers that did not run, each named.
     """
-    figure, panels = new(11.5, 5.2, columns=3)
-    first, gap, tokens = panels
+    figure, panels = new(11, 5, columns=2)
+    tokens, first = panels
     every = [e for entries in rising.values() for e in entries]
-    tail = table.tail_of(every)
     for i, (name, entries) in enumerate(rising.items()):
         (shade, marker), apart = look(name, entries[0]["backend"]), 1.035 ** (i - (len(rising) - 1) / 2)
         x = [e["rate"] * apart for e in entries]
-        style = dict(color=shade, marker=marker, markersize=6)
+        style = dict(color=shade, marker=marker, markersize=6, linewidth=2)
         for at, e in zip(x, entries, strict=True):
             first.scatter([at] * len(e["points"]), np.array(e["points"]) / 1e3, s=7, alpha=0.25, color=shade, lw=0)
-        first.plot(x, [e["first"].median / 1e3 for e in entries], label=name, **SOLID, **style)
-        far = [(at, e["tail"].get(f"p{tail}")) for at, e in zip(x, entries, strict=True)]
-        beyond = [(at, ms / 1e3) for at, ms in far if ms is not None]
-        first.plot(*zip(*beyond, strict=True) if beyond else ([], []), **DASHED, **style)
-        gaps_of(gap, x, entries, **style)
-        tokens.plot(x, [e["tokens_s"] for e in entries], **SOLID, **style)
-        for at, e in zip(x, entries, strict=True):
             lost = [f"{e[key]} of {e['n']} {key}" for key in ("refused", "void") if e[key]]
             tokens.annotate("\n".join(lost), (at, e["tokens_s"]), (5, -6), ha="left", va="top",
                             textcoords="offset points", fontsize=8.5, color=shade)  # fmt: skip
+        first.plot(x, [e["first"].median / 1e3 for e in entries], label=name, **style)
+        tokens.plot(x, [e["tokens_s"] for e in entries], **style)
+        tokens.annotate(f"{entries[-1]['tokens_s']:.0f}", (x[-1], entries[-1]["tokens_s"]), (7, 0), va="center",
+                        textcoords="offset points", fontsize=9, color=shade)  # fmt: skip
     offered = sorted({(e["rate"], e["offered"]) for e in every})
     tokens.plot(*zip(*offered, strict=True) if offered else ([], []), color=LIMIT_COLOUR, linestyle=":", linewidth=1.5)
     for axes in panels:
@@ -53,23 +46,15 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
     if every or missing:
         figure.legend(loc="outside lower center", ncols=5, fontsize=9.5)
     least = min((e["first"].n for e in every), default=0)
-    short = f"; no P99 below n = {statistics.enough(99):,}" if tail != max(table.TAILS) else ""
-    kept = f"dashed: P{tail} where n ≥ {statistics.enough(tail)}" if tail else "no n holds a higher percentile"
-    fewest, many = min((e["gaps"] for e in every), default=0), statistics.enough(99)
-    noted(first, "First token since it was due", "s (log scale)",
-          f"point: a request, n ≥ {least}; line: P50\n{kept}{short}")  # fmt: skip
-    noted(gap, "Gap between two pieces", "ms (log scale)",
-          f"line: P50, n ≥ {fewest:,} gaps\ndashed: P99 where n ≥ {many:,}")  # fmt: skip
-    noted(tokens, "Tokens a second", "tokens/s (log scale)", "dotted: as many as were asked for\n")
+    noted(tokens, "Tokens a second", "tokens/s (log scale)", "dotted: as many as were asked for")
+    noted(
+        first,
+        "First token, from when the request was due",
+        "s (log scale)",
+        f"point: a request, n ≥ {least}; line: P50",
+    )
     headline(figure, finding.claim(rising))
     return figure
-
-
-def gaps_of(axes, x: Sequence[float], entries: Sequence[dict], **style) -> None:
-    """P50 of the gaps between pieces and, dashed, P99 where there are enough of them."""
-    for key, line in (("p50", SOLID), ("p99", DASHED)):
-        if known := [(at, e["gap"][key]) for at, e in zip(x, entries, strict=True) if e["gap"][key] is not None]:
-            axes.plot(*zip(*known, strict=True), **line, **style)
 
 
 def noted(axes, title: str, unit: str, note: str) -> None:
@@ -121,7 +106,7 @@ def shapes(entries: Sequence[dict]) -> Figure:
         first.set_xscale("log")
         readable(first.xaxis)
         compiled.set_xlim(0, 1.6 * max(1, *(max(e["programs"] or 0, e["compiled"] or 0) for e in entries)))
-    first.set_xlabel("first token since it was due, ms (log scale; point: a request; bar: P50)")
+    first.set_xlabel("first token, from when it was due, ms (log scale; point: a request; bar: P50)")
     first.set_title(f"First token{rate_of(entries)}", fontsize=11.5)
     compiled.set_xlabel("programs compiled")
     compiled.set_title("Compiled before and in service", fontsize=11.5)

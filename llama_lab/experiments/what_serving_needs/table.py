@@ -95,11 +95,6 @@ def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
     return [here[key] for name in p["placements"] for n in sorted(set(p["more_slots"])) if (key := (name, n)) in here]
 
 
-def tail_of(entries: Sequence[dict]) -> int | None:
-    """The highest of TAILS that at least one of these loads holds; None if none does."""
-    return max((p for p in TAILS if any(e["tail"][f"p{p}"] is not None for e in entries)), default=None)
-
-
 COLUMNS = frames.Columns(
     {
         **frames.same("server", "slots", "shapes", "rate", "n", "refused", "void", "gated"),

@@ -24,7 +24,9 @@ def claim(fates: Sequence[measure.Fate]) -> Claim:
     if not fates:
         return Claim("A placement of your own takes one line.")
     caught = sum(bool(fate.caught) for fate in fates)
-    return Claim(f"A placement of your own takes one line, and {caught} of {len(fates)} made to mislead were caught.")
+    return Claim(
+        f"You add a placement in one line, and the checks caught {caught} of {len(fates)} that were made to mislead."
+    )
 
 
 def finding(table: Sequence[dict], mine: str, said: str) -> str:

@@ -27,8 +27,6 @@ def test_a_percentile_that_the_sample_holds_is_given():
     assert e["tail"]["p90"] == pytest.approx(89.1)
     assert e["tail"]["p95"] is None
     assert e["gap"]["p99"] == pytest.approx(20)
-    assert table.tail_of([e]) == 90
-    assert table.tail_of([]) is None
 
 
 def test_refused_requests_are_no_first_tokens_and_void_ones_are_not_counted():
