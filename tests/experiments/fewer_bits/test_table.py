@@ -1,14 +1,26 @@
 """What the rows of a contest say: lines of the table, and charts that are drawn in style and name what is missing."""
 
+import json
+import re
+from functools import partial
+from types import SimpleNamespace as Made
+
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
+from llama_jax.plumbing import paths
 from llama_lab import figures
 from llama_lab.bench import standings
 from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.fewer_bits import chart, reading, table
 from llama_lab.experiments.fewer_bits.reading import ALL, PROSE
 from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
 from tests.figures.drawn import META, assert_drawn, words
+
+NOTEBOOK = "notebooks/08-fewer-bits.ipynb"
 
 
 def test_an_entry_joins_rate_bandwidth_memory_and_quality():
@@ -31,6 +43,30 @@ def test_who_is_compared_with_whom():
     assert table.rival(found, same_file=False)["name"] == "llamacpp+q4_0"
     assert standings.fastest(found)["name"] == "loop+fused"
     assert reading.read_as("llamacpp+generate") == "llamacpp"
+
+
+def test_what_is_fastest_of_a_models_types():
+    def entry(file, rate, lead):
+        return dict(file=file, rate=Made(median=rate), ratio=Ratio(lead, lead - 0.1, lead + 0.1, 5))
+
+    unread = dict(file="c", rate=None, ratio=None)
+    lines = table.larger([entry("a", 20, 1.5), entry("b/q8_0", 5, 1.2), entry("a/q4_0", 30, 2), unread]).splitlines()
+    assert lines[0].startswith("a: 30.0 tokens/s as q4_0, 20.0 tokens/s as it is; over the best peer 2.00x")
+    assert len(lines) == 2
+
+
+@pytest.mark.usefixtures("compiling")  # a program is asked what it needs
+def test_the_notebooks_products_hold_what_it_says_they_hold(capsys):
+    """Narrow weights are expanded in a product of rows, and not in one of a vector."""
+    cells = {c["id"]: "".join(c["source"]) for c in json.loads((paths.ROOT / NOTEBOOK).read_text())["cells"]}
+    run = dict(np=np, jax=jax, jnp=jnp, partial=partial, seed=0)
+    for name in ("rounding", "products", "temporaries"):
+        exec(cells[name], run)
+    found = re.findall(r"(\w+): reads .*temporaries: ([\d,]+) bytes as rows, ([\d,]+) as", capsys.readouterr().out)
+    rows, vector = ({name: int(both[i].replace(",", "")) for name, *both in found} for i in (0, 1))
+    whole = run["weights"].nbytes
+    assert max(rows["float32_product"], *vector.values()) < whole / 10
+    assert min(rows["int8_product"], rows["block_product"]) >= whole
 
 
 def test_the_tables_hold_every_subject():
