@@ -22,6 +22,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
 from matplotlib.textpath import text_to_path
 from pydantic import Field
 
@@ -92,11 +93,13 @@ def save(
     the manifest, with a complaint where the table is not of today's code.
 
     meta: of the table the figure was drawn from. alt: what the figure shows, for those who cannot see it. note: labels
-    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged.
+    that belong in the figure itself (small sample, random weights). A run on a busy machine is flagged, and a figure
+    that draws a limit says from which bandwidth.
     """
     around = meta["environment"]
     place = (environment.machine_line(around), meta["created"][:10])
-    line = " · ".join(filter(None, (*place, note, probed(meta), environment.busy(around))))
+    limit = any("limit" in text.get_text() for text in figure.findobj(Text))
+    line = " · ".join(filter(None, (*place, note, probed(meta) if limit else "", environment.busy(around))))
     figure.draw_without_rendering()  # a legend may reach below the figure
     # it is laid out; the line below makes the page larger, which would draw a legend along
     figure.set_layout_engine("none")

@@ -55,26 +55,29 @@ def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -
 @styled
 def compile_stages(data: Sequence[Compilation]) -> Figure:
     """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale."""
-    figure, both = new(10, 4.6, columns=2, sharey=True)
+    figure, both = new(12, 4.6, columns=2, sharey=True)
     mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     slopes = {layout: table.per_layer(data, layout) for layout in LAYOUTS}
     for axes, layout in zip(both, LAYOUTS, strict=True):
-        kept, ends = [r for r in mine if r.placement == layout], []
+        kept, ends = [r for r in mine if r.placement == layout], {}
         for stage, shade in SHADES.items():
             field, look = f"{stage}_ns", dict(color=shade, marker=MARKS[stage])
             if middle := against_depth(axes, kept, lambda r, field=field: getattr(r, field) / 1e9, **look):
                 words = f"{stage.replace('_', ' ')}: {table.per_layer(data, layout, field).words(1, A_LAYER)}"
-                ends.append(End(words, deepest, middle[max(middle)], shade))
-        labels.at_ends(axes, ends, 1.28, x=deepest * 1.03, size=8.5)
+                ends[middle[max(middle)], words] = shade
+        room, floor = 0.055 * max((r.seconds for r in mine), default=1), 0.0  # between two labels, in seconds
+        for (seconds, words), shade in sorted(ends.items()):
+            floor = max(seconds, floor + room)
+            axes.text(deepest * 1.03, floor, words, va="center", fontsize=8.5, color=shade)
         processes = len({(r.block, r.depth) for r in kept})
         axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", xlim=(0, deepest * 1.02))
         depths = sorted({r.depth for r in kept})
         followed = pairwise([*depths, deepest])  # the shallowest lie too close
         axes.set_xticks(depths, [str(d) if d == deepest or after - d > deepest / 20 else "" for d, after in followed])
         axes.set_title(f"{TITLES[layout]}: {slopes[layout].words(unit=A_LAYER)}", fontsize=10)
-        notes.log_scale(axes)
-    both[0].set_ylabel("seconds, log scale")
+        axes.set_ylim(bottom=0)
+    both[0].set_ylabel("seconds")
     unrolled, scanned = (f"{1e3 * slope.slope:.0f} ms" for slope in slopes.values())
     headline(figure, f"A layer more adds {unrolled} to compiling when unrolled, {scanned} when scanned")
     figure.get_layout_engine().set(wspace=0.28)
@@ -95,7 +98,10 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
     for axes, (title, value) in zip(panels, values.items(), strict=True):
         for layout in LAYOUTS:
             kept = [r for r in mine if r.placement == layout]
-            against_depth(axes, kept, value, **LINES[layout])
+            middle = against_depth(axes, kept, value, **LINES[layout])
+            if deepest in middle and not title.startswith("temp"):
+                over = dict(textcoords="offset points", ha="right", fontsize=9)
+                axes.annotate(f"{middle[deepest]:,.0f}", (deepest, middle[deepest]), (-6, 6), **over)
         axes.set(xlabel="layers", xlim=(0, deepest * 1.05), title=title, xticks=sorted({r.depth for r in mine}))
         if title.startswith("instructions"):
             axes.set_ylim(bottom=0)
@@ -127,9 +133,9 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
     if not unrolled or not scanned:
         return "The decode program was not compiled both ways"
     few, many = (np.median([r.instructions for r in side]) for side in (scanned, unrolled))
-    words = f"Scanning {deepest} layers leaves {few:,.0f} of {many:,.0f} instructions"
-    share = np.divide(*(np.median([r.rate for r in side if r.rate] or [np.nan]) for side in (scanned, unrolled)))
-    return words + (f" and {share:.0%} of the rate" if np.isfinite(share) else "")
+    words = f"Scanned, {deepest} layers are {few:,.0f} instructions instead of {many:,.0f}"
+    rates = [np.median([r.rate for r in side if r.rate] or [np.nan]) for side in (scanned, unrolled)]
+    return words + ("; {:.0f} tokens/s instead of {:.0f}".format(*rates) if np.isfinite(rates).all() else "")
 
 
 @styled
@@ -188,6 +194,8 @@ def compile_surprises(data: Sequence[Compilation]) -> Figure:
     words = "No step was compiled for several cache lengths"
     if {"step", "step+scan"} <= set(held):
         words = f"Scanning the layers, a step with {max(slots)} slots holds {held['step+scan']:.3g} MB of temporaries"
+        if donated := held.get("step+scan+donate"):
+            words += f", {donated:.3g} MB with a donated cache"
         words += f"; unrolled, {held['step']:.3g} MB"
     headline(figure, words)
     return figure
@@ -205,17 +213,18 @@ def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
 
 
 def halved(gains: dict[str, Ratio]) -> str:
-    """What half the bytes per weight do to the decode rate. gains: placement → the rate over float32's."""
+    """What bfloat16 weights do to the decode rate. gains: placement → the rate over float32's."""
     known = {name: ratio for name, ratio in gains.items() if ratio.n and ratio.verdict in DIFFERENT}
     if not known:
-        return f"Whether half the bytes a weight decode faster under {' or '.join(gains)} is not decided"
+        return f"Whether bfloat16 weights decode faster under {' or '.join(gains)} is not decided"
     times = ", ".join(f"{ratio.value:.2f} times as fast under {name}{ratio.aside}" for name, ratio in known.items())
     undecided = listed([name for name in gains if name not in known])
-    return f"Half the bytes a weight decode {times}" + (f"; under {undecided} that is not decided" if undecided else "")
+    return f"bfloat16 weights decode {times}" + (f"; under {undecided} that is not decided" if undecided else "")
 
 
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int) -> None:
-    """Warm decode rates, one row per placement: points, median, interval, ratio to `step`, temporaries."""
+    """Warm decode rates, one row per placement: points, median, interval, temporaries; the ratio to `step`, or of
+    bfloat16 weights to float32 ones."""
     for name, height in rows.heights(axes, names).items():
         good = summary.warm(trials, name)
         if not good:
@@ -228,7 +237,8 @@ def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int) -> Non
         rows.interval(axes, rate, height, mark=16, edge=2, zorder=(2, 2))
         words = f"{rate.median:.0f} tok/s, n = {rate.n}"
         if name != "step":
-            words += f"\n{summary.paired_ratio(trials, name, 'step', seed).words} of step"
+            other = name.removesuffix("+bf16") if name.endswith("+bf16") else "step"
+            words += f"\n{summary.paired_ratio(trials, name, other, seed).words} of {other}"
         if good[0].temp_bytes is not None:
             words += f"\ntemporaries {good[0].temp_bytes / 1e6:.3g} MB"
         rows.beside(axes, height, words, 8)

@@ -64,6 +64,7 @@ def beside(table: Sequence[dict], published: Sequence[dict]) -> str:
 def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[dict] = (), seed: int = 0) -> Figure:
     """Decode tokens/s, a row a subject: every answer, median and interval; an open diamond is the published median."""
     figure, axes = new(9.5, 0.5 * len(table) + 1.5)
+    said = claim(trials, seed)
     heights = rows.heights(axes, [e["name"] for e in table])
     medians = {e["name"]: e["tokens_per_second"]["median"] for e in published if e["tokens_per_second"]["n"]}
     for entry in table:
@@ -74,10 +75,11 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
         if rate["n"]:
             over = "baseline" if ratio["verdict"] == summary.BASELINE else times(ratio)
             words = f"{rate['median']:.1f} tok/s · {over}, n = {rate['n']}"
+            words += "".join(f"\n{c.ratio.words} of {c.baseline}" for c in said.evidence if c.subject == name)
             rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, heights[name], words, seed)
     axes.set_xscale("log")
     labels.readable(axes.xaxis)
     diamond = "; diamond: the published median" if published else ""
     axes.set_xlabel(f"decode rate, tokens/s, log scale\n(point: one answer; bar: median; band: 95 % interval{diamond})")
-    headline(figure, claim(trials, seed))
+    headline(figure, said)
     return figure

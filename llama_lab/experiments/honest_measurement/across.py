@@ -15,7 +15,7 @@ from llama_lab.bench.record import Trial
 
 SUBJECTS = ("step", "loop", "loop+fused", "llamacpp")
 SHORT = 320  # tokens of prompt and answer at most: a longer context is slower by itself
-OTHERS = ("threads", "decode ")  # runs on fewer cores, and under other releases of JAX
+OTHERS = ("threads", "decode ", "chat", "kept")  # on fewer cores, under other releases of JAX, later turns of a chat
 
 Rates = dict[str, dict[str, list[float]]]
 

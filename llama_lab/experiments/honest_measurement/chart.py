@@ -12,9 +12,10 @@ from llama_lab.bench.wording import interval
 from llama_lab.experiments.honest_measurement import finding
 from llama_lab.figures import notes, rows
 from llama_lab.figures.marks import interval_words
-from llama_lab.figures.style import GREY, OTHERS, colour, footnote, headline, new, styled
+from llama_lab.figures.style import OTHERS, colour, footnote, headline, new, styled
 
 WITH, WITHOUT, BAD = colour("step"), OTHERS[1], OTHERS[5]
+DRAWN = ("base", "5 processes", "2 processes", "one process", "no drift", "noise 10 %")  # of the simulated scenarios
 
 
 @styled
@@ -35,9 +36,8 @@ def speed_ups(entries: Sequence[dict], limit: float) -> Figure:
         axes.plot(middles, [height] * 2, color="#999999", linewidth=1.2, zorder=1)
         known = f"published {e['published']:.2f}x ({where})\n" if e["published"] else "never published\n"
         words = known + "here " + interval_words(e["ratio"])
+        words += "\nthis protocol: counts" if e["guard"] else "\nas published: compilations inside"
         rows.beside(axes, height, words, 9.5, x=1.02, color="black" if e["guard"] else BAD)
-        guard = "this protocol: counts" if e["guard"] else "as published: compilations inside"
-        axes.text(0.005, height - 0.36, guard, fontsize=8.5, color=GREY, transform=axes.get_yaxis_transform())
     notes.bandwidth_limit(axes, limit)
     axes.set_xscale("log")
     axes.set_xlim(right=1.15 * max(limit, *(rate for e in entries for rate in e["cached"])))
@@ -52,31 +52,24 @@ def speed_ups(entries: Sequence[dict], limit: float) -> Figure:
 
 @styled
 def first_tokens(first: dict, limit_ms: float) -> Figure:
-    """Times to first token of a cold loop and a warm one, with the statistics that were published side by side.
+    """Times to first token of a cold loop and a warm one, with the mean of the one and the median of the other.
 
     first: of `measure.first_tokens`. limit_ms: what the machine's arithmetic allows for this prompt.
     """
     cold, warm, middle = first["cold"], first["warm"], first["warm_median"]
-    figure, (left, right) = new(10.5, 4.2, columns=2, width_ratios=(1, 2.4))
-    published = [first["published_mean"], first["published_p99"]]
-    left.bar([0, 1], published, color=[BAD, WITH], width=0.6)
-    left.set_xticks([0, 1], ["mean of\n5, one cold", "P99 of\n100 warm"])
-    for x, value in enumerate(published):
-        left.text(x, value, f"{value:.2f}", ha="center", va="bottom", fontsize=10)
-    left.set_ylabel("time to first token, ms")
-    left.grid(axis="x", visible=False)
-    left.set_title(f"as published ({standing('ttft', 'mean, JIT-only', 'P99, JIT-only')})", pad=18)
-    top, bottom = rows.heights(right, ["5, the first cold", f"{len(warm)} warm requests"]).values()
+    figure, right = new(9.5, 4.0)
+    top, bottom = rows.heights(right, [f"{len(cold)}, the first cold", f"{len(warm)} warm requests"]).values()
     spread = np.random.default_rng(0)
     for times, shade, height in ((cold, BAD, top), (warm, WITH, bottom)):
         rows.points(right, times, height, shade, spread, 0.2, s=18, alpha=0.5, zorder=1)
-    for value, height, words in ((first["cold_mean"], top, "mean"), (first["naive_p99"], bottom, "P99")):
-        right.plot([value] * 2, [height - 0.3, height + 0.3], color=BAD, linewidth=2.2)
-        words = f"published way: {words} {value:.0f} ms"
-        right.text(value, height + 0.33, words, color=BAD, fontsize=9, ha="center", va="bottom")
+    mean, times = first["cold_mean"], f"{first['cold_mean'] / first['naive_p99']:.1f} times"
+    right.plot([mean] * 2, [top - 0.3, top + 0.3], color=BAD, linewidth=2.2)
+    words = f"mean {mean:.0f} ms, {times} the 99th percentile below"
+    right.text(mean, top + 0.33, words, color=BAD, fontsize=9, ha="center", va="bottom")
+    right.plot([first["naive_p99"]] * 2, [bottom - 0.3, bottom + 0.3], ":", color="black", linewidth=1.6)
     right.plot([middle.median] * 2, [bottom - 0.3, bottom + 0.3], color="black", linewidth=2.2)
     p99 = f"p99 {first['p99']:.0f} ms" if first["p99"] else f"no p99: {first['note']}"
-    words = f"this protocol: median {middle.median:.0f} {interval(middle, '.0f')} ms, n = {middle.n}\n{p99}"
+    words = f"median {middle.median:.0f} {interval(middle, '.0f')} ms, n = {middle.n}\n{p99} (dotted)"
     right.text(middle.median, bottom - 0.34, words, fontsize=9, ha="left", va="top")
     right.set_ylim(bottom=bottom - 0.85)
     notes.limit(right, limit_ms, f" arithmetic limit {limit_ms:.0f} ms", "left")
@@ -85,9 +78,10 @@ def first_tokens(first: dict, limit_ms: float) -> Figure:
     right.xaxis.set_minor_formatter("")
     right.set_xlim(min(limit_ms, *warm) / 1.4, max(*cold, *warm) * 1.4)
     right.set_xlabel("time to first token, ms, log scale (point: one request)")
-    right.set_title("measured here", pad=18)
-    over = f"{first['cold_mean'] / first['naive_p99']:.1f} times the 99th percentile of {len(warm):,} warm ones"
-    headline(figure, f"The mean of {len(cold)} requests, the first cold, is {over}")
+    headline(figure, f"The mean of {len(cold)} requests, the first of them cold, is {times} the P99 of warm ones")
+    where = standing("ttft", "mean, JIT-only", "P99, JIT-only")
+    pair = f"a mean of {first['published_mean']:.2f} ms beside a P99 of {first['published_p99']:.2f} ms"
+    footnote(figure, f"Published ({where}): {pair}, of 5 requests with a cold one and of 100 warm ones.")
     return figure
 
 
@@ -115,8 +109,8 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
         axes.set_yticks(range(len(rounds)), [str(i + 1) for i in range(len(rounds))])
         axes.grid(axis="y", visible=False)
     both[0].set_ylabel("round (a process each)")
-    words = f"Timed against itself a program differs in {apart['sequential']} of {len(rounds)} rounds"
-    headline(figure, f"{words} one after the other, in {apart['interleaved']} interleaved")
+    words = f"A program timed against itself differs in {apart['sequential']} of {len(rounds)} rounds in sequence"
+    headline(figure, f"{words}, in {apart['interleaved']} of {len(rounds)} interleaved")
     footnote(figure, f"Published one after the other: {published}. Here A and B are one program.")
     both[0].invert_yaxis()
     return figure
@@ -124,7 +118,9 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
 
 @styled
 def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
-    """Simulated measurements with a known truth: how often each way is right. table: of `simulation.table`."""
+    """Simulated measurements with a known truth: how often each way is right. table: of `simulation.table`, of which
+    DRAWN is shown."""
+    table = [r for r in table if r["scenario"] in DRAWN]
     scenarios = list(dict.fromkeys(r["scenario"] for r in table))
     looks = {"ours": (0.13, "o", WITH), "naive": (-0.13, "X", BAD)}
     figure, panels = new(11, 0.4 * len(scenarios) + 2.3, columns=3, sharey=True)
@@ -146,13 +142,16 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
             span = [100 * (share - error), 100 * (share + error)]
             axes.plot(span, [height] * 2, color=shade, linewidth=2, alpha=0.5)
             axes.plot(100 * share, height, form, color=shade, markersize=7)
+            if r["scenario"] == scenarios[0]:
+                over = dict(textcoords="offset points", ha="center", fontsize=8.5, color=shade)
+                axes.annotate(f"{share:.0%}", (100 * share, height), (0, 7 if up > 0 else -14), **over)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)
         axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted, required: {bound} {at:.0f} %)")
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
-    panels[0].plot([], [], "X", color=BAD, label="one after the other, unpaired (Welch)")
+    panels[0].plot([], [], "X", color=BAD, label="naive: one after the other, unpaired (Welch)")
     figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)
     held = {r["protocol"]: f"{r['coverage']:.0%}" for r in table if r["scenario"] == scenarios[0]}
-    words = f"This protocol's intervals hold the truth in {held['ours']} of simulated runs"
-    headline(figure, f"{words}, those of one after the other in {held['naive']}")
+    words = f"In the {scenarios[0]} scenario this protocol's intervals hold the truth in {held['ours']} of runs"
+    headline(figure, f"{words}, those of naive timing in {held['naive']}")
     return figure

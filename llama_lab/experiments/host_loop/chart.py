@@ -15,33 +15,35 @@ from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
+DRAWN = ("step", "step (again)", "step+async8", "step+queue", "chunk8", "chunk8+callback", "loop", "loop+callback")
 Panels = Sequence[tuple[str, Sequence[HostTrial], list[dict]]]  # (label, a model's trials, its `measure.table`)
 
 
 @styled
 def host_strategies(panels: Panels, seed: int = 0) -> Figure:
-    """Decode tokens/s of each strategy, one panel per model: trials, median, ratio to token by token, the limit."""
-    most = max(len(table) for *_, table in panels)
-    figure, all_axes = new(5.5 * len(panels), 0.46 * most + 2.0, columns=len(panels), squeeze=False)
-    for axes, (label, trials, table) in zip(all_axes[0], panels, strict=True):
-        heights = rows.heights(axes, [line["name"] for line in table])
-        for line in table:
+    """Decode tokens/s of each strategy in DRAWN, one panel per model: answers, median, ratio to `step`, the limit."""
+    drawn = [[line for line in table if line["name"] in DRAWN] for *_, table in panels]
+    figure, all_axes = new(5.2 * len(panels), 0.42 * max(map(len, drawn)) + 2.2, columns=len(panels), squeeze=False)
+    for axes, (label, trials, _), lines in zip(all_axes[0], panels, drawn, strict=True):
+        heights = rows.heights(axes, [line["name"] for line in lines])
+        for line in lines:
             strategy_row(axes, line, [t.tg for t in summary.warm(trials, line["name"])], heights[line["name"]], seed)
-        drawn = [t.tg for t in trials if t.phase == "warm" and t.valid and t.tg > 0]
-        limit, right = summary.limit(trials, measure.BASELINE), 1.08 * max(drawn, default=1.0)
-        near = limit < 2 * right
-        if near:
+        rates = [t.tg for line in lines for t in summary.warm(trials, line["name"]) if t.tg > 0]
+        limit, right = summary.limit(trials, measure.BASELINE), 1.08 * max(rates, default=1.0)
+        if near := limit < 2 * right:
             axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
         axes.set_xlim(0, max(right, 1.08 * limit) if near else right)
         axes.locator_params(axis="x", nbins=4)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         words = f"bandwidth limit {limit:,.0f}" + ", beyond the scale" * (not near)
-        corner = dict(color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
-        axes.text(1.0, 1.0, words, transform=axes.transAxes, **corner)
-        axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
+        axes.text(1, 1, words, transform=axes.transAxes, color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
+        n = min((line["valid_trials"] for line in lines), default=0)
+        marks = f"point: one answer, n ≥ {n}; bar: median; band: 95 % interval"
+        axes.set_xlabel(f"decode rate, tokens/s\n({marks})", fontsize=10)
         axes.set_title(label, pad=18)
-    gains = "; ".join(dict.fromkeys(finding.gain(table, label) for label, _, table in (panels[0], panels[-1])))
-    headline(figure, gains[0].upper() + gains[1:])
+    for axes in all_axes[0][1:]:
+        axes.tick_params(labelleft=False)
+    headline(figure, finding.title([(label, table) for label, _, table in (panels[0], panels[-1])]))
     return figure
 
 
@@ -50,14 +52,11 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
     if not rates:
         words = "no valid trial: " + "; ".join(line["reasons"])[:60]
         return rows.beside(axes, height, words, 8.5, x=0.01, color=LIMIT_COLOUR)
-    rate, ratio = line["tokens_per_second"], line["ratio_to_baseline"]
-    scatter = ratio["judged"].removeprefix(ratio["verdict"]).replace(" ", "\n", 1)  # on a line of its own
-    words = f"{times(ratio)}\n{ratio['verdict']}, n = {ratio['n']}{scatter}"
-    if ratio["verdict"] == summary.BASELINE:
-        words = f"baseline, n = {rate['n']}"
+    ratio = line["ratio_to_baseline"]
+    words = "baseline" if ratio["verdict"] == summary.BASELINE else f"{times(ratio)}\n{ratio['verdict']}"
     rows.points(axes, rates, height, colour(line["name"]), seed)
-    rows.interval(axes, rate, height)
-    rows.beside(axes, height, words, 8.5, linespacing=0.95)
+    rows.interval(axes, line["tokens_per_second"], height)
+    rows.beside(axes, height, words, 9, linespacing=0.95)
 
 
 @styled
@@ -78,14 +77,13 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         axes.fill_between(weights, low, high, color=tint, alpha=0.15, linewidth=0)
         axes.vlines(weights, low, high, color=tint, linewidth=3, alpha=0.4)
         axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
-    ends = [points[i][key].median for key in ("wait", "dispatch") for i in (0, -1)]
-    waits, starts = (f"{small:,.0f} to {large:,.0f} µs" for small, large in (ends[:2], ends[2:]))
-    title = f"Starting programs takes {starts} a token from the smallest model to the largest, waiting {waits}"
+    waits = all(p["wait"].median > p["dispatch"].median for p in points)
+    title = f"{'In every model' if waits else 'In some models'} a token's program takes less time to start than to run"
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
         words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
         axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
-        title = f"In models below about {cross / 1e6:.2g} M weights a token waits longer for Python than for the model"
+        title = f"Below about {cross / 1e6:.2g} M weights a token's program takes longer to start than to run"
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [
         f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
@@ -131,10 +129,7 @@ def host_load(panels: Panels, cores: int) -> Figure:
         rows.interval(gaps, tuple(span), height, colour(name), mark=16, edge=2, linewidth=6, alpha=0.5, zorder=(2, 2))
         place = dict(textcoords="offset points", fontsize=8.5, ha="left")
         gaps.annotate(f"{span[1]:.2g}", (span[1], height), (5, 8), **place)
-    gaps.set_xscale("symlog", linthresh=0.1)
-    gaps.set_xlim(left=-0.02)
-    notes.plain(gaps.xaxis)
-    marks_mean = "(log scale above 0.1; bar: median; band: 5th to 95th percentile)"
+    marks_mean = "(bar: median; band: 5th to 95th percentile)"
     gaps.set_xlabel(f"gap between tokens, ms, {main}\n{marks_mean}", fontsize=10)
     figure.legend(loc="outside lower center", ncols=len(panels), fontsize=10)
     used = [line["cores"] for line in shown]

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from llama_lab.bench import AGAIN
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.experiment import whole
-from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import times, within
+from llama_lab.bench.statistics import DIFFERENT, Verdict
+from llama_lab.bench.wording import short_model, times, within
 from llama_lab.experiments.host_loop import flax_twin as flax
 from llama_lab.experiments.host_loop.flax_twin import CallRow
+from llama_lab.experiments.host_loop.measure import BASELINE
 
 
 def claim(points: Sequence[dict]) -> Claim:
@@ -19,20 +20,43 @@ def claim(points: Sequence[dict]) -> Claim:
         return Claim("No model has valid trials both token by token and as one loop.")
     shares = [p["dispatch"].median / (p["dispatch"].median + p["wait"].median) for p in points]
     small, large = shares[0], shares[-1]
-    words = "Starting programs takes {small:.0%} of a token's time in"
-    compared = words + " a tiny model and {large:.0%} in the largest: the host matters only where the device is quick."
-    alone = Claim(f"{words.format(small=small)} {points[0]['model']}.")
-    return stated(compared, when=small > large, small=small, large=large) or alone
+    words = "Starting programs takes {small:.0%} of a token's time in the smallest model"
+    compared = words + " and {large:.0%} in the largest, so the way the host waits matters in small models only."
+    return stated(compared, when=small > large, small=small, large=large) or Claim(words.format(small=small) + ".")
 
 
-def gain(table: Sequence[dict], model: str) -> str:
-    """The fastest strategy of one model that is told apart from the synchronous host, or that there is none."""
+def fastest(table: Sequence[dict]) -> tuple[str, dict] | None:
+    """The strategy with the largest ratio to the synchronous host among those that are faster, or None."""
     ratios = {r["name"]: r["ratio_to_baseline"] for r in table if r["valid_trials"] and not r["name"].endswith(AGAIN)}
     faster = {name: ratio for name, ratio in ratios.items() if ratio["verdict"] == Verdict.FASTER}
-    if not faster:
-        return f"on {model} no strategy is told apart as faster than token by token"
-    name, ratio = max(faster.items(), key=lambda item: item[1]["value"])
-    return f"on {model} the fastest of those measured is {name} with {times(ratio)} of token by token"
+    return max(faster.items(), key=lambda item: item[1]["value"], default=None)
+
+
+def gain(table: Sequence[dict], model: str, words: Callable[[dict], str] = times) -> str:
+    """The fastest strategy of one model, or that there is none. words: of its ratio."""
+    if best := fastest(table):
+        return f"on {model} {best[0]} is fastest, at {words(best[1])} the rate of {BASELINE}"
+    return f"on {model} no strategy is shown to be faster than {BASELINE}"
+
+
+def title(tables: Sequence[tuple[str, Sequence[dict]]]) -> str:
+    """The same of several models, (name, table) each, without intervals."""
+    words = "; ".join(dict.fromkeys(gain(table, model, lambda r: f"{r['value']:.2f} times") for model, table in tables))
+    return words[0].upper() + words[1:]
+
+
+def spread(table: Sequence[dict], model: str) -> str:
+    """How far a model's strategies lie from the synchronous host, and the control, which is the same program again."""
+    ratios = {r["name"]: r["ratio_to_baseline"] for r in table if r["valid_trials"] and r["name"] != BASELINE}
+    values = [ratio["value"] for name, ratio in ratios.items() if not name.endswith(AGAIN)]
+    if not values:
+        return f"{model}: no strategy has valid answers"
+    words = f"{model}: the strategies range from {min(values):.2f} to {max(values):.2f} times the rate of {BASELINE}"
+    control = ratios.get(BASELINE + AGAIN)
+    if control is None:
+        return words
+    failed = " (the control failed: only larger effects count)" * (control["verdict"] in DIFFERENT)
+    return f"{words}; the control is {times(control)}{failed}"
 
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
@@ -40,7 +64,7 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     rows = sorted(whole(rows), key=lambda r: (r.parameters, r.layers, r.model))
     smallest, largest = rows[0].model, rows[-1].model
     compared = [
-        Comparison(flax.times_as_long(rows, model, *pair, seed), *pair, f"time of a call of {model}")
+        Comparison(flax.times_as_long(rows, model, *pair, seed), *pair, f"time of a call of {short_model(model)}")
         for model, *pair in (
             (largest, flax.UNJITTED, flax.JITTED),
             (largest, flax.JITTED, flax.STEP),

@@ -10,7 +10,7 @@ import pandas as pd
 import seaborn
 from matplotlib.figure import Figure
 
-from llama_lab.bench import SAMPLED, summary
+from llama_lab.bench import AGAIN, SAMPLED, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
@@ -60,6 +60,8 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     """Decode tokens/s: trials as points, median with its 95 % interval, ratio to the baseline, the bandwidth limit."""
     figure, axes = new(9.5, 0.55 * len(table) + 1.6)
     heights, limit = rows.heights(axes, [r["name"] for r in table]), summary.limit(trials, summary.baseline_of(table))
+    said = claim(trials, table)
+    over = "".join(f", {c.ratio.words} of {c.baseline}" for c in said.evidence[:1] if c.subject == "step")
     for line in table:
         name, rate, height = line["name"], line["tokens_per_second"], heights[line["name"]]
         void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and not t.wrong]
@@ -68,7 +70,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
             valid = [t.tg for t in summary.warm(trials, name)]
             ratio = line["ratio_to_baseline"]
             known = f"{times(ratio)}, n = {ratio['n']}"
-            known = f"baseline, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else known
+            known = f"baseline{over}, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else known
             words = f"{rate['median']:.1f} tok/s · {known}" + " · rate scatters" * line["unstable"]
             rows.subject(axes, name, valid, rate, height, words, seed, mark=20)
         else:
@@ -77,7 +79,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     notes.bandwidth_limit(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
-    headline(figure, claim(trials, table))
+    headline(figure, said)
     return figure
 
 
@@ -116,7 +118,7 @@ def pipelines(answers: pd.DataFrame, ratio: Ratio, seed: int = 0) -> Figure:
 def comparison(ratio: Ratio) -> str:
     """What the pairs say of the two pipelines."""
     words = {Verdict.FASTER: "is faster than", Verdict.SLOWER: "is slower than", Verdict.EQUAL: "is as fast as"}
-    return f"Sampling, the original's second pipeline {words.get(ratio.verdict, 'is not told apart from')} its first"
+    return f"With sampled tokens pipeline 2 {words.get(ratio.verdict, 'cannot be told from')} pipeline 1"
 
 
 @styled
@@ -132,13 +134,29 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
         "milliseconds added to a token\n"
         "(point: a sampled and a greedy answer of one block; bar: median; band: its 95 % interval)"
     )
-    jitted = [cost for cost in costs if cost.name != "eager"]  # whose answers differ by as much as a draw takes
-    words = "What sampling adds to a token does not show under every placement"
-    if jitted and all(cost.added.low > 0 for cost in jitted):
-        middles = [cost.added.median for cost in jitted]
-        words = f"Sampling adds {min(middles):.0f} to {max(middles):.0f} ms to a token of a jitted placement"
-    headline(figure, f"{words} ({settings})")
+    headline(figure, f"{sampling_title(costs)} ({settings})")
     return figure
+
+
+def sampling_title(costs: Sequence[Cost]) -> str:
+    """What sampling adds to a token under the jitted placements, and without jit."""
+    added = {cost.name: cost.added for cost in costs}
+    jitted = [added[name].median for name in added if name != "eager"]
+    if not jitted or any(each.low <= 0 for name, each in added.items() if name != "eager"):
+        return "What sampling adds to a token does not show under every placement"
+    words = f"Sampling adds {min(jitted):.2f} to {max(jitted):.2f} ms to a token under jit"
+    return words + (f", {added['eager'].median:.2f} ms without" if "eager" in added else "")
+
+
+def overlapped(costs: Sequence[Cost]) -> str:
+    """Whether sampling adds less under `eager` than under any jitted placement; "" where that was not measured."""
+    mine = next((c.added for c in costs if c.name == "eager"), None)
+    others = [c.added for c in costs if c.name != "eager"]
+    if mine is None or not others:
+        return ""
+    less = mine.high < min(each.low for each in others)
+    words = "less than under any jitted placement" if less else "not shown to be less than under the others"
+    return f"under eager it adds {mine.median:.1f} ms {interval(mine, '.1f')}, {words}"
 
 
 @styled
@@ -158,15 +176,20 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
     for axes, words in ((left, "time to first token"), (right, "longest gap between two tokens of an answer")):
         axes.set(xscale="log", xlabel=f"{words}, ms, log scale\n(point: one answer; bar: median)")
         labels.readable(axes.xaxis)
-    took = {r["name"]: r["ttft_ms"] for r in table if r["valid_trials"]}
-    jitted, words = [ms for name, ms in took.items() if name != "eager"], "No placement has a valid first token"
-    if jitted:
-        words = f"The first token takes {min(jitted):.0f} to {max(jitted):.0f} ms under jit"
-        words += f", {took['eager']:.0f} ms without" if "eager" in took else ""
-    headline(figure, words)
+    headline(figure, longest_wait(trials, [r["name"] for r in table if r["valid_trials"] and AGAIN not in r["name"]]))
     n = min((r["valid_trials"] for r in table), default=0)
     footnote(figure, f"n ≥ {n} answers each. A chunk and a loop deliver many tokens at once, after one long gap.")
     return figure
+
+
+def longest_wait(trials: Sequence[Trial], names: Sequence[str]) -> str:
+    """The placements whose reader waits longest and shortest for a token after the first."""
+    gaps = {n: 1e3 * np.median([max(t.itl, default=np.nan) for t in summary.warm(trials, n)]) for n in names}
+    if not gaps:
+        return "No placement has a valid first token"
+    least, most = (pick(gaps, key=gaps.get) for pick in (min, max))
+    words = f"A reader waits up to {gaps[most]:.0f} ms for the next token under {most}"
+    return f"{words}, {gaps[least]:.0f} ms under {least}"
 
 
 @styled

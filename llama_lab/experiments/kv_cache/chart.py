@@ -41,6 +41,10 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
             if not points:
                 continue
             axes.plot([c for c, _ in points], [np.median(v) for _, v in points], linewidth=2, label=label, **mark(name))
+            if name.startswith("step"):  # its last median, which the title or the finding names
+                last, high = points[-1][0], np.median(points[-1][1])
+                at = dict(textcoords="offset points", ha="right", fontsize=9, color=colour(name))
+                axes.annotate(f"{high:,.3g} ms" if high < 100 else f"{high:,.0f} ms", (last, high), (-2, -16), **at)
             every = [(c, x) for c, v in points for x in v]
             axes.plot(*zip(*every, strict=True), markersize=4, alpha=0.7, **mark(name) | dict(linestyle=""))
         allowed = dict(sorted(series["limit"].items()))
@@ -61,7 +65,7 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
         most = max(shared)
         cached, without = (float(np.median(last[name][most])) for name in ("step", "step+nocache"))
         words = f"takes {cached:.3g} ms with a KV cache and {without:,.0f} ms without"
-        headline(figure, f"After {most:,} tokens a jitted token {words}")
+        headline(figure, f"After {most:,} tokens a jitted token of {list(panels_of)[-1]} {words}")
     else:
         headline(figure, "No context was measured with and without a cache")
     return figure
@@ -105,30 +109,25 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     """Attention arithmetic of writing a text (left), and bytes of the cache by type (right): predicted lines, counted
     points.
 
-    work: `measure.attention_work`. sizes: model → `measure.cache_bytes`.
+    work: `measure.attention_work`. sizes: model → `measure.cache_bytes`; the first in three types, the others in one.
     """
     figure, (left, right) = new(9.5, 4.9, columns=2)
     lengths = [w["length"] for w in work]
-    for key, label, power, shade, marker in (
-        ("uncached", "no cache", "~ n³", GREY, "^"),
-        ("cached", "cache", "~ n²", colour("step"), "o"),
-    ):
+    grows = {key: power_of(work, key) for key in ("uncached", "cached")}
+    for key, label, shade, marker in (("uncached", "no cache", GREY, "^"), ("cached", "cache", colour("step"), "o")):
         predicted, counted = ([w[name] for w in work] for name in (key, f"{key}_counted"))
         left.plot(lengths, predicted, color=shade, linewidth=1.6, label=f"{label}, predicted")
         left.plot(lengths, counted, marker, color=shade, markersize=6, label=f"{label}, XLA's count")
-        left.text(lengths[-1] * 1.15, predicted[-1], power, va="center", fontsize=10)
+        left.text(lengths[-1] * 1.15, predicted[-1], f"~ {grows[key]}", va="center", fontsize=10)
     left.set(xscale="log", yscale="log", xlabel="tokens written, n (log scale)")
     left.set_ylabel("operations of attention in all (log scale)")
     left.set_xlim(right=lengths[-1] * 2.2)
     left.legend(fontsize=9)
     left.minorticks_off()
-    # with which power of the length a count grows in the end
-    steps = [lengths[-1] / lengths[-2], *(work[-1][key] / work[-2][key] for key in ("uncached", "cached"))]
-    length, uncached, cached = np.log(steps)
-    words = f"Attention's work grows with the length to the power {uncached / length:.1f} without a cache"
-    headline(figure, f"{words}, {cached / length:.1f} with one")
-    for (model, entries), line, marker in zip(sizes.items(), ("-", "--"), ("o", "s"), strict=False):
-        for kind in ("f32", "bf16", "int8"):  # one a width: f16 has bf16's
+    words = f"In a text of n tokens the work of attention grows with {grows['uncached']} without a cache"
+    headline(figure, f"{words}, with {grows['cached']} with one")
+    for i, ((model, entries), line, marker) in enumerate(zip(sizes.items(), ("-", "--"), ("o", "s"), strict=False)):
+        for kind in ("bf16",) if i else ("f32", "bf16", "int8"):  # one a width: f16 has bf16's
             these, shade = [e for e in entries if e["kv"] == kind], TYPE_SHADES[kind]
             slots, predicted, measured = (np.array([e[k] for e in these]) for k in ("slots", "predicted", "measured"))
             right.plot(slots, predicted / 1e6, line, color=shade, linewidth=1.6)
@@ -141,6 +140,13 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     right.set_ylim(low, 8 * high)  # room for the legend
     right.legend(fontsize=8.5, title="line: predicted; mark: arrays made", title_fontsize=8.5, alignment="left")
     return figure
+
+
+def power_of(work: Sequence[dict], key: str) -> str:
+    """With which power of the length a count grows in the end: `n²`, `n²·⁹`."""
+    (shorter, before), (longer, after) = ((w["length"], w[key]) for w in work[-2:])
+    power = np.log(after / before) / np.log(longer / shorter)
+    return "n" + f"{power:.1f}".removesuffix(".0").translate(str.maketrans("0123456789.", "⁰¹²³⁴⁵⁶⁷⁸⁹·"))
 
 
 @styled
@@ -169,8 +175,12 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     right.set_xlabel(f"KL divergence from float32,\nnats a token ({quality[0]['tokens'] if quality else 0} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
     right.xaxis.set_major_formatter("{x:.0e}")
-    faster = listed([timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == Verdict.FASTER])
-    words = f"{faster} caches decode faster" if faster else "No smaller cache is shown to decode faster"
+    faster, slower = (
+        listed([timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == verdict])
+        for verdict in (Verdict.FASTER, Verdict.SLOWER)
+    )
+    words = f"{faster} decodes faster than float32" if faster else "No smaller cache is shown to decode faster"
+    words += f", {slower} is slower" if slower else ""
     small = min((e for e in quality if e["kv"] != "f32"), key=lambda e: e["top1"], default=None)
     headline(figure, words + (f"; {small['kv']} keeps {small['top1']:.1%} of the best tokens" if small else ""))
     return figure

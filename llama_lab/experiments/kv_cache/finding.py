@@ -19,8 +19,19 @@ def claim(contexts: Mapping[int, Ratio]) -> Claim:
     """What a cache gains after few tokens and after many."""
     if not (known := by_context(contexts)):
         return Claim("What a KV cache gains was not measured.")
-    words = "With a KV cache a token comes {first} times as fast in a short text, {last} times in a long."
-    return stated(words, when=len(known) > 1, first=known[0], last=known[-1]) or known[-1].generic
+    few, many = (pick(n for n in contexts if contexts[n].n) for pick in (min, max))
+    words = "With a KV cache a token comes {first} times as fast after {few} tokens, {last} times after {many}."
+    return stated(words, when=len(known) > 1, first=known[0], last=known[-1], few=few, many=many) or known[-1].generic
+
+
+def larger(case: dict) -> str:
+    """Whether the cache or jit gains more on the published case, as far as their intervals tell."""
+    cache, jit = case["cache_alone"], case["jit_alone"]
+    if not cache.n or not jit.n:
+        return "which of the two gains more was not measured"
+    if cache.low > jit.high:
+        return "the cache gains more"
+    return "jit gains more" if jit.low > cache.high else "their intervals overlap, so neither is shown to gain more"
 
 
 def kv_cache(case: dict, contexts: Mapping[int, Ratio], quality: Sequence[dict]) -> str:

@@ -131,7 +131,7 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
             bars.stack(axes, height, zip((lost - later, later), SURPRISES.values(), strict=True), 0.5)
             axes.plot(a.lost, [height] * len(a.lost), "o", color="black", markersize=4, zorder=4)
             words = f"{a.programs} programs, {a.surprises} of them later. {a.why}"
-            words = textwrap.fill(words, 76, subsequent_indent="  ")
+            words = textwrap.fill(words, 56, subsequent_indent="  ")
             words = words if a.surprises else f"{a.programs} programs, all for the first request"
             axes.text(max(a.lost), height, "  " + words, va="center", fontsize=9)
         top = heights[pair[0].subject]
@@ -143,10 +143,10 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
         edge = "white" if part.hatch else None
         axes.barh(0, 0, color=part.color, hatch=part.hatch, edgecolor=edge, label=label)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
-    axes.set_xlim(0, 2.3 * max(max(a.lost) for a in every))
+    axes.set_xlim(0, 1.7 * max(max(a.lost) for a in every))
     n = min(len(a.blocks) for a in every)
     axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
-    again, left = (sum(a.surprises for a in side) for side in zip(*pairs.values(), strict=True))
-    claim = f"Even with one shape, three surprises compile {again} programs for later requests"
-    headline(figure, f"{claim}; cured, {left or 'none'}")
+    again, left = ([a.surprises for a in side] for side in zip(*pairs.values(), strict=True))
+    claim = f"Three surprises compile {listed([str(n) for n in again])} programs for later requests"
+    headline(figure, f"{claim}; cured, {listed([str(n) for n in left]) if any(left) else 'none'}")
     return figure

@@ -15,6 +15,7 @@ from llama_lab.experiments.shapes_and_recompilation import measure
 from llama_lab.experiments.shapes_and_recompilation.measure import Served
 
 NAN = float("nan")
+ENOUGH = 3  # processes that an interval needs
 SURPRISES = {
     measure.SAMPLING: "changed sampling settings",
     measure.COMMITTED: "reloaded weights",
@@ -188,10 +189,12 @@ def repays_words(a: Account, b: Account, seed: int = 0) -> str:
 def cure_words(name: str, bad: Account, cured: Account) -> str:
     """What a cure saves in programs, and what it costs or saves once warm."""
     warm = ratio(cured, bad, of="warm")
+    few = warm.n < ENOUGH  # an interval of so few processes says nothing
+    known = f"{warm.value:.2f}x (n = {warm.n}, too few to tell)" if few else f"{warm.words} (n = {warm.n})"
     return (
         f"{name}: {bad.surprises} programs and {middle(bad.later):.1f} s after the first request,"
         f" {cured.surprises} once cured;"
-        f" once warm, the cured stream takes {warm.words} as long, n = {warm.n}"
+        f" once warm, the cured stream's time is {known} that of the other"
     )
 
 
@@ -212,7 +215,7 @@ def claim(policies: Sequence[Account], seed: int = 0) -> Claim:
     others = [Comparison(over_best[a.subject], a.subject, best.subject, "time of all requests") for a in known]
     slowest, longer = max(zip(known, others, strict=True), key=lambda pair: middle(pair[0].total))
     said = (
-        "A new server is fastest with {best}; {slowest} takes {longer:slower} times as long, compiling more programs."
+        "A new server is fastest with {best}; {slowest} takes {longer:slower} times as long: it compiles more programs."
     )
     holds = slowest.programs > best.programs and all(c.outcome == Verdict.SLOWER for c in others)
     numbers = dict(best=best.subject, slowest=slowest.subject, longer=longer)

@@ -14,8 +14,7 @@ from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
 from llama_lab.experiments.text_generation.measure import CACHED, SUBJECTS, UNCACHED
-from llama_lab.figures import notes
-from llama_lab.figures.style import colour, headline, new, styled
+from llama_lab.figures.style import OTHERS, colour, headline, new, styled
 
 STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 
@@ -49,20 +48,27 @@ def finding(trials: Sequence[Trial]) -> str:
 
 @styled
 def arrivals(trials: Sequence[Trial]) -> Figure:
-    """Tokens on the host against time since the request: each subject's median answer as a staircase."""
-    figure, axes = new(9.5, 4.8)
+    """Tokens on the host against time since the request, each subject's median answer as a staircase: all of them
+    (left), and the first part enlarged (right)."""
+    figure, (every, early) = new(11, 4.8, columns=2, sharey=True)
+    ends = []
     for (subject, label), style in zip(SUBJECTS.items(), STYLES, strict=True):
         if good := sorted(summary.warm(trials, subject), key=lambda t: t.seconds):
             times = np.array(good[(len(good) - 1) // 2].token_times_ns) / 1e9
             words = f"{label}: {times[-1]:.2f} s, n = {len(good)}"
-            look = dict(linestyle=style, where="post", color=colour(subject), linewidth=2, label=words)
-            axes.step([0, *times], [0, *range(1, len(times) + 1)], **look)
-    axes.set(xscale="log", xlabel="seconds since the request, log scale", ylabel="tokens on the host")
-    axes.set_xlim(left=min(t.ttft for t in trials if t.phase == "warm" and t.valid) / 1.3)
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    notes.plain(axes.xaxis)
-    place = dict(loc="upper left", bbox_to_anchor=(0, -0.16), ncols=2)
-    axes.legend(fontsize=9.5, title="typical answer (median of n)", alignment="left", **place)
+            shade = OTHERS[1] if subject == UNCACHED else colour(subject)
+            for axes, label in ((every, words), (early, None)):
+                look = dict(linestyle=style, where="post", color=shade, linewidth=2, label=label)
+                axes.step([0, *times], [0, *range(1, len(times) + 1)], **look)
+            ends.append(times[-1])
+    for axes, words in ((every, "seconds since the request"), (early, "the same, enlarged")):
+        axes.set(xlabel=words, xlim=(0, None))
+    if ends:
+        early.set_xlim(0, 1.15 * sorted(ends)[len(ends) // 2])  # to the end of the answer of middle length
+    every.set_ylabel("tokens on the host")
+    every.yaxis.set_major_locator(MaxNLocator(integer=True))
+    title = "typical answer (median of n)"
+    figure.legend(fontsize=9.5, title=title, alignment="left", loc="outside lower left", ncols=2)
     headline(figure, claim(trials) if all(seconds(trials).values()) else "When the tokens of one answer arrive")
     return figure
 

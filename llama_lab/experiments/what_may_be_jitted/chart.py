@@ -49,7 +49,7 @@ def finding(rows: Sequence[Traced]) -> str:
     return Claim("While jit traces, it sees shapes and no values.").text(
         "what depends on values must be computed by JAX, what is fixed may be a static argument",
         *(
-            f"a token through {row.layers} layers under {row.subject}: {len(row.spans(HOST)):,} calls from Python,"
+            f"a token through {row.layers} layers under {row.subject}: {calls(row)} from Python,"
             f" {len(row.spans(DEVICE)):,} operations, device busy {row.busy_ms * 1e6 / row.total_ns:.0%} of the time"
             for row in rows
         ),

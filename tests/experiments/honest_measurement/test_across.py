@@ -22,6 +22,7 @@ def test_answers_that_should_be_alike_are_gathered(tmp_path):
         "15-other-release": dict(run="decode 0.4.38"),
         "16-drawn": dict(sampling="temperature 1"),
         "17-threads": dict(run="threads 1 loop"),
+        "17-later-turn": dict(run="chat"),
         "18-other-processor": dict(cpu="another"),
     }.items():
         table(tmp_path, name, 90, **changes)

@@ -8,7 +8,7 @@ from tests.figures.drawn import assert_drawn, words
 
 SIMULATED = [
     dict(scenario=s, protocol=p, runs=9, coverage=0.9, aa_false_positive_rate=0.1, power=0.5)
-    for s in ("base", "other")
+    for s in ("base", "one process", "10 blocks")
     for p in ("ours", "naive")
 ]
 THRESHOLDS = dict(

@@ -14,7 +14,7 @@ from llama_lab.bench import AGAIN, process, protocol, record
 from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import Workload
-from llama_lab.experiments.host_loop import chart, measure
+from llama_lab.experiments.host_loop import chart, finding, measure
 from llama_lab.experiments.host_loop import clock as host_clock
 from llama_lab.experiments.host_loop.clock import ONE_THREAD, THREADS, HostTrial
 from tests.bench.test_record import trial
@@ -121,7 +121,7 @@ def test_charts_say_what_the_trials_say_also_of_little(tmp_path, much):
     if not much:
         assert "no valid trial: wrong: token 1" in words(rates)
         return
-    for text in ("baseline, n = 6", "equal within 2 %, n = 6", "faster, n = 6", "bandwidth limit 1,000"):
+    for text in ("baseline", "equal within 2 %", "faster", "n ≥ 6", "bandwidth limit 1,000"):
         assert text in words(rates)
     points = measure.by_size(made)
     crossing = chart.dispatch_and_device(points, measure.crossover(points))
@@ -129,6 +129,21 @@ def test_charts_say_what_the_trials_say_also_of_little(tmp_path, much):
     assert "waiting overtakes dispatch" not in words(chart.dispatch_and_device(points[1:], None))
     for figure in (rates, load, crossing):
         assert_drawn(figure, tmp_path)
+
+
+def test_a_control_that_fails_is_said():
+    """Where `step` is not as fast as itself, only larger effects count."""
+    twin = measure.BASELINE + AGAIN
+    slower = [
+        host_trial(t.subject, "m", 5, 200 if t.subject == twin else t.dispatch_ns // (N - 1) // 1000, 20, t.block)
+        for t in measured_models()
+        if t.model == "random:small"
+    ]
+    assert "the control failed" in finding.spread(measure.table(slower, "m"), "m")
+    fine = measure.table(measured_models(), "random:small")
+    assert "the control failed" not in finding.spread(fine, "m")
+    assert finding.fastest(fine)[0] == "loop"
+    assert "on m loop is fastest" in finding.gain(fine, "m")
 
 
 def test_the_clock_adds_up_what_each_thread_spends():

@@ -164,7 +164,10 @@ def test_tables_for_people():
     assert why.loc[(f"{measure.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 6
     assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", compile_causes.FIRST), "requests"] == 3
     assert why["in JAX's words"].str.startswith("(decode): different input types").any()
-    assert "2 programs and" in table.cure_words("x", *table.surprises(rows)["reloaded weights"])
+    cured = table.cure_words("x", *table.surprises(rows)["reloaded weights"])
+    assert "2 programs and" in cured
+    assert "too few to tell" not in cured
+    assert "(n = 2, too few to tell)" in table.cure_words("x", *table.surprises(everything(2))["reloaded weights"])
 
 
 def test_draws_are_compared_where_nothing_was_greedy():
