@@ -43,8 +43,8 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
             axes.plot([c for c, _ in points], [np.median(v) for _, v in points], linewidth=2, label=label, **mark(name))
             if name.startswith("step"):  # its last median, which the title or the finding names
                 last, high = points[-1][0], np.median(points[-1][1])
-                at = dict(textcoords="offset points", ha="right", fontsize=9, color=colour(name))
-                axes.annotate(f"{high:,.3g} ms" if high < 100 else f"{high:,.0f} ms", (last, high), (-2, -16), **at)
+                at = dict(textcoords="offset points", va="center", fontsize=9, color=colour(name))
+                axes.annotate(f"{high:,.3g} ms" if high < 100 else f"{high:,.0f} ms", (last, high), (7, 0), **at)
             every = [(c, x) for c, v in points for x in v]
             axes.plot(*zip(*every, strict=True), markersize=4, alpha=0.7, **mark(name) | dict(linestyle=""))
         allowed = dict(sorted(series["limit"].items()))
@@ -54,6 +54,7 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="tokens before the one that is made (log)")
         axes.set_xticks(list(allowed), [str(c) for c in allowed], fontsize=9)
         axes.minorticks_off()
+        axes.set_xlim(right=2.2 * max(allowed, default=1))  # room for the last medians
         notes.plain(axes.yaxis)
         n = min((len(v) for name in COMBINATIONS for v in series[name].values()), default=0)
         axes.set_title(f"{title}\n(line: median; n ≥ {n} answers a point)", fontsize=10)
