@@ -52,6 +52,7 @@ def compile(grammar: dict | str, tokenizer: Tokenizer, vocab_size: int, stop: Co
         raise UserError("A grammar needs a tokenizer, and a token that ends an answer; this model has none.")
     try:
         with schemas.named(""):
+            schemas.check_written(schema)
             budget = Budget()
             node = schemas.node(schema, budget)
             if node is None:

@@ -12,7 +12,8 @@ from functools import cached_property
 import llguidance
 import numpy as np
 
-from llama_jax.grammars.merging import ANNOTATIONS
+from llama_jax.grammars.merging import ANNOTATIONS, is_texts
+from llama_jax.grammars.patterns import FORMATS, explicit
 from llama_jax.plumbing.errors import UserError
 from llama_jax.tokenizer import Tokenizer
 
@@ -93,8 +94,10 @@ class HostWalker:
             raise ValueError(f"Token {token} may not follow here.")
 
 
-def closed(schema):
-    """The schema without annotations, whose objects have only the properties that are named, as in `schemas`."""
+def closed(schema, closes: bool = True):
+    """The schema without annotations, whose objects have only the properties that are named and whose formats are
+    patterns, as in `schemas`. closes: False for a part of one that names others. What is wrong where no reference leads
+    stays."""
     if not isinstance(schema, dict):
         return schema
     made = {
@@ -103,15 +106,30 @@ def closed(schema):
     for name in ("items", "additionalProperties"):
         if name in made:
             made[name] = closed(made[name])
-    for name in ("prefixItems", "anyOf", "oneOf"):
-        if name in made:
-            made[name] = [closed(one) for one in made[name]]
+    alone = closes and "properties" not in made
+    for name, apart in dict(prefixItems=True, anyOf=alone, oneOf=alone, allOf=False).items():
+        if isinstance(made.get(name), list):
+            made[name] = [closed(one, apart) for one in made[name]]
     for name in ("properties", "$defs", "definitions"):
-        if name in made:
+        if isinstance(made.get(name), dict):
             made[name] = {key: closed(one) for key, one in made[name].items()}
-    if "properties" in made and not made.keys() & {"allOf", "anyOf", "oneOf", "$ref"}:
-        made.setdefault("additionalProperties", False)
-    return made
+    open_ = not closes or made.keys() & {"allOf", "anyOf", "oneOf", "$ref", "additionalProperties"}
+    if isinstance(made.get("properties"), dict) and not open_:
+        needed = made["required"] if is_texts(made.get("required")) else []
+        made |= {"properties": {key: {} for key in needed} | made["properties"], "additionalProperties": False}
+    return with_patterns(made)
+
+
+def with_patterns(schema: dict) -> dict:
+    """The schema with its format as a pattern, and patterns spelled out: the library's formats are wider, with 30
+    February among the dates, and so are its sets of characters."""
+    rest, known, wanted = dict(schema), schema.get("format"), []
+    if isinstance(known, str) and known in FORMATS:
+        wanted.append(f"^({FORMATS[rest.pop('format')]})$")
+    if isinstance(schema.get("pattern"), str):
+        wanted.append(rest.pop("pattern"))
+    made = [{"pattern": explicit(pattern)} for pattern in wanted]
+    return {"allOf": [rest, *made]} if len(made) > 1 else {**rest, **made[0]} if made else rest
 
 
 def walker(schema: dict | bool, tokenizer: Tokenizer, vocab_size: int, stop: Collection[int]) -> HostWalker:

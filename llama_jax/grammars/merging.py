@@ -64,6 +64,8 @@ HOLDS = {  # keyword: (whether a value is right, what it must be)
 
 def check(schema: dict, place: str) -> None:
     """Raises UserError for a keyword that is not supported, and for one whose value is wrong."""
+    if place and not str(schema.get("$id", "#")).startswith("#"):
+        raise UserError(f"The schema's {inside(place, '$id')} is not supported: references would begin there.")
     for name, value in schema.items():
         if name in ANNOTATIONS:
             continue
@@ -154,13 +156,20 @@ def together(name: str, left, right, place: str):
 
 
 def closing(left: Plain, right: Plain, place: str) -> None:
-    """Raises UserError where one schema's additionalProperties concerns properties of the other's."""
+    """Raises UserError where one schema's additionalProperties concerns properties of the other's, or its items those
+    that the other's prefixItems describe."""
     for one, other in ((left, right), (right, left)):
         names = other.keywords.get("properties", {}).keys() - one.keywords.get("properties", {}).keys()
         if names and "additionalProperties" in one.keywords:
             raise UserError(
                 f"The schema's {inside(place, 'additionalProperties')} beside properties of another part is not"
                 " supported; write them in one part."
+            )
+        lengths = [len(side.keywords.get("prefixItems", ())) for side in (one, other)]
+        if "items" in one.keywords and lengths[0] < lengths[1]:
+            raise UserError(
+                f"The schema's {inside(place, 'items')} beside prefixItems of another part is not supported; write them"
+                " in one part."
             )
 
 

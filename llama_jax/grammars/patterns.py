@@ -32,18 +32,27 @@ LAST = 0x10FFFF
 LONGEST, SET = 10_000, 1_000  # characters of a pattern, and the work of a set of them
 BLOCKS = ((0x80, 0x7FF), (0x800, 0xD7FF), (0xE000, 0xFFFF), (0x10000, LAST))  # of equal length in UTF-8, no surrogates
 ESCAPED = {*range(0x20), ord('"'), ord("\\")}
-DIGITS, SPACES = ((48, 57),), ((9, 13), (32, 32))
-WORD = ((48, 57), (65, 90), (95, 95), (97, 122))
-CATEGORIES = {codes.CATEGORY_DIGIT: DIGITS, codes.CATEGORY_SPACE: SPACES, codes.CATEGORY_WORD: WORD}
+DIGITS, WORD = ((48, 57),), ((48, 57), (65, 90), (95, 95), (97, 122))
+SPACES, MORE_SPACES = ((9, 13), (32, 32)), ((9, 13), (28, 32))  # for every reader of patterns; also for Python's
+# of a category: (what it holds, what it may hold)
+CATEGORIES = {
+    codes.CATEGORY_DIGIT: (DIGITS, DIGITS),
+    codes.CATEGORY_SPACE: (SPACES, MORE_SPACES),
+    codes.CATEGORY_WORD: (WORD, WORD),
+}
 NEGATED = {
-    codes.CATEGORY_NOT_DIGIT: DIGITS,
-    codes.CATEGORY_NOT_SPACE: SPACES,
-    codes.CATEGORY_NOT_WORD: WORD,
+    codes.CATEGORY_NOT_DIGIT: (DIGITS, DIGITS),
+    codes.CATEGORY_NOT_SPACE: (SPACES, MORE_SPACES),
+    codes.CATEGORY_NOT_WORD: (WORD, WORD),
 }
 LINE_ENDS = ((10, 10), (13, 13), (0x2028, 0x2029))
 ONLY_PYTHON = re.compile(
     r"(?<!\\)(?:\\\\)*(\\[AZaUN]|\{,|\(\?#|\(\?P)"
 )  # ECMAScript has no such, or reads it otherwise
+SET_OF_NONE = re.compile(
+    r"\\.|\[(\^?\])?(?:\\.|[^\\\]])*", re.S
+)  # [1]: what Python reads as the first of a set's members
+SPAN = r"\x{{{:x}}}-\x{{{:x}}}"  # of code points, within a set
 YEAR = r"([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 LEAP = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 DATE = (
@@ -52,10 +61,10 @@ DATE = (
 )
 TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,14}[A-Za-z0-9])?"
+LABEL = r"[A-Za-z0-9](-?[A-Za-z0-9]){0,7}"  # without --, which marks encoded ones
 HOURS, MINUTES, SECONDS = (rf"[0-9]{{1,6}}{unit}" for unit in "HMS")
 HOURS = f"T({HOURS}({MINUTES}({SECONDS})?)?|{MINUTES}({SECONDS})?|{SECONDS})"
-HOST = rf"({LABEL}\.)*{LABEL}"
+HOST = rf"({LABEL}\.){{0,9}}{LABEL}"
 FORMATS = {  # RFC 3339, 4122, 2673, 1123; of e-mail addresses and URIs the usual ones
     "date": DATE,
     "time": TIME,
@@ -65,7 +74,7 @@ FORMATS = {  # RFC 3339, 4122, 2673, 1123; of e-mail addresses and URIs the usua
     "duration": f"P([0-9]{{1,6}}D({HOURS})?|{HOURS}|[0-9]{{1,6}}W)",
     "hostname": HOST,
     "uri": rf"https?://{HOST}(:[1-9][0-9]{{0,3}})?(/[A-Za-z0-9._~-]*)*(\?[A-Za-z0-9._~/=&-]*)?(#[A-Za-z0-9._~/-]*)?",
-    "email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@({LABEL}\.)+[A-Za-z]{{2,12}}",
+    "email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@({LABEL}\.){{1,9}}[A-Za-z]{{2,12}}",
 }
 
 
@@ -135,14 +144,25 @@ def members(items: list) -> tuple[tuple[int, int], ...]:
         elif kind is codes.RANGE:
             ranges.append(value)
         elif value in CATEGORIES:
-            ranges += CATEGORIES[value]
+            ranges += CATEGORIES[value][negated]
             if negated:
                 ranges.append((0x80, LAST))
         else:
-            ranges += without((*NEGATED[value], (0x80, LAST)))
+            ranges += without((*NEGATED[value][not negated], (0x80, LAST)))
             if negated:
                 ranges.append((0x80, LAST))
     return without(tuple(ranges)) if negated else tuple(sorted(ranges))
+
+
+def ranges_of(kind, value) -> tuple[tuple[int, int], ...] | None:
+    """Code points of what is one character of a pattern that Python's own parser has read; None for what is not."""
+    if kind is codes.LITERAL:
+        return ((value, value),)
+    if kind is codes.NOT_LITERAL:
+        return without(((value, value),))
+    if kind is codes.IN:
+        return members(value)
+    return without(LINE_ENDS) if kind is codes.ANY else None
 
 
 def read(parts, budget: Budget) -> object:
@@ -150,14 +170,8 @@ def read(parts, budget: Budget) -> object:
     nodes = []
     for kind, value in parts:
         budget.take(SET if kind in (codes.IN, codes.NOT_LITERAL) else 1)
-        if kind is codes.LITERAL:
-            nodes.append(characters(((value, value),)))
-        elif kind is codes.NOT_LITERAL:
-            nodes.append(characters(without(((value, value),))))
-        elif kind is codes.IN:
-            nodes.append(characters(members(value)))
-        elif kind is codes.ANY:
-            nodes.append(characters(without(LINE_ENDS)))
+        if (ranges := ranges_of(kind, value)) is not None:
+            nodes.append(characters(ranges))
         elif kind is codes.BRANCH:
             nodes.append(Choice(tuple(read(option, budget) for option in value[1])))
         elif kind is codes.SUBPATTERN and not value[1] and not value[2]:
@@ -172,6 +186,40 @@ def read(parts, budget: Budget) -> object:
     return Sequence(tuple(nodes)) if nodes else EMPTY
 
 
+def explicit(pattern: str) -> str:
+    """A pattern that `search` takes, each of its characters as a set of code points: so it says the same to readers
+    that have other sets of spaces, or of what ends a line. One that it does not take stays as it is."""
+    try:
+        return spelled(parsed(pattern))
+    except (re.error, OverflowError, ValueError, TypeError):
+        return pattern
+
+
+def parsed(pattern: str) -> parser.SubPattern:
+    """Raises re.error, OverflowError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return parser.parse(pattern)
+
+
+def spelled(parts) -> str:
+    found = ""
+    for kind, value in parts:
+        if (ranges := ranges_of(kind, value)) is not None:
+            halves = [(max(low, a), min(high, b)) for low, high in ranges for a, b in ((0, 0xD7FF), (0xE000, LAST))]
+            found += "[" + "".join(SPAN.format(*pair) for pair in halves if pair[0] <= pair[1]) + "]"
+        elif kind is codes.BRANCH:
+            found += f"(?:{'|'.join(map(spelled, value[1]))})"
+        elif kind is codes.SUBPATTERN:
+            found += f"(?:{spelled(value[3])})"
+        elif kind is codes.AT:
+            found += "$" if value is codes.AT_END else "^"
+        else:
+            least, most, part = value
+            found += f"(?:{spelled(part)}){{{least},{'' if most is codes.MAXREPEAT else most}}}"
+    return found
+
+
 def search(pattern: str, budget: Budget) -> Automaton:
     """Strings in which a pattern occurs, as JSON Schema reads it: anywhere, unless ^ and $ say otherwise. Raises
     UserError for one that is not read, or beyond the bounds."""
@@ -179,15 +227,15 @@ def search(pattern: str, budget: Budget) -> Automaton:
         raise TooLargeError(f"has more than {LONGEST:,} characters")
     if found := ONLY_PYTHON.search(pattern):
         raise UserError(f"has {found[1]}, which is not supported")
+    if any(found[1] for found in SET_OF_NONE.finditer(pattern)):
+        raise UserError("has [], which is not supported")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            parsed = parser.parse(pattern)
+        parts = parsed(pattern)
     except (re.error, OverflowError) as error:
         raise UserError(f"is not a regular expression that is read here ({error})") from None
-    if parsed.state.flags & ~re.UNICODE:
+    if parts.state.flags & ~re.UNICODE:
         raise UserError("has flags, which are not supported")
-    return automaton(Sequence((ANYTHING, read(parsed, budget), ANYTHING)), budget)
+    return automaton(Sequence((ANYTHING, read(parts, budget), ANYTHING)), budget)
 
 
 def string(least: int, most: int | None, patterns: list[str], formatted: str | None, budget: Budget) -> object:

@@ -45,6 +45,14 @@ def named(place: str) -> Iterator[None]:
         raise type(error)(f"The schema's {place} {error}." if place else f"The schema {error}.") from None
 
 
+def check_written(schema: dict) -> None:
+    """Raises UserError for one that is no JSON document, such as a number of more digits than Python writes."""
+    try:
+        json.dumps(schema)
+    except (ValueError, TypeError):
+        raise UserError("holds a value that JSON has no text for") from None
+
+
 class Reader(Resolver):
     """Makes the node of a schema. regular: False once it has met a value of any depth, which no automaton describes;
     what it makes is then of no use, but all keywords are still checked."""
@@ -127,11 +135,13 @@ class Reader(Resolver):
         keywords, place = plain.keywords, plain.place
         least, most = keywords.get("minItems", 0), keywords.get("maxItems")
         ordered(least, most, inside(place, "minItems"))
-        prefix = keywords.get("prefixItems", [])[:most]
-        parts = [
-            (self.value(item, inside(place, "prefixItems", n), depth + 1, plain.refs), n < least)
-            for n, item in enumerate(prefix)
-        ]
+        prefix, parts = keywords.get("prefixItems", [])[:most], []
+        for n, item in enumerate(prefix):
+            node = self.possible(item, inside(place, "prefixItems", n), depth, plain.refs, n < least)
+            if node is None:  # so the array ends before
+                prefix, most = prefix[:n], n
+                break
+            parts.append((node, n < least))
         left = None if most is None else most - len(prefix)
         items = keywords.get("items", not prefix)  # after named ones no others, as in objects
         more = None

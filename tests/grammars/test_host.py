@@ -98,3 +98,33 @@ def test_masks_are_those_of_the_library(schema):
             token = int(rng.choice(np.flatnonzero(same & free)))
             ours.advance(token)
             theirs.advance(token)
+
+
+HOSTED = [
+    ({"type": "string", "format": "date"}, ["2024-02-29"], ["2023-02-29", "2024-02-30"]),
+    ({"type": "string", "format": "date", "pattern": "^2"}, ["2024-02-29"], ["1999-01-01", "2023-02-29", "2"]),
+    ({"type": "string", "pattern": '^[^a-c"]{2}$'}, ["de", "é日"], ["ad", "d"]),
+    ({"type": "string", "pattern": r'^["\\\n]$'}, ['"', "\\", "\n"], ["a"]),
+    ({"type": "string", "pattern": r"^(\S|b.)+d?$"}, ["a", "bc"], [" ", "\x1c", "b\u2028", "é"]),
+    ({"type": "string", "pattern": "^a|c$"}, ["ab", "bc"], ["bab", "cb"]),
+    ({"type": "object", "properties": {"a": {}}, "required": ["b", "a"]}, [{"b": 1, "a": []}], [{"a": 1}]),
+    ({"properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["b"], "properties": {"b": {}}}], "type": "object"},
+     [{"a": None, "b": 1}], [{"a": 1, "b": 1}, {"a": None}]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "right", "wrong"), HOSTED)
+def test_keywords_say_the_same_on_the_host(schema, right, wrong):
+    grammar = made({"type": "object", "properties": {"v": schema, "any": {}}, "required": ["v"]})
+    assert grammar.table is None
+    for values, expected in ((right, True), (wrong, False)):
+        for value in values:
+            text = json.dumps({"v": value}, ensure_ascii=False).encode()
+            assert takes(TOK, grammar.host(), text) == expected, value
+
+
+@pytest.mark.parametrize(
+    "part", [{"properties": 3}, {"anyOf": 5}, {"format": [1]}, {"pattern": "("}, {"required": 1}, 7]
+)
+def test_what_no_reference_leads_to_may_be_anything(part):
+    assert takes(TOK, made({"type": "array", "$defs": {"unused": part}}).host(), b"[1]")

@@ -27,7 +27,9 @@ def made(schema):
 
 
 def valid(schema, value):
-    jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()).validate(value)
+    jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER).validate(
+        value
+    )
 
 
 def fits(schema, value, seed=0):
@@ -198,14 +200,19 @@ def test_a_pool_of_prompts():
         ({"type": "string", "pattern": "b.d"}, ["bcd", "abcde"], ["bd", "b\nd"]),
         ({"type": "string", "pattern": "^a|c$"}, ["ab", "bc"], ["bab", "cb"]),
         ({"type": "string", "pattern": '^[^a-c"]{2}$'}, ["de", "é日"], ["ad", 'd"', "d"]),
+        ({"type": "string", "pattern": "^\\S$"}, ["a", "!"], [" ", "\x1c", "é"]),  # \x1c is a space in Python alone
+        ({"type": "string", "pattern": "^[^\\s]$"}, ["a"], ["\n", "\x1c", "é"]),
+        ({"type": "string", "pattern": "^[^\\S]$"}, [" ", "\n"], ["a", "\x1c", "\u00a0"]),
+        ({"type": "string", "pattern": r"^\[][\]a]$"}, ["[]]", "[]a"], ["[]", "[a"]),
         ({"type": "string", "pattern": "a", "maxLength": 2}, ["ba", "a"], ["bab", "b"]),
         ({"type": "string", "format": "date"}, ["2024-02-29", "1999-12-31"], ["2023-02-29", "2023-13-01"]),
         ({"type": "string", "format": "duration"}, ["P3D", "PT1H30M", "P1DT5S"], ["P", "PT1H5S", "3D"]),
-        ({"type": "string", "format": "hostname"}, ["a-b.example.org"], ["-a.org", "a..b"]),
+        ({"type": "string", "format": "hostname"}, ["a-b.example.org"], ["-a.org", "a..b", "xn--a", "a." * 150 + "b"]),
         ({"type": "string", "format": "uri"}, ["https://example.org:80/a/b.html?q=1#x"], ["example.org", "https://"]),
         ({"type": "string", "format": "ipv4"}, ["127.0.0.1"], ["256.0.0.1", "1.2.3"]),
         ({"type": "string", "format": "email"}, ["a.b@example.org"], ["a@b", "@example.org"]),
         ({"type": "array", "items": False}, [[]], [[1]]),
+        ({"type": "array", "prefixItems": [{"type": "null"}, False], "items": True}, [[], [None]], [[None, 1], [1]]),
         ({"enum": [1, "a", [2], {"k": None}], "type": ["integer", "object"]}, [1, {"k": None}], ["a", [2]]),
         ({"enum": ["a", "bb", "ccc"], "maxLength": 2}, ["a", "bb"], ["ccc"]),
         ({"const": {"a": [1, {"b": "é\u0001"}]}}, [{"a": [1, {"b": "é\u0001"}]}], [{"a": [1]}]),
@@ -234,6 +241,8 @@ REFUSED = [
     ({"type": "string", "pattern": r"\bword"}, "pattern"),
     ({"type": "string", "pattern": "(?i)a"}, "pattern"),
     ({"type": "string", "pattern": "("}, "pattern"),
+    ({"type": "string", "pattern": "[]a]"}, "pattern"),
+    ({"type": "string", "pattern": "b|[^]a]"}, "pattern"),
     ({"type": "string", "format": "binary"}, "format"),
     ({"type": "number", "multipleOf": 0.1}, "multipleOf"),
     ({"type": "array", "items": {"type": "null"}, "uniqueItems": True}, "uniqueItems"),
@@ -243,6 +252,8 @@ REFUSED = [
     ({"patternProperties": {"a": {}}}, "patternProperties"),
     ({"anyOf": [{"type": "string"}, {"if": {}}]}, "anyOf.1.if"),
     ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf"),
+    ({"allOf": [{"type": "array", "prefixItems": [{"type": "integer"}]}, {"items": {"type": "string"}}]}, "items"),
+    ({"type": "array", "items": {"$id": "https://example.org/s.json", "type": "integer"}}, "items.$id"),
     ({"$ref": "https://example.org/s.json"}, "$ref"),
     ({"$ref": "#/$defs/a", "$defs": {}}, "$ref"),
     ({"$ref": "#"}, "$ref"),
@@ -283,6 +294,13 @@ def test_what_is_not_supported_is_named(schema, place):
     with pytest.raises(UserError) as refused:
         made(schema)
     assert place in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [10**5000, {1}], ids=["digits", "set"])
+def test_a_schema_that_is_no_json_document_is_refused(value):
+    for schema in ({"const": value}, {"type": "integer", "minimum": value}, {"default": value}):
+        with pytest.raises(UserError, match="JSON has no text for"):
+            made(schema)
 
 
 @pytest.mark.parametrize("schema", IMPOSSIBLE)
