@@ -16,15 +16,18 @@ from llama_lab.bench import environment, summary
 from llama_lab.bench.wording import PART, SENTENCE, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
-from llama_lab.reporting import brief, document, keys, machines, notebooks, overview, readme
+from llama_lab.reporting import brief, document, keys, machines, notebooks, overview, readme, structured
 from llama_lab.reporting.document import Number, Table
 from llama_lab.reporting.overview import Recorded
 
 CORE = ("00", "16", "03", "04", "05", "06", "08", "17", "18", "10")  # notebooks that are read first; others follow
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
 ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
-# page: a table of data/ that stands in it, and how
-RECORDED = {"files.md": ("families", document.of_csv), "serving.md": ("clients", document.of_outcomes)}
+RECORDED = (  # page, a table of data/ that stands in it, and how
+    ("files.md", "families", document.of_csv),
+    ("serving.md", "clients", document.of_outcomes),
+    ("serving.md", "structured-answers", structured.sentences),
+)
 # that decide a time
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
 
@@ -221,7 +224,7 @@ def write(out_dir: Path) -> Path:
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     for name, table in keys.TABLES.items():
         document.put(Path(out_dir) / "docs" / "files.md", *keys.marks(name), table)
-    for place, (name, table) in RECORDED.items():
+    for place, name, table in RECORDED:
         data = partial(table, paths.ROOT / "data" / f"{name}.csv")
         document.put(Path(out_dir) / "docs" / place, *keys.marks(name), data)
     machines.write(out_dir)

@@ -1,5 +1,5 @@
-"""Manners of asking a server: well behaved, leaving early, reading slowly, malformed, vanishing. Plain sockets, so that
-each does what it says."""
+"""Manners of asking a server: well behaved, for JSON of a form, leaving early, reading slowly, malformed, vanishing.
+Plain sockets, so that each does what it says."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import json
 import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tests.serve import forms
 from tests.serve.small import NAME
 
 PATIENCE_S = 120  # an answer that takes longer hangs, unless the machine was suspended
@@ -33,12 +34,14 @@ MALFORMED = (
 
 @dataclass(frozen=True)
 class Request:
-    """One request. part: how much of it a client that leaves waits for, or one that vanishes sends."""
+    """One request. part: how much of it a client that leaves waits for, or one that vanishes sends. form: what its
+    answer must be."""
 
     manner: str
     path: str
     body: bytes
     part: int = 0
+    form: dict | str | None = None
 
     @property
     def bytes(self) -> bytes:
@@ -47,7 +50,12 @@ class Request:
 
 async def whole(port: int, asked: Request) -> int:
     """Send it and read to the end: the status."""
-    return await talk(port, asked.bytes, lambda reader: reader.read())
+    return status(await talk(port, asked.bytes, lambda reader: reader.read()))
+
+
+async def formed(port: int, asked: Request) -> int | str:
+    """Send it and read to the end: what came of its form."""
+    return forms.outcome(await talk(port, asked.bytes, lambda reader: reader.read()), asked.form)
 
 
 async def slowly(port: int, asked: Request) -> int:
@@ -60,7 +68,7 @@ async def slowly(port: int, asked: Request) -> int:
             await asyncio.sleep(0.002)
         return found
 
-    return await talk(port, asked.bytes, read, room=2048)
+    return status(await talk(port, asked.bytes, read, room=2048))
 
 
 async def leaves(port: int, asked: Request) -> int:
@@ -72,7 +80,7 @@ async def leaves(port: int, asked: Request) -> int:
             await reader.readline()
         return found
 
-    return await talk(port, asked.bytes, read)
+    return status(await talk(port, asked.bytes, read))
 
 
 async def vanishes(port: int, asked: Request) -> int:
@@ -81,7 +89,7 @@ async def vanishes(port: int, asked: Request) -> int:
     async def nothing(reader: asyncio.StreamReader) -> bytes:
         return b""
 
-    return await talk(port, asked.bytes[: asked.part], nothing, abort=True)
+    return status(await talk(port, asked.bytes[: asked.part], nothing, abort=True))
 
 
 async def talk(
@@ -90,8 +98,8 @@ async def talk(
     read: Callable[[asyncio.StreamReader], Coroutine[None, None, bytes]],
     room: int | None = None,
     abort: bool = False,
-) -> int:
-    """The status of what comes back. room: bytes that wait for a reader on its side."""
+) -> bytes:
+    """What comes back. room: bytes that wait for a reader on its side."""
     made = socket.socket()
     if room:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
@@ -101,12 +109,16 @@ async def talk(
     try:
         writer.write(content)
         await writer.drain()
-        said = await patient(read(reader))
-        return int(said.split(b" ", 2)[1]) if said else 0
+        return await patient(read(reader))
     finally:
         if abort:
             writer.transport.abort()
         writer.close()
+
+
+def status(said: bytes) -> int:
+    """The status of a response, 0 of none."""
+    return int(said.split(b" ", 2)[1]) if said else 0
 
 
 async def patient(work: Coroutine[None, None, bytes]) -> bytes:
@@ -120,18 +132,25 @@ async def patient(work: Coroutine[None, None, bytes]) -> bytes:
     raise TimeoutError
 
 
-MANNERS: dict[str, Callable[[int, Request], Awaitable[int]]] = {
+MANNERS: dict[str, Callable[[int, Request], Awaitable[int | str]]] = {
     "answer": whole,
     "stream": whole,
+    "form": formed,
+    "form, streamed": formed,
+    "hostile form": formed,
     "slow reader": slowly,
     "leaves": leaves,
     "malformed": whole,
     "vanishes": vanishes,
 }
-SHARES = (35, 25, 10, 10, 12, 8)
-EXPECTED = {  # statuses; 0: it did not wait for one
+SHARES = (25, 17, 12, 8, 4, 9, 9, 10, 6)
+LONGER, WHOLE = ("leaves", "slow reader"), ("answer", "form", "hostile form")  # whole: not streamed
+EXPECTED = {  # statuses, or what came of a form; 0: it did not wait for one
     "answer": {200},
     "stream": {200},
+    "form": {200, forms.CUT},
+    "form, streamed": {200, forms.CUT},
+    "hostile form": {400},
     "slow reader": {200},
     "leaves": {200},
     "malformed": {400, 404, 405},
@@ -144,23 +163,28 @@ def request(drawn: random.Random) -> Request:
     (manner,) = drawn.choices(list(MANNERS), SHARES)
     if manner == "malformed":
         return Request(manner, *drawn.choice(MALFORMED))
-    path, body = answerable(drawn, manner)
-    whole = Request(manner, path, json.dumps(body).encode())
-    part = drawn.randrange(1, len(whole.bytes)) if manner == "vanishes" else drawn.randrange(12)
-    return Request(manner, whole.path, whole.body, part)
+    form = None
+    if manner == "hostile form":
+        form = forms.hostile(drawn)
+    elif "form" in manner or (manner in LONGER and drawn.random() < 0.2):
+        form = drawn.choice(forms.FORMS)
+    path, body = answerable(drawn, manner, form)
+    whole = Request(manner, path, json.dumps(body).encode(), form=form)
+    return replace(whole, part=drawn.randrange(1, len(whole.bytes)) if manner == "vanishes" else drawn.randrange(12))
 
 
-def answerable(drawn: random.Random, manner: str) -> tuple[str, dict]:
+def answerable(drawn: random.Random, manner: str, form: dict | str | None) -> tuple[str, dict]:
     """(path, body) that a server answers: some begin alike, some are long, each has its own settings."""
     text = " ".join(
         ["Once upon a time there was"] * drawn.randrange(2) + drawn.choices(WORDS, k=drawn.randrange(1, 60))
     )
-    tokens = drawn.randrange(60, 150) if manner in ("leaves", "slow reader") else drawn.randrange(1, 12)
+    tokens = drawn.randrange(60, 150) if manner in LONGER or form else drawn.randrange(1, 12)
     settings = dict(temperature=drawn.choice([0, 0.7, 1.3]), seed=drawn.randrange(1000), top_p=drawn.choice([0.8, 1.0]))
-    streamed, said = manner != "answer", [dict(role="user", content=text)]
-    native = dict(model=NAME, stream=streamed, options=settings | dict(num_predict=tokens, stop=["\n\n"]))
+    streamed, said = manner not in WHOLE, [dict(role="user", content=text)]
+    stop = [] if form else ["\n\n"]
+    native = dict(model=NAME, stream=streamed, options=settings | dict(num_predict=tokens, stop=stop))
     theirs = dict(model=NAME, stream=streamed, max_tokens=tokens) | settings
-    return drawn.choice(
+    path, body = drawn.choice(
         [
             ("/api/generate", native | dict(prompt=text, raw=drawn.random() < 0.5)),
             ("/api/chat", native | dict(messages=said)),
@@ -168,3 +192,4 @@ def answerable(drawn: random.Random, manner: str) -> tuple[str, dict]:
             ("/v1/completions", theirs | dict(prompt=text)),
         ]
     )
+    return path, body | (forms.way(drawn, path, form) if form else {})
