@@ -40,15 +40,16 @@ def missing(model: str) -> tuple[str, str] | None:
     return llamacpp.no_file(model)
 
 
-def start(file: Path, slots: int, context: int, threads: int) -> tuple[subprocess.Popen, str]:
-    """(the process, its address once the model is loaded): as many slots of so many tokens, none of which keeps what it
-    read of another request. Raises UserError if it is not built or does not start."""
+def start(file: Path, slots: int, context: int, threads: int, keeps: bool = False) -> tuple[subprocess.Popen, str]:
+    """(the process, its address once the model is loaded): as many slots of so many tokens. keeps: whether it keeps
+    what it read of earlier requests, its default. Raises UserError if it is not built or does not start."""
     path, port = BUILT.required(), native.free_port()
     url, cores = f"http://127.0.0.1:{port}", str(threads)
     command = [
         *(str(path), "--host", "127.0.0.1", "--port", str(port), "--offline", "--model", str(file)),
         *("--parallel", str(slots), "--ctx-size", str(slots * context), "--no-kv-unified", "--fit", "off"),
-        *("--threads", cores, "--threads-batch", cores, "--no-cache-prompt", "--cache-ram", "0"),
+        *("--threads", cores, "--threads-batch", cores),
+        *(() if keeps else ("--no-cache-prompt", "--cache-ram", "0")),
     ]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("LLAMA_ARG_")}
 

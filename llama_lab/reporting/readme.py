@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from llama_lab.bench import AGAIN, environment, summary
+from llama_lab.bench import AGAIN, environment, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
 from llama_lab.bench.wording import interval, listed, probed, within
+from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import document, machines, notebooks, overview, rivals
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -25,6 +26,7 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
 )
+ATTACKED = "19-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
@@ -136,6 +138,25 @@ def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine
     return " to ".join(ends) + (f" in {len(found)} runs" if len(ends) > 1 else "")
 
 
+# In company ---------------------------------------------------------------------------------------------------------
+
+
+def company(behind: Sequence[Recorded], home: Path) -> str:
+    """How many requests get another answer when they are asked again, from our placements and from other servers; ""
+    where nobody recorded that."""
+    table = next((table for table in behind if table.path.stem == ATTACKED), None)
+    if table is None:
+        return ""
+    rows, meta = record.read(table.path, kind=attacks.Attacked)
+    differ = listed([f"{e['differ']:,} of {e['of']:,} from {e['name']}" for e in attacks.sides(rows)])
+    asked = f"`{meta['parameters']['model']}`, {meta['parameters']['slots']} slots, greedy and sampled with a seed"
+    machine = environment.machine_line(meta["environment"]).partition(" · jax")[0]
+    return (
+        f"Requests that get another answer when asked again, alone, in another order and among others: {differ}"
+        f" ({asked}, other settings as they come, {machine}; [notebook 19]({page(table.section, home)}))."
+    )
+
+
 # The run --------------------------------------------------------------------------------------------------------------
 
 
@@ -184,15 +205,15 @@ def block(
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: the claim, other runtimes, one picture, and the run that the claim is of. behind: the
-    tables that rivals are looked up in. others: machines that the same was measured on."""
+    """All of it as Markdown: the claim, other runtimes, one picture, what company changes, the run that the claim is
+    of. behind: the tables that rivals and company are looked up in. others: machines that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
     lines = beside(run, measured, behind, others, home) if run else []
     parts = [claim(measured, home), document.Table((subject(run), "times as fast"), lines).markdown() if lines else ""]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
-    parts += [about(measured[0])] if measured else []
+    parts += [company(behind, home), about(measured[0]) if measured else ""]
     return "\n\n".join(filter(None, parts))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 
@@ -9,13 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from llama_jax import config, transforms
+from llama_jax import config, quantise, transforms
+from llama_jax.block_types import LAYOUTS
 from llama_jax.config import RopeScaling
 from llama_jax.kernels import fused
 from llama_jax.kernels import packed as layers
 from llama_jax.kvc import KVCache
 from llama_jax.placement import parse
 from tests.conftest import build
+from tests.kernels import products
 
 SMALL = dict(
     hidden_size=64,
@@ -44,6 +47,27 @@ def random_model(cfg, seed=0):
 
 def quantised(cfg, kind="q8_0", seed=0):
     return transforms.prepare(random_model(cfg, seed), parse(f"step+{kind}+gemv"))
+
+
+def mixed(cfg):
+    """A model of all types in turn, in random bytes."""
+    model, turn = random_model(cfg), itertools.cycle(sorted(LAYOUTS))
+
+    def matrix(n, k):
+        return products.weight(kind := next(turn), n, k, seed=n, scale=0.03 / LAYOUTS[kind].columns ** 0.5)
+
+    d, f, queries = cfg.hidden_size, cfg.intermediate_size, cfg.num_attention_heads * cfg.head_dim
+    keys = cfg.num_key_value_heads * cfg.head_dim
+
+    def changed(layer):
+        qkv = quantise.Joined((matrix(queries, d), matrix(keys, d), matrix(keys, d)))
+        attention = replace(layer.attention, qkv=qkv, o=matrix(d, queries))
+        gate_up = quantise.Joined((matrix(f, d), matrix(f, d)))
+        return replace(layer, attention=attention, ffn=replace(layer.ffn, gate_up=gate_up, down=matrix(d, f)))
+
+    layers = tuple(map(changed, model.layers))
+    table = products.weight("q6_k", cfg.vocab_size, d, scale=0.01)
+    return replace(model, embeddings=replace(model.embeddings, weight=table), layers=layers)
 
 
 def with_packed_layers(model):

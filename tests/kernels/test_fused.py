@@ -1,7 +1,6 @@
 """The fused step equals a float64 reference of the same arithmetic, on every shape of model that it takes and refuses
 the others."""
 
-import itertools
 from dataclasses import replace
 
 import jax
@@ -18,11 +17,11 @@ from tests.conftest import relative_error
 from tests.kernels import products, reference
 from tests.kernels.models import (
     LLAMA_3,
+    mixed,
     packed,
     program,
     quantised,
     random_cache,
-    random_model,
     small,
     unpacked,
 )
@@ -108,27 +107,6 @@ def test_every_matrix_of_a_layer_of_another_type(family):
     """q, k, v, gate and up of different types in one layer, another order of them in the next; a table of 6 bits."""
     cfg = small(family, hidden_size=256, intermediate_size=256, num_attention_heads=8, head_dim=32)
     equals_the_reference(cfg, mixed(cfg))
-
-
-def mixed(cfg):
-    """A model of all types in turn, in random bytes."""
-    model, turn = random_model(cfg), itertools.cycle(sorted(LAYOUTS))
-
-    def matrix(n, k):
-        return products.weight(kind := next(turn), n, k, seed=n, scale=0.03 / LAYOUTS[kind].columns ** 0.5)
-
-    d, f, queries = cfg.hidden_size, cfg.intermediate_size, cfg.num_attention_heads * cfg.head_dim
-    keys = cfg.num_key_value_heads * cfg.head_dim
-
-    def changed(layer):
-        qkv = quantise.Joined((matrix(queries, d), matrix(keys, d), matrix(keys, d)))
-        attention = replace(layer.attention, qkv=qkv, o=matrix(d, queries))
-        gate_up = quantise.Joined((matrix(f, d), matrix(f, d)))
-        return replace(layer, attention=attention, ffn=replace(layer.ffn, gate_up=gate_up, down=matrix(d, f)))
-
-    layers = tuple(map(changed, model.layers))
-    table = products.weight("q6_k", cfg.vocab_size, d, scale=0.01)
-    return replace(model, embeddings=replace(model.embeddings, weight=table), layers=layers)
 
 
 @pytest.mark.parametrize("kind", sorted(LAYOUTS))

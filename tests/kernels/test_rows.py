@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llama_jax.config import FAMILIES
 from llama_jax.kernels import fused
-from tests.kernels.models import packed, quantised, random_cache, rows_program, small, unpacked, with_packed_layers
+from tests.kernels.models import (
+    mixed,
+    packed,
+    quantised,
+    random_cache,
+    rows_program,
+    small,
+    unpacked,
+    with_packed_layers,
+)
 
 MODELS = {
     "llama": (small(), "q4_1"),
@@ -190,3 +200,19 @@ def test_many_rows_in_every_kind_equal_few(kind):
     for start in range(0, 64, 8):
         part, _, cache = run(model, ids[:, start : start + 8], cache)
         np.testing.assert_array_equal(np.asarray(part), whole[start : start + 8])
+
+
+@pytest.mark.parametrize("family", sorted({*FAMILIES} - {"gpt2"}))
+def test_a_row_is_as_alone_with_matrices_of_every_type_in_every_family(family):
+    """docs/placements.md promises it: each of three sequences, and each token of a sequence, has the bits that it gets
+    alone."""
+    cfg = small(family, hidden_size=256, intermediate_size=256, num_attention_heads=8, head_dim=32)
+    model, run = mixed(cfg), rows_program(cfg, "all")
+    caches = [random_cache(cfg, 64, 20, 0, seed=i) for i in range(3)]
+    ids = jnp.asarray(tokens(cfg, 3, 2), jnp.int32)
+    together = packed(np.concatenate([both for both, _ in caches], axis=2), 20, [0, 0, 0])
+    logits = np.asarray(run(model, ids, together)[0]).reshape(3, 2, -1)
+    for i, (_, cache) in enumerate(caches):
+        for at in range(2):
+            alone, _, cache = run(model, ids[i : i + 1, at : at + 1], cache)
+            np.testing.assert_array_equal(np.asarray(alone)[0], logits[i, at])

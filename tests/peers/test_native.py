@@ -166,8 +166,10 @@ def test_a_server_that_dies_at_once_says_its_last_words(cache):
         llama_server.start("m.gguf", 2, 64, 2)
     folder = cache / "llama-server" / llama_server.BUILT.version
     program(folder / "llama-server", '#!/bin/sh\necho "no luck with $@"\nexit 1\n')
-    with pytest.raises(UserError, match="did not start: no luck with .*--parallel 2 --ctx-size 128.*--threads 3"):
+    with pytest.raises(UserError, match="did not start: no luck with .*--parallel 2 --ctx-size 128.*--no-cache"):
         llama_server.start("m.gguf", 2, 64, 3)
+    with pytest.raises(UserError, match="--threads-batch 3$"):  # its own settings of what it keeps
+        llama_server.start("m.gguf", 2, 64, 3, keeps=True)
 
 
 CHILD = (

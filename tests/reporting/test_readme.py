@@ -7,6 +7,7 @@ import pytest
 
 from llama_lab.bench import AGAIN, record, summary
 from llama_lab.bench.statistics import Ratio
+from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import overview, readme
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -100,6 +101,25 @@ def test_the_block_shows_one_picture(tmp_path):
     block = readme.block([dict(SECTION, figures=figures)], [run()], tmp_path)
     assert re.findall(r'<img src="(.*?)".* alt="(.*?)">', block) == [("figures/03-a.svg", "Rates.")]
     assert readme.block([SECTION], [], tmp_path) == ""
+
+
+def test_answers_that_differ_are_told_of_ours_and_of_each_other_server(tmp_path):
+    common = dict(block=0, order=0, seed=0, phase="warm", valid=True, model="m", slots=4, situation="at once")
+    counts = dict(greedy=0, of_greedy=600, of_sampled=600, failed=0)
+    rows = [
+        attacks.Attacked(
+            **common, **counts, run=name, process=i, subject=name, backend=backend, sampled=3 * (backend == "ollama")
+        )
+        for i, (name, backend) in enumerate((("step+fused", "jax"), ("chunk8+fused", "jax"), ("ollama", "ollama")))
+    ]
+    path = record.write(
+        tmp_path / f"{readme.ATTACKED}.csv", rows, attacks.Attacked, environment=ENVIRONMENT,
+        parameters=dict(model="m", slots=4),
+    )  # fmt: skip
+    text = readme.company([told(path, SECTION, record.read_meta(path))], tmp_path)
+    assert "0 of 2,400 from ours under `+fused` and 3 of 1,200 from ollama (`m`, 4 slots" in text
+    assert "C, 2 cores, 16 GiB; [" in text
+    assert readme.company([], tmp_path) == ""
 
 
 def test_only_what_stands_between_the_marks_is_written(tmp_path):

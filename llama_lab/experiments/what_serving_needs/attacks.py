@@ -1,5 +1,5 @@
 """Whether company changes an answer: `llama_lab.attack` against our placements that serve and against other servers,
-each on the same file and with the same number of slots."""
+each on the same file and with the same number of slots. All keep what they read of earlier prompts, as by default."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from llama_lab.bench import frames, standings, summary
 from llama_lab.bench.experiment import Experiment, Point, Runner, Seed, check_counts, whole
 from llama_lab.bench.lab import Lab
 from llama_lab.bench.record import Row
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.what_serving_needs import measure, servers
 from llama_lab.serve import stepper
 
-COUNTS = ("greedy", "of_greedy", "sampled", "of_sampled", "failed")
+OURS = {"fused": "ours under `+fused`", "gemv": "ours under `+gemv`", "none": "ours under XLA's products"}  # by kernels
 
 
 class Attacked(Row):
@@ -51,7 +52,7 @@ class Attacks(Experiment):
     def check(self) -> None:
         check_counts(requests=self.attack_requests, tokens=self.attack_tokens, rounds=self.attack_rounds)
         for name in self.attacked:
-            if name not in measure.PEERS:
+            if name not in servers.PEERS:
                 stepper.check(parse(name))
 
     def points(self, runner: Runner) -> list[Point]:
@@ -66,18 +67,13 @@ class Attacks(Experiment):
 
     def attacking(self, lab: Lab, name: str, number: int) -> None:
         """One server, started, attacked and ended. Its queue holds all who come at once."""
-        bare, queue, peer = lab.without_weights(), 4 * self.attack_requests, measure.PEERS.get(name)
-        made = (
-            peer[0](bare, self.slots, queue)
-            if peer
-            else servers.ours(lab.model, name, self.slots, queue, measure.BUCKETS)
-        )
-        with made as running:
+        with servers.started(lab, name, self.slots, 4 * self.attack_requests, keeps=True) as running:
             measure.warm(running)
             seed = self.seed + 1000 * number
             bodies = attack.requests_of(running.model, self.attack_requests, self.attack_tokens, seed)
             entries = attack.attack(attack.Server(running.url), bodies, seed, lambda line: lab.announce(what=line))
-        common = dict(subject=name, backend=peer[1] if peer else standings.JAX, model=lab.model, slots=self.slots)
+        backend = servers.PEERS.get(name, standings.JAX)
+        common = dict(subject=name, backend=backend, model=lab.model, slots=self.slots)
         common |= dict(seed=seed, phase="warm", valid=True, reason="")
         for order, entry in enumerate(entries):
             lab.keep(Attacked(**lab.identity, **common, **entry, order=order))
@@ -87,37 +83,50 @@ class Attacks(Experiment):
 
 
 def table(rows: Sequence[Attacked]) -> list[dict]:
-    """One entry per server and situation, as they were asked: {name, backend, situation, and the sums of COUNTS}."""
-    by = summary.grouped(whole(rows), lambda row: (row.subject, row.situation))
-    return [
-        dict(name=name, backend=some[0].backend, situation=situation)
-        | {count: sum(getattr(row, count) for row in some) for count in COUNTS}
-        for (name, situation), some in by.items()
-    ]
+    """One entry per server, as they were asked: {name, and the keys of `summed`}."""
+    return [dict(name=name) | summed(some) for name, some in summary.grouped(whole(rows), "subject").items()]
 
 
-def words(entries: Sequence[dict]) -> str:
-    """One line per server: how many of its answers differ in company from those alone."""
+def sides(rows: Sequence[Attacked]) -> list[dict]:
+    """The same, our placements together by their kernels."""
+
+    def side(row: Attacked) -> str:
+        return OURS[parse(row.subject).kernels] if row.backend == standings.JAX else row.subject
+
+    return [dict(name=name) | summed(some) for name, some in summary.grouped(whole(rows), side).items()]
+
+
+def summed(rows: Sequence[Attacked]) -> dict:
+    """of: answers in all situations. differ: how many are not those alone, greedy: of those the greedy ones; and how
+    many in each of `attack.SITUATIONS`. failed: requests without an answer."""
+    each = {name: sum(r.greedy + r.sampled for r in rows if r.situation == name) for name in attack.SITUATIONS}
+    of, greedy = sum(r.of_greedy + r.of_sampled for r in rows), sum(r.greedy for r in rows)
+    return dict(of=of, differ=sum(each.values()), greedy=greedy, failed=sum(r.failed for r in rows)) | each
+
+
+def words(rows: Sequence[Attacked]) -> str:
+    """How many answers differ from those alone, a line each of `sides`; and which servers change them in company alone,
+    which without any, and which never."""
     lines = []
-    for name, some in summary.grouped(entries, lambda e: e["name"]).items():
-        total = {count: sum(e[count] for e in some) for count in COUNTS}
-        asked, failed = total["of_greedy"] + total["of_sampled"], total["failed"]
-        lines.append(
-            f"{name}: {total['greedy'] + total['sampled']} of {asked:,} answers differ from those alone"
-            + (f", {failed} requests failed" if failed else "")
-        )
+    for e in sides(rows):
+        where = listed([f"{e[name]:,} {name}" for name in attack.SITUATIONS if e[name]])
+        failed = f"; {e['failed']:,} requests failed" if e["failed"] else ""
+        differ = f"{e['differ']:,} of {e['of']:,} answers differ from those alone"
+        lines.append(f"{e['name']}: {differ}{where and f' ({where})'}{failed}")
+    for kind, some in summary.grouped(table(rows), kind_of).items():
+        lines.append(f"{kind}: {listed([e['name'] for e in some])}")
     return "\n".join(lines) or "Not recorded yet: no server was attacked."
 
 
+def kind_of(entry: dict) -> str:
+    if not entry["differ"]:
+        return "the same answers in every situation"
+    lonely = [name for name, company in attack.SITUATIONS.items() if not company.at_once and entry[name]]
+    return "other answers even when nobody else asks" if lonely else "other answers only among others"
+
+
 COLUMNS = frames.Columns(
-    {
-        "server": "name",
-        "situation": "situation",
-        "greedy that differ": "greedy",
-        "greedy": "of_greedy",
-        "sampled that differ": "sampled",
-        "sampled": "of_sampled",
-        "failed": "failed",
-    },
-    index=("server", "situation"),
+    {"server": "name", "answers": "of", "differ": "differ", "of them greedy": "greedy"}
+    | frames.same(*attack.SITUATIONS, "failed"),
+    index="server",
 )

@@ -22,17 +22,11 @@ from llama_lab.bench.record import Row
 from llama_lab.experiments.what_serving_needs import client, servers
 from llama_lab.experiments.what_serving_needs.client import Answer
 from llama_lab.experiments.what_serving_needs.load import ANSWERS, PROMPTS, Ask, asks, count
-from llama_lab.experiments.what_serving_needs.servers import CONTEXT, SHAPES, Server
+from llama_lab.experiments.what_serving_needs.servers import BUCKETS, CONTEXT, LLAMACPP, PEERS, SHAPES, Server
 from llama_lab.serve import stepper
 
-OLLAMA, LLAMACPP = "ollama", "llama-server"
-BUCKETS = "buckets"
 REFUSED = 503  # HTTP's: too many wait
 WARM = ("1", "2 3")  # asked first and not counted: sockets, and the model of a server that loads it then
-PEERS = {  # name: (how it is started, its backend)
-    OLLAMA: (servers.ollamas, standings.OLLAMA),
-    LLAMACPP: (servers.llamacpps, standings.LLAMACPP),
-}
 
 
 class Request(Row):
@@ -145,14 +139,9 @@ class Serving(Experiment):
         """One server under each rate, and its first answers made again. A server that refused requests is asked no
         higher rate: what it would say is known."""
         here, bare = Setting(**setting), lab.without_weights()
-        is_peer = here.server in PEERS
         asked = asks(bare, self.all_rates, self.seconds, self.seed)
         loads: list[tuple[float, list[Answer], int | None]] = []
-        if is_peer:
-            server = PEERS[here.server][0](bare, here.slots, self.queue)
-        else:
-            server = servers.ours(lab.model, here.server, here.slots, self.queue, here.shapes)
-        with server as running:
+        with servers.started(lab, here.server, here.slots, self.queue, here.shapes) as running:
             warm(running)
             for rate in here.rates:
                 lab.progress(f"{here.server} at {rate:g} requests/s", len(loads), len(here.rates))
@@ -164,8 +153,8 @@ class Serving(Experiment):
         where = dict(server=here.server, slots=here.slots, shapes=here.shapes)
         lab.notes.update(where, programs=running.programs, warm_s=running.seconds)
         where |= dict(seed=self.seed, phase="warm", model=lab.model, weights_hash=bare.weights_hash, **lab.identity,
-                      backend=PEERS[here.server][1] if is_peer else standings.JAX)  # fmt: skip
-        alone = None if is_peer else Alone(lab.model, here.server)
+                      backend=PEERS.get(here.server, standings.JAX))  # fmt: skip
+        alone = None if here.server in PEERS else Alone(lab.model, here.server)
         for rate, answers, compiled in loads:
             for i, (ask, answer) in enumerate(zip(asked[rate], answers, strict=True)):
                 row = row_of(ask, answer, order=i, rate=rate, compiled=compiled, **where)

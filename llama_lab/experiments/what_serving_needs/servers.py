@@ -14,12 +14,14 @@ import re
 import sys
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from llama_jax import checkpoint
 from llama_jax.checkpoint import Checkpoint
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import parent
+from llama_lab.bench import parent, standings
+from llama_lab.bench.lab import Lab
 from llama_lab.bench.process import allowed_cores
 from llama_lab.experiments.what_serving_needs import client
 from llama_lab.experiments.what_serving_needs.client import Api
@@ -28,7 +30,10 @@ from llama_lab.serve.stepper import SIZES
 
 CONTEXT = 512  # tokens of a slot: the longest prompt, the longest answer, and room
 ENDS_S = 40.0  # after SIGTERM; what runs then has 30 s
-SHAPES: dict[str, tuple[int, ...]] = {"one": (256,), "buckets": SIZES, "exact": ()}  # name: sizes of prompts
+BUCKETS = "buckets"
+SHAPES: dict[str, tuple[int, ...]] = {"one": (256,), BUCKETS: SIZES, "exact": ()}  # name: sizes of prompts
+OLLAMA, LLAMACPP = "ollama", "llama-server"
+PEERS = {OLLAMA: standings.OLLAMA, LLAMACPP: standings.LLAMACPP}  # name: backend
 COUNTED = re.compile(r"llama_jax_compilations_in_service ([\d.]+)")
 
 
@@ -49,6 +54,18 @@ class Server:
             return None
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
             return int(float(COUNTED.search(answer.read().decode())[1]))
+
+
+def started(
+    lab: Lab, name: str, slots: int, queue: int, shapes: str = BUCKETS, keeps: bool = False
+) -> AbstractContextManager[Server]:
+    """A placement's server, or one of PEERS. keeps: whether llama.cpp's keeps what it read of earlier prompts, as it
+    does by default; ours and Ollama always do. Raises UserError where it does not start."""
+    if name == OLLAMA:
+        return ollamas(lab.without_weights(), slots, queue)
+    if name == LLAMACPP:
+        return llamacpps(lab.without_weights(), slots, keeps)
+    return ours(lab.model, name, slots, queue, shapes)
 
 
 @contextlib.contextmanager
@@ -80,11 +97,12 @@ def ollamas(loaded: Checkpoint, slots: int, queue: int) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def llamacpps(loaded: Checkpoint, slots: int, queue: int) -> Iterator[Server]:
+def llamacpps(loaded: Checkpoint, slots: int, keeps: bool) -> Iterator[Server]:
     """llama.cpp's own server on our file, whose queue has no bound. Raises UserError where it does not start."""
     from llama_lab.peers import llama_server
 
-    process, url = llama_server.start(checkpoint.gguf_file(loaded.source), slots, CONTEXT, len(allowed_cores()))
+    file = checkpoint.gguf_file(loaded.source)
+    process, url = llama_server.start(file, slots, CONTEXT, len(allowed_cores()), keeps)
     try:
         yield Server(url, loaded.name, api=client.LLAMACPP)
     finally:

@@ -5,6 +5,7 @@ import pytest
 from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_lab import attack
+from llama_lab.bench import standings
 from llama_lab.bench.frames import show
 from llama_lab.experiments.what_serving_needs import attacks
 
@@ -28,25 +29,36 @@ def test_mistakes_are_named(changes, words):
         attacks.Attacks(**ASKED | changes).check()
 
 
-def row(subject, situation, process, **counts):
+def row(subject, situation, process, backend="x", **counts):
     known = dict(greedy=0, of_greedy=12, sampled=0, of_sampled=12, failed=0) | counts
     where = dict(run=subject, block=process - 1, order=0, process=process, seed=0, phase="warm", valid=True)
-    return attacks.Attacked(**where, subject=subject, backend="x", model="m", slots=4, situation=situation, **known)
+    return attacks.Attacked(**where, subject=subject, backend=backend, model="m", slots=4, situation=situation, **known)
 
 
 def test_rounds_are_added_up():
-    rows = [row("a", "at once", 1, sampled=2), row("b", "at once", 2, failed=1, of_greedy=11)]
-    rows += [row("a", "at once", 3, greedy=1), row("a", "scattered", 3)]
+    rows = [row("a", "at once", 1, sampled=2), row("b", "at once", 2, "y", failed=1, of_greedy=11)]
+    rows += [row("a", "at once", 3, greedy=1), row("a", "scattered", 3, greedy=3, sampled=1)]
     entries = attacks.table(rows)
-    (first,) = (e for e in entries if (e["name"], e["situation"]) == ("a", "at once"))
-    assert {count: first[count] for count in attacks.COUNTS} == dict(
-        greedy=1, of_greedy=24, sampled=2, of_sampled=24, failed=0
-    )
-    said = attacks.words(entries).splitlines()
-    assert said[0].startswith("a: 3 of 72 answers differ")
-    assert said[1].endswith("from those alone, 1 requests failed")
-    assert len(show(entries, attacks.COLUMNS)) == 3
+    assert {key: entries[0][key] for key in ("name", "of", "differ", "greedy", "failed", "at once", "scattered")} == {
+        "name": "a", "of": 72, "differ": 7, "greedy": 4, "failed": 0, "at once": 3, "scattered": 4
+    }  # fmt: skip
+    said = attacks.words(rows).splitlines()
+    assert said[0].startswith("a: 7 of 72 answers differ")
+    assert said[0].endswith("(3 at once and 4 scattered)")
+    assert said[1].startswith("b: 0 of 23 ")
+    assert said[1].endswith("1 requests failed")
+    assert said[2:] == ["other answers only among others: a", "the same answers in every situation: b"]
+    assert attacks.words([*rows, row("a", "alone again", 3, greedy=1)]).count("even when nobody else asks: a") == 1
+    assert len(show(entries, attacks.COLUMNS)) == 2
     assert attacks.words([]).startswith("Not recorded yet")
+
+
+def test_our_placements_are_added_up_by_their_kernels():
+    names = "step+fused", "chunk8+fused", "step"
+    ours = [row(name, "at once", i, standings.JAX, sampled=1) for i, name in enumerate(names, 1)]
+    found = attacks.sides([*ours, row("b", "at once", 4)])
+    assert [(e["differ"], e["of"]) for e in found] == [(2, 48), (1, 24), (0, 24)]
+    assert ["+fused" in e["name"] for e in found] == [True, False, False]
 
 
 @pytest.mark.slow
