@@ -26,6 +26,7 @@ ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of ar
 RECORDED = (  # page, a table of data/ that stands in it, and how
     ("files.md", "families", document.of_csv),
     ("serving.md", "clients", document.of_outcomes),
+    ("serving.md", "lm-eval", document.of_csv),
     ("serving.md", "structured-answers", structured.sentences),
 )
 # that decide a time

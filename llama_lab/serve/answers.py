@@ -117,7 +117,8 @@ class Answer:
                     yield self.echoed(news.prompt)
                     continue
                 for token, score in zip_longest(news.tokens, news.scores):
-                    if score and token not in self.job.stop:
+                    # where the prompt's tokens are told, each of the answer is: lm-eval leaves out the last one
+                    if score and (self.echo is not None or token not in self.job.stop):
                         waiting.append(Token(token, score, len(text_so_far)))
                     ids.append(token)
                     text = read([token])

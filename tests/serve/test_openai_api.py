@@ -185,6 +185,18 @@ def test_an_echo_has_the_prompts_log_probabilities(client, loaded, service, most
     assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (sum(map(len, ids)), 3 * most)
 
 
+def test_an_echos_log_probabilities_have_the_token_that_ends_the_answer(client, loaded):
+    """lm-eval asks for one token after a prompt, and leaves out the last that is told."""
+    ids = loaded.tokenizer.encode("Once upon")
+    best = int(np.argmax(np.asarray(generate.logits(generate.build(loaded, "step"), ids))[-1]))
+    body = dict(prompt=ids, temperature=0, max_tokens=1, logprobs=1, echo=True)
+    free = ask(client, "/v1/completions", **body).json()["choices"][0]
+    ended = ask(client, "/v1/completions", **body, stop_token_ids=[best]).json()["choices"][0]
+    assert (ended["text"], ended["finish_reason"]) == ("Once upon", "stop")
+    assert len(ended["logprobs"]["tokens"]) == len(ids) + 1
+    assert ended["logprobs"] == free["logprobs"]
+
+
 def test_an_echo_of_ids_without_log_probabilities_is_their_text(client, loaded):
     ids = loaded.tokenizer.encode("Once upon")
     for prompt in ("Once upon", ids):
