@@ -42,7 +42,7 @@ $(READY): requirements.txt pyproject.toml
 	$(BIN)/python -m pip install -q $(PIP_FLAGS) --no-deps --no-build-isolation -e .
 	@touch $@
 
-figures: $(READY)  ## measure the headline on this machine, draw every figure from the published data, write the report: ten minutes
+figures: $(READY)  ## measure the headline on this machine, draw every figure from the published data, write the report: ten to twenty minutes
 	$(BIN)/llama-jax figures
 
 measure: $(READY)  ## measure everything on this machine, into results/ (says how long; resumes after an interruption; ONLY=05, PROFILE=full)

@@ -115,7 +115,7 @@ class Stale:
 
 @verb("`llama-jax figures --no-headline`")
 class Figures:
-    """Measure the headline here, draw every figure from published data, and write the report: ten minutes at most."""
+    """Measure the headline here, draw every figure from published data, and write the report: ten to twenty minutes."""
 
     headline: bool = option(True, "Measure the headline on this machine first.", "--headline/--no-headline")
     json: bool = options.as_json()

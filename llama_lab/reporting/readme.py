@@ -213,7 +213,7 @@ def block(
     lines = beside(run, measured, behind, others, home) if run else []
     parts = [claim(measured, home), document.Table((subject(run), "times as fast"), lines).markdown() if lines else ""]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
-    parts += [company(behind, home), about(measured[0]) if measured else ""]
+    parts += ["\n".join(filter(None, (company(behind, home), about(measured[0]) if measured else "")))]
     return "\n\n".join(filter(None, parts))
 
 

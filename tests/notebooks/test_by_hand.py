@@ -82,7 +82,7 @@ def test_four_run_at_once_into_four_folders_and_two_never_into_one(tmp_path):
 def test_what_it_was_given_and_cannot_answer_is_one_line(tmp_path):
     """At the latest where the table is read; nothing is drawn."""
     cases = {
-        ("-p", "answers", "9"): "UserError: answers is 9, and 14-growth was recorded with 4; leave answers out",
+        ("-p", "answers", "9"): "UserError: answers is 9, and 14-growth was recorded with 4; leave out answers",
         ("-p", "anwers", "9"): "UserError: 14-growth has no parameter 'anwers'. Did you mean 'answers'",
         ("-p", "answers", "many"): "UserError: 14-growth: parameter answers is 'many'; it must be a whole number",
         ("-y", "layers: [3, deep]"): "UserError: 14-growth: parameter layers is [3, 'deep']; it must be a list",

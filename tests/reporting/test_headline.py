@@ -86,6 +86,6 @@ def test_figures_measures_draws_and_reports(measured, tmp_path, monkeypatch, cap
     assert (program()(["figures", "--json"], standalone_mode=False) or 0) == code
     said = capsys.readouterr()
     assert done == ["measured", "drawn", *(["reported"] if ok else [])]
-    assert "0 min: measuring the headline here; about 7 min left, then drawing every notebook, the report" in said.err
+    assert "0 min: measuring the headline here; about 9 min left, then drawing every notebook, the report" in said.err
     assert ("cell 3 failed" in said.err) is not ok
     assert json.loads(said.out.splitlines()[-1])["notebooks"][0]["ok"] is ok
