@@ -45,11 +45,11 @@ $(READY): requirements.txt pyproject.toml
 figures: $(READY)  ## measure the headline on this machine, draw every figure from the published data, write the report: ten to twenty minutes
 	$(BIN)/llama-jax figures
 
-measure: $(READY)  ## measure everything on this machine, into results/ (says how long; resumes after an interruption; ONLY=05, PROFILE=full)
+measure: $(READY)  ## measure everything on this machine, into results/ (says how long; resumes after an interruption; ONLY=04, PROFILE=full)
 	$(BIN)/llama-jax measure --profile $(PROFILE) $(ONLY)
 	$(BIN)/llama-jax report
 
-record: $(READY)  ## record what is published again, in full, over data/ and figures/ (hours; resumes after an interruption; ONLY=05)
+record: $(READY)  ## record what is published again, in full, over data/ and figures/ (hours; resumes after an interruption; ONLY=04)
 	$(BIN)/llama-jax measure --profile full --out . $(ONLY)
 
 redraw: $(READY)  ## draw all figures again from the recorded data, in seconds
@@ -84,10 +84,10 @@ lab-check: $(READY)  ## run all cells of every notebook in a real JupyterLab and
 bench: $(READY)  ## measure the ladder and print the table
 	$(BIN)/llama-jax bench
 
-gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 minutes) and redraw notebook 12 (GPU_PYTHON=... to use your own jax and torch; DETERMINISTIC=1 for the same bits in every run)
+gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 minutes) and redraw notebook 19 (GPU_PYTHON=... to use your own jax and torch; DETERMINISTIC=1 for the same bits in every run)
 	$(GPU_PYTHON) -m llama_lab bench --suite gpu --out out/gpu $(if $(DETERMINISTIC),--deterministic)
 	$(BIN)/python -m llama_lab.experiments.gpu.data out/gpu
-	$(BIN)/llama-jax run 12
+	$(BIN)/llama-jax run 19
 	$(BIN)/llama-jax report
 
 .venv-gpu/.ready: requirements-gpu.txt
@@ -97,7 +97,7 @@ gpu: $(READY) $(GPU_READY)  ## record the GPU suite on this machine (NVIDIA, 8 m
 	@touch $@
 
 releases: $(READY)  ## measure the same decode under several releases of JAX (an hour; RELEASES="['0.10.1', '0.10.2']" for some)
-	$(BIN)/llama-jax run 15 --measure --profile full $(if $(RELEASES),-p releases "$(RELEASES)")
+	$(BIN)/llama-jax run 18 --measure --profile full $(if $(RELEASES),-p releases "$(RELEASES)")
 	$(BIN)/llama-jax report
 
 report: $(READY)  ## write docs/index.html from the recorded figures and findings

@@ -58,7 +58,7 @@ def opened(name: str, cells: Mapping[str, object], *of_measuring: str) -> str | 
     (`notebook.check`). No other process that runs this notebook may write there until this one ends, unless it is
     interactive: such a kernel may stay for days.
 
-    name: the notebook's, such as `03-jit-placement`. cells: its `globals()`. of_measuring: parameters that matter only
+    name: the notebook's, such as `02-jit-placement`. cells: its `globals()`. of_measuring: parameters that matter only
     for measuring, if no `Experiment` has them. Raises UserError also for a folder that cannot be written.
     """
     notebook.check(name, cells, of_measuring)

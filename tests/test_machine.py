@@ -43,7 +43,7 @@ def test_what_is_measured_goes_to_results_and_what_is_recorded_is_read_where_it_
 
 @pytest.mark.skipif(not (paths.ROOT / ".git").exists(), reason="no clone")
 def test_git_does_not_see_results():
-    path = machine.results() / "data" / "03-jit-placement.csv"
+    path = machine.results() / "data" / "02-jit-placement.csv"
     assert subprocess.run(["git", "check-ignore", "-q", path], cwd=paths.ROOT).returncode == 0
 
 

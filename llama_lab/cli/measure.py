@@ -187,7 +187,7 @@ class Advise:
     memory_mb: int | None = option(None, "Megabytes that the process may use.", min=1, max=LARGEST)
     exact: bool = flag("Only float32's exact tokens are acceptable.")
     data: list[Path] | None = option(
-        None, "Tables of trials to use (.csv, .parquet, .jsonl); by default those of notebooks 03 and 08."
+        None, "Tables of trials to use (.csv, .parquet, .jsonl); by default those of notebooks 02 and 06."
     )
     measure: bool = flag("Measure at these sizes now, which takes some ten minutes, and use the result.")
     placements: str = option("", "Placements to measure, separated by commas; the ladder and the kernels by default.")

@@ -15,11 +15,11 @@ BEGINNINGS = ("recorded", "measure", "unchanged")
 HEADLINE, DRAW, REPORT = "measuring the headline here", "drawing every notebook", "the report"
 
 
-@verb("`llama-jax run 03 --measure -p new_tokens 32 --out my-results`")
+@verb("`llama-jax run 02 --measure -p new_tokens 32 --out my-results`")
 class Run:
     """Execute notebooks without a browser: measure or redraw, check their output, print their findings."""
 
-    notebooks: list[str] | None = argument(None, "Numbers or names, such as 03; by default all of them.")
+    notebooks: list[str] | None = argument(None, "Numbers or names, such as 02; by default all of them.")
     parameter: list[str] | None = option(None, "Set a notebook parameter.", "--parameter", "-p", metavar="NAME VALUE")
     measure: bool = option(False, "Run the models, or redraw recorded data.", "--measure/--recorded")
     profile: str = option("quick", "quick or full: how much is measured.")
@@ -152,11 +152,11 @@ class Figures:
         return {**notebooks.as_json(results), "written": written}, not failed
 
 
-@verb("`llama-jax measure 05 08 --plan`")
+@verb("`llama-jax measure 04 06 --plan`")
 class Measure:
     """Measure everything that this code has not measured here yet, in order; an interrupted run resumes."""
 
-    only: list[str] | None = argument(None, "Numbers or names, such as 05; by default all of them.")
+    only: list[str] | None = argument(None, "Numbers or names, such as 04; by default all of them.")
     profile: str = option("quick", "quick or full: how much is measured.")
     out: Path | None = option(None, "Folder for data and figures; results/<machine> by default, `.` publishes.")
     plan: bool = flag("Only say what would be measured and how long it takes.")

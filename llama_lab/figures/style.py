@@ -243,7 +243,7 @@ def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_
 class Page:
     """A notebook's figures, each saved as NAME-topic and shown in its cell, and its answer, in OUT's manifest.
 
-    name: the notebook's, such as `03-jit-placement`. meta: of the table that it draws from. notes: labels that every
+    name: the notebook's, such as `02-jit-placement`. meta: of the table that it draws from. notes: labels that every
     figure carries (the model, its random weights, how long the answers are); empty ones are left out.
     """
 

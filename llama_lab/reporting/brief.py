@@ -89,7 +89,7 @@ def placed(at: int, tables: Tables) -> Said | None:
 
 def calls(tables: Tables) -> Said | None:
     """What Python and the device do for a token, with and without jit."""
-    if (table := tables.get("16-what-may-be-jitted")) is None:
+    if (table := tables.get("01-what-may-be-jitted")) is None:
         return None
     rows = {row.subject: row for row in record.read(table.path, kind=Traced)[0] if row.valid}
     if not set(PLACEMENTS) <= set(rows):
@@ -105,7 +105,7 @@ def calls(tables: Tables) -> Said | None:
 
 def compiled(tables: Tables) -> Said | None:
     """What new shapes cost a server."""
-    if (table := tables.get("04-shapes-and-recompilation")) is None:
+    if (table := tables.get("03-shapes-and-recompilation")) is None:
         return None
     policies = shapes.accounts(record.read(table.path, kind=served.Served)[0], served.SHAPES)
     best = shapes.fastest(policies)
@@ -168,7 +168,7 @@ def lost(tables: Tables) -> Said | None:
 
 def cached(tables: Tables) -> Said | None:
     """What a KV cache gains after few tokens and after many."""
-    if (table := tables.get("05-kv-cache")) is None:
+    if (table := tables.get("04-kv-cache")) is None:
         return None
     rows, (model, contexts) = record.read(table.path)[0], (table.meta["parameters"][k] for k in ("model", "contexts"))
     gains = {n: ratio for n in sorted(contexts) if (ratio := kv_cache.saving(rows, model, n)).n}
@@ -185,7 +185,7 @@ def cached(tables: Tables) -> Said | None:
 
 def agreeing(tables: Tables) -> Said | None:
     """What the kernel's arithmetic costs in quality, beside that of others on the same file."""
-    if (table := tables.get("10-ollama-quality")) is None:
+    if (table := tables.get("09-ollama-quality")) is None:
         return None
     rows, _ = record.read(table.path, kind=quality.Window)
     known = {entry["subject"]: entry for entry in quality.table(rows) if entry["top1"] is not None}
@@ -206,13 +206,13 @@ DECODED = (
 PROMPTS = "A prompt is read faster than by the fastest other runtime in {faster} of {cases} cases: {least} to {most}."
 QUESTIONS = (  # question, figure, sentences
     ("Where do I put jit, and what do I gain?", f"{HEADLINE}-rates", [partial(placed, at) for at in range(3)]),
-    ("What does jit change?", "16-what-may-be-jitted-trace", [calls, compiled]),
+    ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     (
         "How far am I from Ollama and llama.cpp?",
-        "17-compiled-kernels-sizes",
+        "07-compiled-kernels-sizes",
         [rivals, partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS), lost],
     ),
-    ("What else decides?", "05-kv-cache-latency", [cached, agreeing]),
+    ("What else decides?", "04-kv-cache-latency", [cached, agreeing]),
 )
 
 

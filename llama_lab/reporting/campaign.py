@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from llama_jax.plumbing import files, paths
-from llama_jax.plumbing.errors import UserError, near
+from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import environment, provenance, record
 from llama_lab.reporting import headline, notebooks
 from llama_lab.reporting.ipynb import PROFILES, about
@@ -26,7 +26,7 @@ from llama_lab.reporting.remaining import Remaining, minutes
 MINUTES = Path("data") / "minutes.csv"
 USUAL = {"quick": 4.0, "full": 20.0}  # minutes of a notebook that nobody has timed yet
 AMOUNTS = {"quick": headline.measure.QUICK, "full": headline.measure.FULL}
-ELSEWHERE = ("12", "15")  # notebooks that are recorded by targets of their own
+ELSEWHERE = ("18", "19")  # notebooks that are recorded by targets of their own
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def steps(only: Sequence[str], profile: str, out_dir: Path) -> list[Step]:
     wanted = {name: notebooks.matching(name, known) for name in only}
     for name, hits in wanted.items():
         if not hits:
-            hint = " here: `make gpu` records 12 and `make releases` 15."
-            hint = hint if name.split("-")[0] in ELSEWHERE else f".{near(name, known)}"
+            hint = " here: `make releases` records 18 and `make gpu` 19."
+            hint = hint if name.split("-")[0] in ELSEWHERE else f".{notebooks.hint(name, known)}"
             raise UserError(f"Nothing named {name!r} can be measured{hint}")
     took = timed(paths.ROOT) | timed(out_dir)
     return [
@@ -152,7 +152,7 @@ def run(steps: Sequence[Step], profile: str, out_dir: Path, tell: Callable[[str]
 def measure(name: str, profile: str, out_dir: Path, rest: Remaining) -> Result:
     """One step."""
 
-    def hear(line: str) -> None:  # `05-kv-cache: block 3: step (12/40) (31 s)`
+    def hear(line: str) -> None:  # `04-kv-cache: block 3: step (12/40) (31 s)`
         rest.what = line.partition(": ")[2]
 
     if name != headline.NAME:

@@ -35,7 +35,6 @@ class Own(Declared):
 
     artifacts: list[str] = Field([])
     profiles: dict[Literal[PROFILES], dict[str, Any]] = Field({})
-    after: str | None = None
     needs: str | None = None
     rows: list[Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]] = Field([])
     last: bool = False

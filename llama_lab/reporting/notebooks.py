@@ -2,10 +2,10 @@
 line of finding.
 
 A notebook's metadata (`llama_jax`) name its artifacts and what the `full` profile changes; the parameter cell holds the
-`quick` values. `after` is the notebook to read before it, if its number does not say so; `last` means that it
-summarises the others. For the report: `headline` and `in_readme` for its finding, `advice` for a table that placements
-are advised by, `first_tokens` for a table of first tokens, `no_subjects` if nothing is timed side by side, and in
-`rows` its own kinds of row, `module:Class` each.
+`quick` values. `last` means that it summarises the others, `needs` is a table that it cannot draw without. For the
+report: `headline` and `in_readme` for its finding, `advice` for a table that placements are advised by, `first_tokens`
+for a table of first tokens, `no_subjects` if nothing is timed side by side, and in `rows` its own kinds of row,
+`module:Class` each. Its number is its place in the reading order: the core first, then an appendix.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from llama_lab.reporting import execution
 from llama_lab.reporting.ipynb import PROFILES, about, read, read_finding
 
 FOLDER = paths.ROOT / "notebooks"
+CORE = "09"  # the number of the core's last
+FORMER = 0, 16, 3, 4, 5, 6, 8, 17, 18, 10, 19, 9, 7, 2, 1, 11, 13, 14, 15, 12  # what 00, 01, 02 … were numbered before
 AT_ONCE = 2  # notebooks that are drawn side by side
 LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
 
@@ -46,26 +48,41 @@ class Result:
 
     @property
     def line(self) -> str:
-        """`03-jit-placement: ok in 12.3 s.`, and what it found or why it failed."""
+        """`02-jit-placement: ok in 12.3 s.`, and what it found or why it failed."""
         return f"{self.name}: {'ok' if self.ok else 'FAILED'} in {self.seconds} s. {self.error or self.finding}"
 
 
 def sources() -> list[Path]:
-    """All notebooks in reading order; none outside a clone of the repository. Raises UserError for one that is read
-    after an unknown notebook."""
-    ordered = sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
-    for path in ordered[:]:
-        if after := about(path).after:
-            ordered.remove(path)
-            stems = [other.stem for other in ordered]
-            if after not in stems:
-                raise UserError(f"{path.name}: after is {after!r}, which is not a notebook.{near(after, stems)}")
-            ordered.insert(stems.index(after) + 1, path)
-    return ordered
+    """All notebooks in reading order; none outside a clone of the repository."""
+    return sorted(FOLDER.glob("[0-9][0-9]-*.ipynb"))
+
+
+def is_core(name: str) -> bool:
+    """Whether a notebook belongs to the core; the others are its appendix."""
+    return name.split("-")[0] <= CORE
+
+
+def has_data(path: Path, out_dir: Path = paths.ROOT) -> bool:
+    """Whether the table that a notebook `needs` was recorded, in OUT or here. Without it, it is not in the path."""
+    needs = about(path).needs
+    return not needs or any((Path(home) / needs).is_file() for home in (out_dir, paths.ROOT))
+
+
+def former(name: str) -> str:
+    """The name that a notebook had before numbers were the reading order; "" if it had no other."""
+    number, _, topic = name.partition("-")
+    before = {f"{now:02}": f"{then:02}" for now, then in enumerate(FORMER)}.get(number, number)
+    return f"{before}-{topic}" if before != number else ""
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What an unknown name may stand for: a notebook that had it before, else one whose name is near."""
+    known = list(known)
+    return next((f" It is called {now} now." for now in known if former(now) == name), near(name, known))
 
 
 def find(selected: Sequence[str] = ()) -> list[Path]:
-    """Notebook sources by number or name ("03", "03-jit-placement"); all of them for none. Raises UserError for an
+    """Notebook sources by number or name ("02", "02-jit-placement"); all of them for none. Raises UserError for an
     unknown one."""
     known = {path.stem: path for path in sources()}
     if not known:
@@ -73,7 +90,7 @@ def find(selected: Sequence[str] = ()) -> list[Path]:
     matches = {name: matching(name, known) for name in selected}
     for name, stems in matches.items():
         if not stems:
-            raise UserError(f"No such notebook: {name!r}.{near(name, known)}")
+            raise UserError(f"No such notebook: {name!r}.{hint(name, known)}")
     chosen = [stem for stems in matches.values() for stem in stems] if selected else known
     return [known[stem] for stem in dict.fromkeys(chosen)]
 
@@ -91,9 +108,7 @@ def saying(key: str) -> dict[str, object]:
 def promised(path: Path, out_dir: Path) -> list[str]:
     """The artifacts that a notebook must leave, relative to OUT; none if it draws from a table (`needs`) that was not
     recorded."""
-    own = about(path)
-    due = not own.needs or any((Path(home) / own.needs).is_file() for home in (out_dir, paths.ROOT))
-    return list(own.artifacts) if due else []
+    return list(about(path).artifacts) if has_data(path, out_dir) else []
 
 
 def defaults(path: Path) -> dict:
@@ -226,6 +241,8 @@ def run_one(
         error = f"it ended without writing {', '.join(missing)}"
     if not error:
         pages.write(executed, out_dir)
+        if before := former(path.stem):
+            pages.lead(before, path.stem, out_dir)
         if not measured:
             drawn.remember(path, chosen, out_dir, artifacts)
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)

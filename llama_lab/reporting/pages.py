@@ -21,6 +21,12 @@ LIVE = "live"  # a cell whose output is another one each time
 WIDGET = "application/vnd.jupyter.widget-view+json"
 ASK = "Open the notebook (make lab) to see what this does: it is live."
 EXECUTED = "Executed, with its figures: ["  # a line of the first cell, which leads to these pages
+MOVED = {  # pages of former names: suffix → text
+    ".html": '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{0}</title>'
+    '<meta http-equiv="refresh" content="0; url={0}.html"></head>\n'
+    '<body><p>This notebook is called <a href="{0}.html">{0}</a> now.</p></body></html>\n',
+    ".md": "This notebook is called [{0}]({0}.md) now.\n",
+}
 NOTHING = dict(finding="", created=None, machine=None, parameters={})  # known of a notebook that answered nothing
 EMPTY = "(an empty table: there is nothing to list)"
 STYLE = re.compile(r"<style.*?</style>", re.S)
@@ -77,6 +83,12 @@ def write(executed: Path, out_dir: str | Path) -> Path:
     texts = [as_markdown(shown, name) for part in parts for shown in (part, *part.outputs)]
     files.write(page.with_suffix(".md"), document.render("notebook.md", texts=[*filter(None, texts)], **about))
     return files.write(page, document.render("notebook.html", parts=parts, places=places, **about))
+
+
+def lead(former: str, name: str, out_dir: str | Path) -> None:
+    """Write the pages of a notebook's former name, which lead to those of today's."""
+    for suffix, text in MOVED.items():
+        files.write(path_of(former, out_dir).with_suffix(suffix), text.format(name))
 
 
 # What a notebook holds ------------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
 )
-ATTACKED = "19-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
+ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
@@ -153,7 +153,7 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
     machine = environment.machine_line(meta["environment"]).partition(" · jax")[0]
     return (
         f"Requests that get another answer when asked again, alone, in another order and among others: {differ}"
-        f" ({asked}, other settings as they come, {machine}; [notebook 19]({page(table.section, home)}))."
+        f" ({asked}, other settings as they come, {machine}; [notebook 10]({page(table.section, home)}))."
     )
 
 

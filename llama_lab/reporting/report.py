@@ -16,11 +16,10 @@ from llama_lab.bench import environment, summary
 from llama_lab.bench.wording import PART, SENTENCE, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
-from llama_lab.reporting import brief, document, keys, machines, notebooks, overview, readme, structured
+from llama_lab.reporting import brief, document, keys, machines, notebooks, overview, readme, structured, tour
 from llama_lab.reporting.document import Number, Table
 from llama_lab.reporting.overview import Recorded
 
-CORE = ("00", "16", "03", "04", "05", "06", "08", "17", "18", "10")  # notebooks that are read first; others follow
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
 ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
 RECORDED = (  # page, a table of data/ that stands in it, and how
@@ -34,28 +33,26 @@ PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python
 
 
 def sections(out_dir: Path) -> list[dict]:
-    """One section a notebook, each with its figures, in reading order: `CORE` first, those without data last. Raises
-    UserError when nothing has been drawn yet."""
+    """One section a notebook, each with its figures, in reading order, those without data last. Raises UserError when
+    nothing has been drawn yet."""
     manifest, home = read_manifest(out_dir), Path(out_dir)
     if not manifest["notebooks"]:
         raise UserError(f"No figures are recorded in {home / 'figures'}: run `llama-jax run` first.")
-    made, read = [], [*CORE, *(path.stem.split("-")[0] for path in notebooks.sources())]
+    made, executed = [], pages_of(home)
 
-    def place(name: str) -> tuple:
-        number = name.split("-")[0]
-        measured = manifest["notebooks"][name]["created"]
-        return not measured, read.index(number) if number in read else len(read), name
+    def waits(name: str) -> bool:
+        return not manifest["notebooks"][name]["created"]
 
-    for name in sorted(manifest["notebooks"], key=place):
+    for name in sorted(manifest["notebooks"], key=lambda name: (waits(name), name)):
         number, entry = name.split("-")[0], manifest["notebooks"][name]
         drawn = [key for key, figure in manifest["figures"].items() if figure["notebook"] == name]
-        page = min((home / "docs" / "notebooks").glob(f"{number}-*.html"), default=None)
+        page = next((path for path in executed if path.stem.startswith(f"{number}-")), None)
         shown, details = lead(entry["finding"])
         said = [*shown, *details]  # of what the section says so far
         about = dict(
             name=name,
             number=number,
-            core=number in CORE,
+            part="waiting" if waits(name) else "core" if notebooks.is_core(name) else "appendix",
             shown=shown,
             details=details,
             figures=[figure(key, manifest["figures"][key], home, said) for key in in_order(name, drawn)],
@@ -64,6 +61,12 @@ def sections(out_dir: Path) -> list[dict]:
         )
         made.append(about | entry)
     return made
+
+
+def pages_of(out_dir: Path) -> list[Path]:
+    """The notebooks' pages, in reading order, without those of former names."""
+    moved = {notebooks.former(path.stem) for path in notebooks.sources()}
+    return [path for path in sorted((Path(out_dir) / "docs" / "notebooks").glob("*.html")) if path.stem not in moved]
 
 
 def lead(finding: str) -> tuple[list[str], list[str]]:
@@ -99,7 +102,7 @@ def figure(name: str, entry: dict, home: Path, said: list[str]) -> dict:
 def others(out_dir: Path, known: Sequence[dict]) -> list[dict]:
     """Pages of notebooks that answer no question and so have no section: {number, page, title}."""
     home, listed = Path(out_dir) / "docs", []
-    for path in sorted({*(home / "notebooks").glob("*.html")} - {home / s["page"] for s in known if s["page"]}):
+    for path in sorted({*pages_of(out_dir)} - {home / s["page"] for s in known if s["page"]}):
         heading = re.search(r"<h1>(.*?)</h1>", path.read_text(encoding="utf-8"), re.S)
         title = Markup(heading[1]).striptags() if heading else path.stem
         listed.append(dict(number=path.stem.split("-")[0], page=path.relative_to(home), title=title))
@@ -205,8 +208,9 @@ def argument_table() -> str:
 
 
 def write(out_dir: Path) -> Path:
-    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md, the table
-    of arguments in OUT/docs/placements.md and those of keys and tensors in OUT/docs/files.md."""
+    """Write OUT/docs/index.html and the page of machines beside it, and refresh the results in OUT/README.md, the path
+    in OUT/docs/README.md, the table of arguments in OUT/docs/placements.md and those of keys and tensors in
+    OUT/docs/files.md."""
     known = sections(out_dir)
     behind = tables(out_dir, known)
     for section in known:
@@ -222,6 +226,7 @@ def write(out_dir: Path) -> Path:
         left_out=" and ".join(overview.left_out()),
     )
     readme.refresh(out_dir, known, behind)
+    document.put(Path(out_dir) / "docs" / "README.md", *keys.marks("path"), tour.index)
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     for name, table in keys.TABLES.items():
         document.put(Path(out_dir) / "docs" / "files.md", *keys.marks(name), table)

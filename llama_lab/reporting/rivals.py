@@ -16,9 +16,9 @@ from llama_lab.figures import model_label
 from llama_lab.reporting import document, overview
 from llama_lab.reporting.overview import Recorded, Setting
 
-FILES = ("17-compiled-kernels-sizes", "17-compiled-kernels-people")  # tables of whole files beside every runtime
-TYPES, COMMANDS = "17-compiled-kernels-types", "17-compiled-kernels-commands"
-CONTEST = "10-ollama"  # the headline's file beside most runtimes
+FILES = ("07-compiled-kernels-sizes", "07-compiled-kernels-people")  # tables of whole files beside every runtime
+TYPES, COMMANDS = "07-compiled-kernels-types", "07-compiled-kernels-commands"
+CONTEST = "09-ollama"  # the headline's file beside most runtimes
 
 
 def times(ratio: Ratio) -> str:

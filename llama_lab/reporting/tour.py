@@ -43,6 +43,18 @@ def as_markdown(asked: Sequence[Question]) -> str:
     return Table(("notebook", "question", "the recorded answer begins"), rows).markdown()
 
 
+def index() -> str:
+    """The path for docs/README.md: each notebook with its question and its former name, core and appendix apart. Those
+    that wait for data stand behind it."""
+    parts = {"Core": [], "Appendix": [], "Not measured yet": []}
+    for path in notebooks.sources():
+        place = "Core" if notebooks.is_core(path.stem) else "Appendix"
+        row = f"[{path.stem}](notebooks/{path.stem}.md)", ipynb.title(ipynb.read(path)), notebooks.former(path.stem)
+        parts[place if notebooks.has_data(path) else "Not measured yet"].append(row)
+    heads = "notebook", "question", "former name"
+    return "\n\n".join(f"### {part}\n\n{Table(heads, rows).markdown()}" for part, rows in parts.items() if rows)
+
+
 def finding(asked: Sequence[Question]) -> str:
     """How many questions have an answer, and that of the main one."""
     first = next((q for q in asked if q.name in notebooks.saying("headline")), asked[0])

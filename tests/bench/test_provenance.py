@@ -147,9 +147,9 @@ def test_a_table_that_does_not_say_is_of_unknown_code():
 
 
 def test_a_table_is_of_its_experiments_code_and_of_the_peers_that_its_plan_names():
-    found = provenance.recorded_now("08-fewer-bits", dict(peers=["llamacpp+q4_0", "torch", "no such"]))
+    found = provenance.recorded_now("06-fewer-bits", dict(peers=["llamacpp+q4_0", "torch", "no such"]))
     named = {"llama_lab.peers.llamacpp", "llama_lab.peers.torch"}
-    assert set(found["roots"]) == {*provenance.declared().tables["08-fewer-bits"], *named}
+    assert set(found["roots"]) == {*provenance.declared().tables["06-fewer-bits"], *named}
     assert provenance.recorded_now("77-x", {}) is None
 
 
@@ -182,9 +182,9 @@ def test_no_import_goes_past_the_search():
 
 
 def test_the_real_packages_are_read():
-    modules = set(provenance.recorded_now("03-jit-placement", {})["modules"])
+    modules = set(provenance.recorded_now("02-jit-placement", {})["modules"])
     assert {"llama_jax.transforms", "llama_jax.attention", "llama_lab.bench.phases"} <= modules
     left_out = ("llama_lab.figures", "llama_jax.kernels", "llama_lab.peers", "llama_lab.experiments.kv_cache")
     assert [name for name in modules if name.startswith(left_out)] == []
-    modules = set(provenance.recorded_now("14-growth", {})["modules"])
+    modules = set(provenance.recorded_now("17-growth", {})["modules"])
     assert {"llama_jax.kernels.fused", "llama_jax.kernels.native.step"} <= modules

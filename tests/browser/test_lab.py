@@ -15,9 +15,9 @@ from llama_lab.reporting import notebooks
 from tests.browser import lab
 
 # the door, one that computes nothing itself, and one that draws nothing for want of data
-SOME = ("00-start-here", "15-upgrading-jax", "12-gpu")
+SOME = ("00-start-here", "18-upgrading-jax", "19-gpu")
 NAMES = [path.stem for path in notebooks.find() if os.environ.get("LLAMA_JAX_LAB") == "all" or path.stem in SOME]
-BESIDE = ("01-text-generation",)  # which shows a picture that is no figure of its own
+BESIDE = ("14-text-generation",)  # which shows a picture that is no figure of its own
 LIMIT_S = 300
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -118,6 +118,6 @@ def test_what_must_not_be_in_a_notebook_is_seen(server, opened):
 
 def test_nothing_is_asked_of_who_opens_it(opened):
     """No dialogue, no notification: JupyterLab would ask whether it may fetch news."""
-    page = opened("12-gpu").page
+    page = opened("19-gpu").page
     page.wait_for_timeout(3000)
     assert page.locator(".jp-Dialog, .Toastify__toast").count() == 0

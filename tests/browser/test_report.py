@@ -10,14 +10,14 @@ import pytest
 from llama_jax.plumbing import paths
 from llama_lab import figures
 from llama_lab.figures import style
-from llama_lab.reporting import machines
+from llama_lab.reporting import machines, notebooks, report
 from tests.figures.drawn import META
 from tests.sharing import made
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 REPORT = paths.ROOT / "docs" / "index.html"
-PAGES = sorted([*(paths.ROOT / "docs" / "notebooks").glob("*.html"), *(paths.ROOT / "docs").glob("machines.html")])
+PAGES = sorted([*report.pages_of(paths.ROOT), *(paths.ROOT / "docs").glob("machines.html")])
 SCHEMES = ("light", "dark")
 READABLE = 4.5  # contrast of text that WCAG 2.2 asks for at level AA, https://www.w3.org/TR/WCAG22/#contrast-minimum
 # Contrast of every piece of text with what lies behind it: the relative luminances of
@@ -138,13 +138,13 @@ def test_the_keyboard_sorts_too_and_shows_where_it_is(visit):
 
 def test_the_filter_keeps_lines_with_all_words(visit):
     page = visit(REPORT)
-    page.get_by_label("Show lines with").fill("LOOP 03")
+    page.get_by_label("Show lines with").fill("LOOP 02")
     left = page.locator("#subjects tbody tr:visible").all_inner_texts()
     every = page.locator("#subjects tbody tr").count()
     assert 0 < len(left) < every
     longer = ("(again)", ", sampled")  # of a subject's name, each a word of its own
     assert all(
-        "loop" in line.lower() and line.split()[1 + sum(word in line for word in longer)] == "03" for line in left
+        "loop" in line.lower() and line.split()[1 + sum(word in line for word in longer)] == "02" for line in left
     )
     assert page.locator("#told").inner_text() == f"{len(left)} of {every} lines"
     page.get_by_label("Show lines with").fill("no such subject")
@@ -252,6 +252,11 @@ def test_the_first_two_pages_are_printed_on_two(chromium, paper, tmp_path):
     pdf = page.pdf(format=paper, prefer_css_page_size=False)
     page.close()
     assert len(re.findall(rb"/Type\s*/Page\b", pdf)) == 2
+
+
+def test_a_page_of_a_former_name_leads_to_todays(visit):
+    path = report.pages_of(paths.ROOT)[1]
+    visit(path.with_stem(notebooks.former(path.stem)), unfold=False).wait_for_url(path.as_uri())
 
 
 def test_each_section_leads_to_its_notebook_and_back(visit):

@@ -48,7 +48,7 @@ def test_wishes_hold_for_whatever_is_recorded(advised):
 
 
 def test_a_table_of_ones_own(advised, tmp_path):
-    trials, _ = record.read(DATA / "03-jit-placement.csv")
+    trials, _ = record.read(DATA / "02-jit-placement.csv")
     two = [t for t in trials if t.subject in ("step", "chunk8")]
     best, _ = advised("--data", record.write(tmp_path / "mine.csv", two, environment=environment.capture()))
     assert {r["name"] for r in best["ranking"]} <= {"step", "chunk8"}

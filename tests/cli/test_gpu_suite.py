@@ -49,12 +49,12 @@ def bare(folder, *arguments, **options):
 
 @pytest.mark.slow
 def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
-    """Measured bare, converted and drawn here; then notebook 12 with these data and, in another folder, without any."""
+    """Measured bare, converted and drawn here; then notebook 19 with these data and, in another folder, without any."""
     child = bare(tmp_path / "run", "--any-device", "--deterministic")
     said, _ = child.communicate(timeout=300)
     assert child.returncode == 0, said[-2000:]
     assert "all of PyTorch" not in said, said
-    lines = [json.loads(line) for line in (tmp_path / "run" / "12-gpu.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "19-gpu.jsonl").read_text().splitlines()]
     about = lines[0]["meta"]
     assert about["environment"]["blas"] == "unknown"  # threadpoolctl was absent indeed
     assert device.is_deterministic(about["environment"]["settings"]["XLA_FLAGS"])
@@ -67,7 +67,7 @@ def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
     rows, _ = data.obtain("recorded", tmp_path)
     assert {"step", "torch"} <= {row.subject for row in rows if row.phase == "warm"}
     assert all(row.valid for row in rows if row.phase == "warm"), {row.reason for row in rows}
-    (result,) = notebooks.run(("12",), out_dir=tmp_path)
+    (result,) = notebooks.run(("19",), out_dir=tmp_path)
     assert result.ok, result.error
     assert len(result.artifacts) == 6
     assert "which is no GPU" in result.finding
@@ -79,9 +79,9 @@ def test_the_whole_suite_runs_with_what_a_gpu_machine_has(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("source", ["recorded", "measure"])
 def test_the_notebook_without_a_recording_says_so_and_draws_nothing(tmp_path, source):
-    if (paths.ROOT / "data" / "12-gpu.csv").is_file():
+    if (paths.ROOT / "data" / "19-gpu.csv").is_file():
         pytest.skip("a GPU run is recorded")
-    (result,) = notebooks.run(("12",), source=source, out_dir=tmp_path)
+    (result,) = notebooks.run(("19",), source=source, out_dir=tmp_path)
     assert result.ok, result.error
     assert result.finding == data.NOT_RECORDED
     assert result.artifacts == []
@@ -93,7 +93,7 @@ def test_the_notebook_without_a_recording_says_so_and_draws_nothing(tmp_path, so
 
 @pytest.mark.slow
 def test_a_killed_run_leaves_records_that_can_be_used(tmp_path):
-    child, file = bare(tmp_path / "run", "--any-device"), tmp_path / "run" / "12-gpu.jsonl"
+    child, file = bare(tmp_path / "run", "--any-device"), tmp_path / "run" / "19-gpu.jsonl"
     try:
         until = time.monotonic() + 200
         while time.monotonic() < until and (not file.is_file() or file.read_bytes().count(b"\n") < 4):

@@ -51,7 +51,7 @@ def test_a_picture_of_another_program_is_refused():
         svg.themed("<svg><path/></svg>")
 
 
-PICTURES = sorted((paths.ROOT / "figures").glob("0[389]-*.svg"))
+PICTURES = [path for n in ("02", "06", "11") for path in sorted((paths.ROOT / "figures").glob(f"{n}-*.svg"))]
 
 
 def parts(text):

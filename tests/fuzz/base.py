@@ -141,11 +141,11 @@ def write_report(folder: Path) -> None:
     figure, axes = style.new()
     axes.plot([1, 2], [3, 4])
     about = meta_of() | {"sha256": "0" * 64}
-    style.save(figure, "03-jit-placement-speed", "03-jit-placement", about, {}, "A line that rises.", folder)
-    style.conclude("03-jit-placement", "Where?", "There.", about, folder)
+    style.save(figure, "02-jit-placement-speed", "02-jit-placement", about, {}, "A line that rises.", folder)
+    style.conclude("02-jit-placement", "Where?", "There.", about, folder)
     write_tables(folder / "data")
-    (folder / "data" / "table.csv").rename(folder / "data" / "03-jit-placement.csv")
-    (folder / "data" / "table.meta.json").rename(folder / "data" / "03-jit-placement.meta.json")
+    (folder / "data" / "table.csv").rename(folder / "data" / "02-jit-placement.csv")
+    (folder / "data" / "table.meta.json").rename(folder / "data" / "02-jit-placement.meta.json")
 
 
 def meta_of() -> dict:

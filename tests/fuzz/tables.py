@@ -59,8 +59,8 @@ def table(example, base: Path, folder: Path) -> str:
 @st.composite
 def reports(draw):
     """(a file of the report's folder, what becomes of it)."""
-    name = draw(st.sampled_from(["figures/manifest.json"] * 3 + ["data/03-jit-placement.meta.json"] * 2 +
-                                ["data/03-jit-placement.csv", "figures/03-jit-placement-speed.svg"]))  # fmt: skip
+    name = draw(st.sampled_from(["figures/manifest.json"] * 3 + ["data/02-jit-placement.meta.json"] * 2 +
+                                ["data/02-jit-placement.csv", "figures/02-jit-placement-speed.svg"]))  # fmt: skip
     if name.endswith(".json") and draw(st.integers(0, 4)):
         return name, ("place", draw(st.integers(0, 10**6)), draw(hostile.values))
     return name, draw(st.one_of(hostile.damage(), st.sampled_from([*hostile.ODD, "[" * 200_000])))

@@ -25,7 +25,7 @@ PAPERMILL = Path(sys.executable).with_name("papermill")
 @pytest.mark.slow
 def test_plain_papermill(tmp_path):
     done = subprocess.run(
-        [PAPERMILL, "notebooks/15-upgrading-jax.ipynb", tmp_path / "out.ipynb", "-p", "out_dir", tmp_path],
+        [PAPERMILL, "notebooks/18-upgrading-jax.ipynb", tmp_path / "out.ipynb", "-p", "out_dir", tmp_path],
         cwd=paths.ROOT,
         capture_output=True,
         text=True,
@@ -54,42 +54,42 @@ def complaint(process):
 def test_four_run_at_once_into_four_folders_and_two_never_into_one(tmp_path):
     """One that is killed lets go of its folder."""
     folders = [tmp_path / str(i) for i in range(4)]
-    assert [complaint(one) for one in [milled("14", folder) for folder in folders]] == [""] * 4
+    assert [complaint(one) for one in [milled("17", folder) for folder in folders]] == [""] * 4
     assert all(hashes(folder, "figures/14-*.*") == hashes(paths.ROOT, "figures/14-*.*") for folder in folders)
-    waiting = tmp_path / "14-growth.ipynb"
+    waiting = tmp_path / "17-growth.ipynb"
     cells = ['source: str = "recorded"\nout_dir: str = ""']
-    cells += ["import time\nfrom llama_lab import machine\nmachine.opened('14-growth', globals())", "time.sleep(600)"]
+    cells += ["import time\nfrom llama_lab import machine\nmachine.opened('17-growth', globals())", "time.sleep(600)"]
     nb = nbformat.v4.new_notebook(cells=list(map(nbformat.v4.new_code_cell, cells)))
     nb.cells[0].metadata["tags"] = ["parameters"]
     nb.metadata["kernelspec"] = {"name": "python3", "display_name": "x", "language": "python"}
     nbformat.write(nb, waiting)
     command = [PAPERMILL, waiting, tmp_path / "executed.ipynb", "-p", "out_dir", folders[0]]
-    lock = folders[0] / "out" / "14-growth.lock"
+    lock = folders[0] / "out" / "17-growth.lock"
     before, env = lock.read_text(), {**os.environ, "PYTHONPATH": str(paths.ROOT)}
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     try:
         while lock.read_text() in ("", before):
             assert first.poll() is None
             time.sleep(0.1)
-        assert complaint(milled("14", folders[0])).startswith(f"UserError: Process {lock.read_text()} runs 14-growth")
+        assert complaint(milled("17", folders[0])).startswith(f"UserError: Process {lock.read_text()} runs 17-growth")
     finally:
         first.kill()
         first.wait()
-    assert complaint(milled("14", folders[0])) == ""
+    assert complaint(milled("17", folders[0])) == ""
 
 
 @pytest.mark.slow
 def test_what_it_was_given_and_cannot_answer_is_one_line(tmp_path):
     """At the latest where the table is read; nothing is drawn."""
     cases = {
-        ("-p", "answers", "9"): "UserError: answers is 9, and 14-growth was recorded with 4; leave out answers",
-        ("-p", "anwers", "9"): "UserError: 14-growth has no parameter 'anwers'. Did you mean 'answers'",
-        ("-p", "answers", "many"): "UserError: 14-growth: parameter answers is 'many'; it must be a whole number",
-        ("-y", "layers: [3, deep]"): "UserError: 14-growth: parameter layers is [3, 'deep']; it must be a list",
-        ("-p", "out_dir", "/proc/none"): "UserError: Cannot write '/proc/none/out/14-growth.lock'",
+        ("-p", "answers", "9"): "UserError: answers is 9, and 17-growth was recorded with 4; leave out answers",
+        ("-p", "anwers", "9"): "UserError: 17-growth has no parameter 'anwers'. Did you mean 'answers'",
+        ("-p", "answers", "many"): "UserError: 17-growth: parameter answers is 'many'; it must be a whole number",
+        ("-y", "layers: [3, deep]"): "UserError: 17-growth: parameter layers is [3, 'deep']; it must be a list",
+        ("-p", "out_dir", "/proc/none"): "UserError: Cannot write '/proc/none/out/17-growth.lock'",
     }
     for words, line in cases.items():
-        assert complaint(milled("14", tmp_path, *words)).startswith(line)
+        assert complaint(milled("17", tmp_path, *words)).startswith(line)
     assert not (tmp_path / "figures").exists()
 
 
@@ -99,8 +99,8 @@ def test_a_list_is_measured_as_it_was_given(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a lock of its own: something may be measured here
     few = [word for name in ("each", "blocks") for word in ("-p", name, "1")]
     words = ["-p", "source", "measure", "-y", "{placements: [loop, loop+lookup], peers: []}", "-r", "model", TINY, *few]
-    assert complaint(milled("18", tmp_path, *words, "-p", "passage_tokens", "20", "-p", "new_tokens", "8")) == ""
-    trials, meta = record.read(tmp_path / "data" / "18-past-one-token-a-pass.csv")
+    assert complaint(milled("08", tmp_path, *words, "-p", "passage_tokens", "20", "-p", "new_tokens", "8")) == ""
+    trials, meta = record.read(tmp_path / "data" / "08-past-one-token-a-pass.csv")
     assert meta["parameters"]["placements"] == ["loop", "loop+lookup"]
     assert {t.subject.removesuffix(AGAIN) for t in trials} == {"loop", "loop+lookup"}
 

@@ -36,11 +36,11 @@ def measured(tmp_path, monkeypatch):
 def test_kv_cache_with_every_type_of_cache(measured, tmp_path):
     sizes = "num_hidden_layers=1,hidden_size=64,intermediate_size=128,num_attention_heads=4,head_dim=16,vocab_size=97"
     measured(
-        "05",
+        "04",
         model=f"random:smollm2-135m,num_key_value_heads=2,{sizes}", shapes=f"random:gpt2,num_key_value_heads=4,{sizes}",
         contexts=[8, 16], new_tokens=3, blocks=1, case_blocks=1, type_blocks=2, type_context=40,
     )  # fmt: skip
-    trials, meta = record.read(tmp_path / "data" / "05-kv-cache.csv")
+    trials, meta = record.read(tmp_path / "data" / "04-kv-cache.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert {entry["kv"] for entry in meta["quality"]} == set(kvc.DTYPES)
     assert {t.subject for t in trials if t.run == "types"} > set(TYPES)
@@ -49,14 +49,14 @@ def test_kv_cache_with_every_type_of_cache(measured, tmp_path):
 def test_extraction(measured, tmp_path):
     small = TINY.replace("num_hidden_layers=2", "num_hidden_layers=3")
     finding = measured(
-        "11", model=small, second=small, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1],
+        "15", model=small, second=small, batch=2, length=16, unit=3, examples=6, eager=2, blocks=1, scaling=[1],
         starts=1, probe=12, workers=[1], worker_examples=4, worker_unit=2, worker_starts=1, unit_examples=64,
         beyond_examples=4, beyond_blocks=1, upload_writers=[],
     )  # fmt: skip
     assert "of the slower of its two ceilings" in finding
-    assert len(list((tmp_path / "figures").glob("11-*.*"))) == 12
+    assert len(list((tmp_path / "figures").glob("15-*.*"))) == 12
     drawn = figures.read_manifest(tmp_path)["figures"].values()
-    assert {entry["notebook"] for entry in drawn} == {"11-activation-extraction"}
+    assert {entry["notebook"] for entry in drawn} == {"15-activation-extraction"}
     assert not list(tmp_path.rglob("*.safetensors"))
     assert not list((tmp_path / "out" / "journal").iterdir())
 
@@ -64,21 +64,21 @@ def test_extraction(measured, tmp_path):
 def test_compiled_kernels_and_drawn_again(measured, tmp_path):
     """Of five tables."""
     finding = measured(
-        "17", model=TINY, shapes=TINY, scaled=["loop"], scale_contexts=[24, 64], scale_threads=[1], scale_tokens=6,
+        "07", model=TINY, shapes=TINY, scaled=["loop"], scale_contexts=[24, 64], scale_threads=[1], scale_tokens=6,
         scale_answers=1, size_engines=["loop+q8_0"], size_files=[f"{TINY},vocab_size=512/q4_0"], size_contexts=[24],
         size_lengths=[10], size_tokens=6, size_blocks=1, split=["loop"], split_contexts=[24, 64], split_blocks=2,
         row_engines=["loop", "llamacpp"], rows=[1, 3], row_contexts=[16], row_passes=2, row_blocks=1,
         first_subjects=["step", "llamacpp"], first_lengths=[5, 20], first_blocks=2, type_names=[],
     )  # fmt: skip
     assert "From context 24 to 64 loop keeps " in finding
-    sized, _ = record.read(tmp_path / "data" / "17-compiled-kernels-sizes.csv")
+    sized, _ = record.read(tmp_path / "data" / "07-compiled-kernels-sizes.csv")
     assert {(t.valid, t.prompt_tokens, t.new_tokens) for t in sized} == {(True, 18, 6), (True, 10, 1)}
-    firsts, meta = record.read(tmp_path / "data" / "17-compiled-kernels-first.csv", kind=Start)
+    firsts, meta = record.read(tmp_path / "data" / "07-compiled-kernels-first.csv", kind=Start)
     expected = {(f"step{again}", n, True) for again in ("", AGAIN) for n in (5, 20)}
     assert {(t.subject, t.prompt_tokens, t.valid) for t in firsts} == expected
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp"]
     before = hashes(tmp_path, "figures/*")
-    (again,) = notebooks.run(("17",), out_dir=tmp_path)
+    (again,) = notebooks.run(("07",), out_dir=tmp_path)
     assert (again.ok, again.finding) == (True, finding), again
     assert hashes(tmp_path, "figures/*") == before
 
@@ -86,13 +86,13 @@ def test_compiled_kernels_and_drawn_again(measured, tmp_path):
 def test_ollama(measured, tmp_path):
     names, rivals = ["loop", "loop+bf16", "loop+fused", "torch"], ["loop", "loop+fused", "torch", "llamacpp"]
     finding = measured(
-        "10", model=TINY, placements=names[:3], peers=["torch", "llamacpp", "ollama"], rivals=rivals, prompts=2,
+        "09", model=TINY, placements=names[:3], peers=["torch", "llamacpp", "ollama"], rivals=rivals, prompts=2,
         blocks=2, new_tokens=5, turns=2, turn_tokens=4, chats=2, quality_tokens=60, window=32,
         arithmetics=["float32", "bfloat16", "fused", "torch", "llamacpp"],
     )  # fmt: skip
     assert finding.startswith("Neither Ollama nor llama.cpp was measured beside ")  # which is fastest is chance
     assert "torch's best mode (torch on " in finding
-    trials, meta = record.read(tmp_path / "data" / "10-ollama.csv")
+    trials, meta = record.read(tmp_path / "data" / "09-ollama.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]
     assert all(gap["remedy"] for gap in meta["missing"])
@@ -109,6 +109,6 @@ def test_ollama(measured, tmp_path):
     alone = footprints.table(trials, meta["processes"], rivals)
     assert [entry["name"] for entry in alone] == rivals[:3]
     assert all(0 < entry["libraries"] < entry["peak"][0] for entry in alone)
-    windows, _ = record.read(tmp_path / "data" / "10-ollama-quality.csv", kind=quality.Window)
+    windows, _ = record.read(tmp_path / "data" / "09-ollama-quality.csv", kind=quality.Window)
     tokens = {entry["subject"]: entry["tokens"] for entry in quality.table(windows)}
     assert tokens == dict.fromkeys(("float32", "bfloat16", "fused", "torch"), 60)

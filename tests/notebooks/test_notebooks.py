@@ -61,7 +61,8 @@ def test_redrawing_is_byte_identical_and_equals_what_is_recorded(redrawn):
     assert drawn == hashes(out)
     assert without_complaints(out) == without_complaints(paths.ROOT)  # which a refactoring brings
     written = hashes(out, "docs/notebooks/*.*")
-    assert set(written) == {f"{path.stem}.{kind}" for path in SOURCES for kind in ("html", "md")}
+    names = {name for path in SOURCES for name in (path.stem, notebooks.former(path.stem)) if name}
+    assert set(written) == {f"{name}.{kind}" for name in names for kind in ("html", "md")}
     assert written == hashes(paths.ROOT, "docs/notebooks/*.*")
 
 
@@ -130,9 +131,11 @@ def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     """What `llama-jax report` would write now is what lies there, but for tables that a change of code has made old."""
     for folder in ("figures", "data", "docs/notebooks"):
         shutil.copytree(paths.ROOT / folder, tmp_path / folder)
-    shutil.copy(paths.ROOT / "README.md", tmp_path)
+    for text in ("README.md", "docs/README.md"):
+        shutil.copy(paths.ROOT / text, tmp_path / text)
     report.write(tmp_path)
-    assert (tmp_path / "README.md").read_text() == (paths.ROOT / "README.md").read_text()
+    for text in ("README.md", "docs/README.md"):
+        assert (tmp_path / text).read_text() == (paths.ROOT / text).read_text()
     for page in ("index.html", "machines.html"):
         written, committed = (
             re.sub(r"<dt>State</dt>.*\n", "", (home / "docs" / page).read_text()) for home in (tmp_path, paths.ROOT)
@@ -202,12 +205,14 @@ def test_artifacts_that_notebooks_promise_are_recorded():
 
 
 def test_each_notebook_links_to_the_one_before_it_and_the_one_after():
-    """In the cells, so that both a reader in JupyterLab and one of the page can go on."""
-    for before, path, after in zip([None, *SOURCES], SOURCES, [*SOURCES[1:], None], strict=False):
+    """In the cells, so that both a reader in JupyterLab and one of the page can go on, past those without data."""
+    found = [path for path in SOURCES if notebooks.has_data(path)]
+    for before, path, after in zip([None, *found], found, [*found[1:], None], strict=False):
         cells = nbformat.read(path, as_version=4).cells
         text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
         for other in (before, after):
             assert other is None or f"({other.name})" in text, f"{path.stem} has no link to {other.stem}"
+        assert not any(f"({path.name})" in text for path in SOURCES if path not in found)
 
 
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):

@@ -17,7 +17,7 @@ from llama_lab.reporting import notebooks
 SOURCES = notebooks.find()
 LIVE = {  # what these do with each other parameter they do in the notebook itself, whatever is recorded
     "00-start-here": {"model", "placement", "new_tokens", "seed"},
-    "12-gpu": {"model", "seed"},
+    "19-gpu": {"model", "seed"},
 }
 
 
@@ -57,7 +57,8 @@ def test_another_value_than_the_recorded_one_is_refused_and_the_default_is_drawn
     for kind in read(path)[0]:
         mine = {name: field for name, field in parameters_of(kind).items() if name in known.keys() - notebook.RUNNERS}
         asked = [field for field, _ in mine.values() if field not in kind.beside]
-        metas = [json.loads(file.read_text()) for file in (paths.ROOT / "data").glob(f"{path.stem}*.meta.json")]
+        files = sorted((paths.ROOT / "data").glob(f"{path.stem}*.meta.json"), key=lambda file: len(file.name))
+        metas = [json.loads(file.read_text()) for file in files]  # the notebook's main table first
         one = object.__new__(kind)  # nothing of it is needed but what it was given
         meta = next((meta for meta in metas if {*asked} <= one.recorded_with(meta).keys()), None)
         if meta is None and kind.optional:  # nobody has recorded it

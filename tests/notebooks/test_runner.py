@@ -183,12 +183,14 @@ def test_what_sums_up_the_others_runs_after_them(make, tmp_path):
     assert [(r.name, r.finding) for r in results] == [("88-made", ""), ("77-made", "True")]
 
 
-def test_one_may_be_read_after_another_than_its_number_says(make):
-    make(name="01-first"), make(name="02-second"), make(name="03-late", after="01-first"), make(name="04-summary")
-    assert [path.stem for path in notebooks.sources()] == ["01-first", "03-late", "02-second", "04-summary"]
-    make(name="03-late", after="01-frist")
-    with pytest.raises(UserError, match="^03-late.ipynb: after is '01-frist', which is not a notebook.*01-first"):
-        notebooks.sources()
+def test_a_former_name_is_answered_with_todays_and_runs_nothing():
+    names = [path.stem for path in notebooks.sources()]
+    known = {before: name for name in names if (before := notebooks.former(name))}
+    assert len(known) == len(names) - 1  # of all but 00
+    assert not known.keys() & set(names)
+    for before, name in known.items():
+        with pytest.raises(UserError, match=f"^No such notebook: '{before}'. It is called {name} now.$"):
+            notebooks.find((before,))
 
 
 BESIDE = """import os, time

@@ -81,7 +81,7 @@ def command(*arguments, **variables):
 
 ASK = ("generate", "--token-ids", "1,2", "-n", "2", "--model", TINY, "--placement", "step", "--no-keep")
 BENCH = ("bench", "--model", TINY, "--placements", "step", "--blocks", "1", "--no-cold")
-RUN = ("run", "05", "--out", "/nowhere/to/be")
+RUN = ("run", "04", "--out", "/nowhere/to/be")
 REFUSED = [
     (ASK, {"JAX_ENABLE_X64": "1"}, "JAX_ENABLE_X64 is 'True': the model computes in float32 and int32; unset it."),
     (BENCH, {"JAX_DISABLE_JIT": "1"}, "JAX_DISABLE_JIT is 'True': nothing is compiled, whatever a placement's name"),

@@ -189,4 +189,4 @@ def test_the_lines_say_who_by_what_and_from_when_on_another():
 
 
 def test_the_recorded_tables_are_those_of_notebooks_that_say_so():
-    assert [name for name, _, _ in advice.recorded()] == ["03-jit-placement", "08-fewer-bits"]
+    assert [name for name, _, _ in advice.recorded()] == ["02-jit-placement", "06-fewer-bits"]

@@ -66,7 +66,7 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
               model="tiny", sampling="greedy")
         for block in range(6) for name, (backend, ms) in pace.items()
     ]  # fmt: skip
-    known = {"10-ollama": recorded(tmp_path, "10-ollama", rows)}
+    known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     text = brief.rivals(known).text
     assert text.startswith("`loop+fused` makes ")
     assert re.findall(r"([\d.]+) times \[[^]]*\] as many as ([\w.]+)", text) == [
@@ -87,7 +87,7 @@ def test_the_least_favourable_file_is_told_too(behind):
 
 def test_what_python_and_the_device_do_is_counted_in_the_trace(behind):
     known = {table.path.stem: table for table in behind}
-    rows, _ = record.read(known["16-what-may-be-jitted"].path, kind=brief.Traced)
+    rows, _ = record.read(known["01-what-may-be-jitted"].path, kind=brief.Traced)
     calls = [len(row.host_starts_ns) for name in brief.PLACEMENTS for row in rows if row.subject == name]
     assert re.findall(r"\d+", brief.calls(known).text)[:2] == [str(n) for n in calls]
 

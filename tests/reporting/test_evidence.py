@@ -12,7 +12,7 @@ from llama_lab.bench.seal import sealed
 from llama_lab.cli import program
 from llama_lab.reporting import evidence, staleness
 
-CURRENT, STALE = "03-jit-placement", "05-kv-cache"
+CURRENT, STALE = "02-jit-placement", "04-kv-cache"
 SAME = {"step": ["a", "b"], "loop": ["c"]}
 ROUNDS = [
     dict(before={"step": 1.0}, now={"step": 1.02}, again={"step": 1.05}),

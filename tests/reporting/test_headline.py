@@ -70,10 +70,10 @@ def test_figures_measures_draws_and_reports(measured, tmp_path, monkeypatch, cap
     done = []
 
     def draw(progress):
-        for line in ("into /x", "03-jit-placement: recorded", "03-jit-placement: cell 3/9 x (2 s)"):
+        for line in ("into /x", "02-jit-placement: recorded", "02-jit-placement: cell 3/9 x (2 s)"):
             progress(line)
         done.append("drawn")
-        return [Result("03-jit-placement", ok, 1.0, [], "Found.", "" if ok else "cell 3 failed")]
+        return [Result("02-jit-placement", ok, 1.0, [], "Found.", "" if ok else "cell 3 failed")]
 
     def report_written():
         done.append("reported")

@@ -18,7 +18,7 @@ ENVIRONMENT = {"cpu": "C", "cores": 2, "ram_bytes": 2**34, "packages": {"jax": "
 PACE = {  # ms a token
     "eager": 80, "layer": 40, "step": 10, "loop": 9.5, "step+fused": 2.5, "loop+fused": 2, "llamacpp": 4
 }  # fmt: skip
-SECTION = dict(name="03-jit-placement", number="03", question="Where?", finding="It is so.", figures=[])
+SECTION = dict(name="02-jit-placement", number="02", question="Where?", finding="It is so.", figures=[])
 
 
 def trials(names=tuple(PACE), noise=0.0):
@@ -41,7 +41,7 @@ def told(path, section, meta):
 
 def run(names=tuple(PACE), section=SECTION, noise=0.0):
     meta = dict(environment=ENVIRONMENT, created="2026-01-01T00:00:00Z", baseline="step")
-    return Setting(told("data/03-jit-placement.csv", section, meta), "", "m", False, trials(names, noise))
+    return Setting(told("data/02-jit-placement.csv", section, meta), "", "m", False, trials(names, noise))
 
 
 def recorded(folder, name, rows, **meta):
@@ -56,8 +56,8 @@ def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_anoth
     assert ratios == [(value,) * 3 for value in ("8.00", "1.05", "4.75")]
     assert "adds little to compiling one token" in claim
     ladder = run(("eager", "layer", "step", "loop"))
-    engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="10"))
-    assert readme.claim([ladder, engines], tmp_path).count("[notebook 10](docs/index.html#n10)") == 1
+    engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
+    assert readme.claim([ladder, engines], tmp_path).count("[notebook 09](docs/index.html#n09)") == 1
     assert "kernel" not in readme.claim([ladder], tmp_path)
     share = overview.share(summary.warm(run().rows, readme.BEST))
     assert f"at {share:.0%} of what the memory" in claim
@@ -88,11 +88,11 @@ def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
 
 
 def test_the_run_with_most_rows_comes_first_without_drawn_answers_and_first_tokens(tmp_path):
-    names = {"01-a": ("step", "loop"), "05-b": ("eager", "step", "loop"), "04-c": ("loop",)}
+    names = {"04-a": ("step", "loop"), "05-b": ("eager", "step", "loop"), "07-c": ("loop",)}
     behind = [recorded(tmp_path, name, trials(subjects)) for name, subjects in names.items()]
     for name, changes in (("06", dict(sampling="temperature 0.6")), ("07", dict(new_tokens=1, token_times_ns=[10**6]))):
         behind.append(recorded(tmp_path, name, [t.model_copy(update=changes) for t in trials(("step", "loop"))]))
-    assert [run.table.section["number"] for run in readme.runs(behind)] == ["05", "01"]
+    assert [run.table.section["number"] for run in readme.runs(behind)] == ["05", "04"]
     assert readme.known(readme.runs(behind)[0]) == ["eager", "step", "loop"]
 
 
@@ -137,7 +137,7 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     assert [*written[:2], *written[3:]] == ["before", readme.BEGIN, readme.END, "after"]
     assert 'src="figures/03-a.svg"' in written[2]
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
-    readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "03-jit-placement", trials(("step", "loop")))])
+    readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "02-jit-placement", trials(("step", "loop")))])
     assert f"([trials](data/{contribution.HEADLINE}.csv))" in path.read_text()
     assert "not in this run" not in path.read_text()
 

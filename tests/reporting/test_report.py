@@ -18,7 +18,7 @@ LARGEST = 2_000_000  # bytes of a page that opens at once; its figures lie besid
 SVG = '<svg xmlns:xlink="x" width="9pt" viewBox="0 0 90.34 45.6" version="1.1">'
 
 
-def section(name="03-jit-placement", **more):
+def section(name="02-jit-placement", **more):
     return dict(name=name, number=name[:2], question="Is it so?", finding="It is.", figures=[]) | more
 
 
@@ -55,7 +55,7 @@ def test_a_damaged_or_missing_picture_is_named(tmp_path, image, words):
 
 
 def test_a_notebook_shows_first_what_it_names_first():
-    name = "09-time-to-first-token"
+    name = "11-time-to-first-token"
     named = [f"{name}-cold", "mine", f"{name}-lengths", "also"]
     assert report.in_order(name, named) == [f"{name}-lengths", f"{name}-cold", "also", "mine"]
     assert report.in_order("no-such-notebook", ["b", "a"]) == ["a", "b"]
@@ -89,14 +89,14 @@ def test_a_card_shows_a_number_where_its_finding_has_one(finding, shown, details
 
 
 def test_the_core_is_read_first_and_what_was_not_measured_last(tmp_path):
-    for name in ("02-honest", "12-gpu", "16-what", "00-headline", "03-jit"):
+    for name in ("13-honest", "19-gpu", "01-what", "00-headline", "02-jit"):
         figures.conclude(name, "So?", "Yes.", None, tmp_path)
         entry = figures.read_manifest(tmp_path)["notebooks"][name]
-        figures.update_manifest(tmp_path, "notebooks", name, entry | dict(created=None if name == "12-gpu" else "2026"))
+        figures.update_manifest(tmp_path, "notebooks", name, entry | dict(created=None if name == "19-gpu" else "2026"))
     numbers = [section["number"] for section in report.sections(tmp_path)]
-    assert numbers == ["00", "16", "03", "02", "12"]
+    assert numbers == ["00", "01", "02", "13", "19"]
     page = markup.checked(report.write(tmp_path).read_text())
-    places = [page.index(f'id="{part}"') for part in ("n03", "appendix-title", "n02", "n12")]
+    places = [page.index(f'id="{part}"') for part in ("n02", "appendix-title", "n13", "waiting-title", "n19")]
     assert places == sorted(places)
 
 
@@ -120,19 +120,19 @@ def test_terms_are_those_of_the_document():
 
 
 def test_a_table_of_ones_own_replaces_the_recorded_one(tmp_path):
-    trials, _ = record.read(paths.ROOT / "data" / "03-jit-placement.csv")
-    record.write(tmp_path / "data" / "06-compile-time-starts.csv", trials[:1])
-    homes = {t.path.stem: t.path.parents[1] for t in report.tables(tmp_path, [section("06-compile-time")])}
-    assert homes == {"06-compile-time-starts": tmp_path, "06-compile-time": paths.ROOT}
+    trials, _ = record.read(paths.ROOT / "data" / "02-jit-placement.csv")
+    record.write(tmp_path / "data" / "05-compile-time-starts.csv", trials[:1])
+    homes = {t.path.stem: t.path.parents[1] for t in report.tables(tmp_path, [section("05-compile-time")])}
+    assert homes == {"05-compile-time-starts": tmp_path, "05-compile-time": paths.ROOT}
 
 
 def test_a_line_names_its_setting_and_sorts_by_its_number():
-    rows = report.subjects([Recorded(paths.ROOT / "data" / "07-host-loop.csv", section("07-host-loop"))]).rows
+    rows = report.subjects([Recorded(paths.ROOT / "data" / "12-host-loop.csv", section("12-host-loop"))]).rows
     assert len({(row[0], *row[3:5]) for row in rows}) == len(rows)  # also where models differ in size alone
     fast = next(row for row in rows if "," in row[6].words)
     assert float(fast[6].value) >= 1000
     assert fast[7] is None
-    assert fast[1] == '<a href="#n07" title="Is it so?">07</a>'
+    assert fast[1] == '<a href="#n12" title="Is it so?">12</a>'
 
 
 def test_a_line_names_the_whole_file():
@@ -151,7 +151,7 @@ def test_a_card_names_every_machine_of_its_tables(tmp_path):
 
 
 def test_machine_and_versions_are_those_of_the_meta_file(tmp_path):
-    path = paths.ROOT / "data" / "08-fewer-bits.csv"
+    path = paths.ROOT / "data" / "06-fewer-bits.csv"
     known, bare = Recorded(path), Recorded(path)
     vars(bare)["meta"] = {**known.meta, "environment": {**known.meta["environment"], "git": None}}
     here, elsewhere = (report.versions([known, bare], home) for home in (paths.ROOT, tmp_path))

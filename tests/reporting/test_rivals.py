@@ -32,7 +32,7 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
     assert low == "0.90 times [0.90, 0.90] llamacpp (b, q4_0, 100 MB, 64 tokens, C, one process)"
     assert high == "2.00 times [2.00, 2.00] llamacpp (a, q4_0, 100 MB, 64 tokens, C, one process)"
     assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
-    assert rivals.cases([recorded(tmp_path, "03-jit-placement", rows("a", PACE["a"]))]) == []
+    assert rivals.cases([recorded(tmp_path, "02-jit-placement", rows("a", PACE["a"]))]) == []
 
 
 def test_a_file_under_two_sets_of_instructions_is_one_file(tmp_path):

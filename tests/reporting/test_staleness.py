@@ -9,7 +9,7 @@ from llama_lab.figures import style
 from llama_lab.reporting import report, staleness
 from tests.figures.drawn import META
 
-HEADLINE, OTHER, UNKNOWN = "03-jit-placement", "05-kv-cache", "14-growth"
+HEADLINE, OTHER, UNKNOWN = "02-jit-placement", "04-kv-cache", "17-growth"
 
 
 @pytest.fixture

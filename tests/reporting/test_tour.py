@@ -33,26 +33,26 @@ def test_a_bar_in_a_question_does_not_break_the_table():
 
 
 def test_one_notebook_has_the_main_answer():
-    assert list(notebooks.saying("headline")) == ["03-jit-placement"]
+    assert list(notebooks.saying("headline")) == ["02-jit-placement"]
     assert set(notebooks.saying("headline")) < set(notebooks.saying("in_readme"))
 
 
 def test_the_finding_counts_what_is_answered():
-    asked = [Question(name, "?", f"Answer {name[:2]}.", True) for name in ("01-x", "03-jit-placement")]
-    said = "of 2 questions 2 are answered from recorded trials. The central one is 03-jit-placement: Answer 03."
+    asked = [Question(name, "?", f"Answer {name[:2]}.", True) for name in ("01-x", "02-jit-placement")]
+    said = "of 2 questions 2 are answered from recorded trials. The central one is 02-jit-placement: Answer 02."
     assert tour.finding(asked) == f"Read in the order of the table: {said}"
     asked[0] = replace(asked[0], answered=False)
     assert "2 questions 1 are answered from recorded trials (01 waits to be measured). The" in tour.finding(asked)
     nothing = tour.finding([replace(q, answered=False) for q in asked])
-    assert "(01, 03 wait to be measured)" in nothing
-    assert "Answer 03" not in nothing
+    assert "(01, 02 wait to be measured)" in nothing
+    assert "Answer 02" not in nothing
 
 
 def test_answers_of_out_stand_before_the_repositorys(tmp_path):
-    figures.conclude("03-jit-placement", "?", "Mine.", None, tmp_path)
+    figures.conclude("02-jit-placement", "?", "Mine.", None, tmp_path)
     mine = {q.name: q.answer for q in tour.questions(tmp_path)}
-    assert mine == {q.name: q.answer for q in ASKED} | {"03-jit-placement": "Mine."}
-    name = "03-jit-placement-throughput"
+    assert mine == {q.name: q.answer for q in ASKED} | {"02-jit-placement": "Mine."}
+    name = "02-jit-placement-throughput"
     assert tour.picture(name, tmp_path)["png"] == paths.ROOT / "figures" / f"{name}.png"
     (tmp_path / "figures" / f"{name}.png").write_bytes(b"")
     assert tour.picture(name, tmp_path)["png"].parent.parent == tmp_path

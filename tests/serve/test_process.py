@@ -140,7 +140,7 @@ def test_the_original_notebooks_prompts_are_written_by_this_server(server, tmp_p
     import ollama
 
     monkeypatch.setenv("OLLAMA_HOST", server)
-    questions = ollama_questions.from_ollama(NAME, 2, tmp_path / "prompts.json")  # as notebook 03 has them written
+    questions = ollama_questions.from_ollama(NAME, 2, tmp_path / "prompts.json")  # as notebook 02 has them written
     assert prompts.load(2, tmp_path / "prompts.json") == questions
     asked = dict(format=prompts.PromptPool.model_json_schema(), options=dict(temperature=0, num_predict=20))
     said = ollama.Client().chat(NAME, QUESTION, **asked).message.content  # as it was there; of any length

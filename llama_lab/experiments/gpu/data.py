@@ -1,6 +1,6 @@
-"""The GPU suite's records as a table, where there is what makes tables; and what notebook 12 computes from it.
+"""The GPU suite's records as a table, where there is what makes tables; and what notebook 19 computes from it.
 
-python -m llama_lab.experiments.gpu.data FOLDER [OUT]      FOLDER/12-gpu.jsonl → OUT/data/12-gpu.csv and its meta
+python -m llama_lab.experiments.gpu.data FOLDER [OUT]      FOLDER/19-gpu.jsonl → OUT/data/19-gpu.csv and its meta
                                                            document
 """
 
@@ -28,7 +28,7 @@ NOT_RECORDED = (
 
 
 def convert(folder: Path, out_dir: Path = paths.ROOT) -> Path:
-    """Write OUT/data/12-gpu.csv from FOLDER/12-gpu.jsonl. A last line that is torn is left out; so may a killed run be
+    """Write OUT/data/19-gpu.csv from FOLDER/19-gpu.jsonl. A last line that is torn is left out; so may a killed run be
     used.
 
     Raises UserError for a file that is missing, of another kind, or holds no request.

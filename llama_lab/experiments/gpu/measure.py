@@ -2,7 +2,7 @@
 clock.
 
 There is one measuring process, because all subjects share the weights on the device. It reports each row as it is made,
-and the journal FOLDER/12-gpu.jsonl has it on disk before the next begins; `data` makes a table from that, here or on
+and the journal FOLDER/19-gpu.jsonl has it on disk before the next begins; `data` makes a table from that, here or on
 another machine. What there was no time for, and what could not run, is in there as a note.
 """
 
@@ -41,8 +41,8 @@ def run(
     suite: Suite | None = None,
     deterministic: bool = False,
 ) -> Path:
-    """Measure and write FOLDER/12-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is.
-    deterministic: under XLA's flag for that. A run that is there already is kept as 12-gpu.jsonl.old.
+    """Measure and write FOLDER/19-gpu.jsonl; returns its path. any_device: tiny shapes, on whatever there is.
+    deterministic: under XLA's flag for that. A run that is there already is kept as 19-gpu.jsonl.old.
 
     Raises UserError if there is no GPU, the folder cannot be written, another measurement runs, or XLA_FLAGS
     contradict `deterministic`.

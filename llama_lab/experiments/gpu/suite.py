@@ -11,7 +11,7 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.gpu import device
 
-NAME = "12-gpu"
+NAME = "19-gpu"
 BASELINE = "step"
 LADDER = ("step", "torch", "loop", "torch-cudagraph", "chunk8", "step+donate", "torch-hybrid", "torch-script",
           "torch-compile", "torch-compile+reduce-overhead", "step+scan")  # fmt: skip

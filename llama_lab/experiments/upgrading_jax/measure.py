@@ -24,7 +24,7 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.workload import blocks
 from llama_lab.experiments.upgrading_jax import child, environments
 
-NAME = "15-upgrading-jax"
+NAME = "18-upgrading-jax"
 PLACEMENTS = ("eager", "step", "loop", "step+scan")
 FIRST_TOKENS = (50, 200)
 SMALL = (

@@ -20,7 +20,7 @@ from llama_lab.experiments.fewer_bits.reading import ALL, PROSE
 from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
 from tests.figures.drawn import META, assert_drawn, words
 
-NOTEBOOK = "notebooks/08-fewer-bits.ipynb"
+NOTEBOOK = "notebooks/06-fewer-bits.ipynb"
 
 
 def test_an_entry_joins_rate_bandwidth_memory_and_quality():

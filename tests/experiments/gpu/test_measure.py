@@ -53,7 +53,7 @@ def table(recorded, tmp_path_factory):
 
 
 def documents(folder):
-    return [json.loads(line) for line in (folder / "12-gpu.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (folder / "19-gpu.jsonl").read_text().splitlines()]
 
 
 def test_everything_is_recorded_or_said_to_be_left_out(recorded):
@@ -100,11 +100,11 @@ def test_the_table_holds_what_was_recorded(recorded, table):
 
 
 def test_a_run_that_was_killed_while_it_wrote_is_used_to_its_last_whole_record(recorded, tmp_path):
-    lines = (recorded[0] / "12-gpu.jsonl").read_bytes().splitlines(keepends=True)
-    (tmp_path / "12-gpu.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:40])
+    lines = (recorded[0] / "19-gpu.jsonl").read_bytes().splitlines(keepends=True)
+    (tmp_path / "19-gpu.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:40])
     data.convert(tmp_path, tmp_path)
     assert len(data.obtain("recorded", tmp_path)[0]) == 3
-    (tmp_path / "12-gpu.jsonl").write_bytes(lines[0])
+    (tmp_path / "19-gpu.jsonl").write_bytes(lines[0])
     with pytest.raises(UserError, match="holds no request"):
         data.convert(tmp_path, tmp_path)
     with pytest.raises(UserError, match="No recording at"):
@@ -126,14 +126,14 @@ def test_figures_and_finding_of_a_rehearsal_say_that_it_is_none(table):
     assert "not measured" in texts
     assert {label.get_text() for label in drawn[2].axes[0].get_yticklabels()} == set(names)
     for i, figure in enumerate(drawn):
-        assert figures.save(figure, f"x-{i}", "12-gpu", meta, {}, "alt", out, note)["svg"].is_file()
+        assert figures.save(figure, f"x-{i}", "19-gpu", meta, {}, "alt", out, note)["svg"].is_file()
 
 
 def test_the_machine_line_names_the_gpu(table):
     out, rows, meta = table
     environment = {**meta["environment"], "devices": ["gpu:NVIDIA H200"]}
-    figures.conclude("12-gpu", "Why?", "So.", {**meta, "environment": environment}, out)
-    assert figures.read_manifest(out)["notebooks"]["12-gpu"]["machine"].startswith("NVIDIA H200 · ")
+    figures.conclude("19-gpu", "Why?", "So.", {**meta, "environment": environment}, out)
+    assert figures.read_manifest(out)["notebooks"]["19-gpu"]["machine"].startswith("NVIDIA H200 · ")
     real = [row.model_copy(update=dict(platform="gpu", device="NVIDIA H200")) for row in rows]
     assert "no GPU" not in data.label(real, meta) + finding.gpu(real)
 
@@ -271,7 +271,7 @@ def test_a_run_whose_time_is_up_is_ended_and_keeps_what_it_recorded(tmp_path):
     assert "without a word" in note["reason"]
     assert "was ended" in said[-2]
     measure.run(tmp_path, any_device=True, tell=said.append, suite=replace(SUITE, hard_s=1.0))
-    assert path.with_name("12-gpu.jsonl.old").is_file()
+    assert path.with_name("19-gpu.jsonl.old").is_file()
 
 
 def test_a_folder_that_cannot_be_is_named(tmp_path):

@@ -102,7 +102,7 @@ def test_releases_are_measured_interrupted_and_gone_on_with(tmp_path, monkeypatc
 
     with pytest.raises(KeyboardInterrupt):
         measure.obtain("measure", tmp_path, wanted, stop, dying)
-    (journal,) = (tmp_path / "out" / "journal").glob("15-*.jsonl")
+    (journal,) = (tmp_path / "out" / "journal").glob("18-*.jsonl")
     kept = [line for line in map(json.loads, journal.read_text().splitlines()) if "token_times_ns" in line]
     trials, meta = measure.obtain("measure", tmp_path, wanted, lambda *_: None, dying)
     assert kept

@@ -247,7 +247,7 @@ def test_the_notebooks_own_loop_makes_the_tokens_of_step_and_can_be_watched(tmp_
     """Its cells are live, so that no page shows what they say."""
     monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     monkeypatch.setattr(roofline, "PROBE_BYTES", 1 << 22)
-    (path,) = notebooks.find(("13",))
+    (path,) = notebooks.find(("16",))
     cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
     names = dict(jax=jax, jnp=jnp, np=np, ll=ll, run=llama_lab.run, own=measure, summary=summary, Numbers=Numbers)
     names |= dict(small=ll.load(TINY))
