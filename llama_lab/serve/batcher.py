@@ -6,7 +6,6 @@ longer than a chunk takes. A cancelled request frees its slot at the next round.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -14,12 +13,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from llama_jax.grammars import Walker
 from llama_jax.sampling import Constrained, Mask, TracedSampler
 from llama_lab.serve.metrics import Metrics
-from llama_lab.serve.stepper import SIZES, Made, Score, State, Stepper
+from llama_lab.serve.stepper import Made, Score, State, Stepper, cut
 
 LOG = logging.getLogger(__name__)
 
@@ -94,7 +91,8 @@ class Slot:
     held: list[int] = field(default_factory=list)
     waiting: deque = field(default_factory=deque)  # pieces of the prompt, in pairs while it is scored
     scored: list[Score] | None = None
-    pad: int = 0
+    pad: int = 0  # places of the cache before the first token
+    read: int = 0  # tokens of the prompt that are cached
     made: int = 0
     cached: int = 0
     began_ns: int = 0
@@ -107,24 +105,6 @@ class Slot:
 
     def news(self, tokens: list[int], reason: str = "", scores: Sequence[Score] = ()) -> News:
         return News(tokens, reason, self.began_ns, self.first_ns, self.last_ns, scores[: len(tokens)], self.cached)
-
-
-def kept(held: Sequence[int], ids: Sequence[int], sizes: Sequence[int] = SIZES) -> int:
-    """Tokens of a prompt that need not run again where `held` are cached: as many as leave whole pieces to run, and at
-    least one."""
-    alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(held, ids, strict=False)))
-    rest, least = len(ids) - min(alike, len(ids) - 1), min(sizes, default=1)
-    return max(len(ids) - -(-rest // least) * least, 0)
-
-
-def cut(ids: Sequence[int], sizes: Sequence[int] = SIZES) -> deque[np.ndarray]:
-    """Tokens, a multiple of the smallest piece, in as few pieces as there may be."""
-    pieces, at = deque(), 0
-    while at < len(ids):
-        size = max((size for size in sizes if size <= len(ids) - at), default=len(ids))
-        pieces.append(np.array(ids[at : at + size], np.int32)[None])
-        at += size
-    return pieces
 
 
 class Batcher(threading.Thread):
@@ -196,12 +176,13 @@ class Batcher(threading.Thread):
 
     def enter(self, job: Job) -> None:
         """Give a job the free slot whose cache has most of its prompt."""
-        sizes = self.stepper.sizes
-        slot = max((s for s in self.slots if s.job is None), key=lambda s: (kept(s.held, job.ids, sizes), -len(s.held)))
+        free = (slot for slot in self.slots if slot.job is None)
+        slot = max(free, key=lambda s: (self.stepper.kept(s.held, s.pad, job.ids), -len(s.held)))
         slot.job, slot.made, slot.began_ns, slot.first_ns, slot.scored = job, 0, 0, 0, None
         if job.scores_prompt:
-            pieces, slot.pad = self.stepper.scored_pieces(job.ids)
-            slot.held, slot.waiting, slot.state, slot.scored, slot.cached = [], deque(pieces), None, [], 0
+            slot.waiting = deque(self.stepper.scored_pieces(job.ids))
+            slot.held, slot.state, slot.scored, slot.cached = [], None, [], 0
+            slot.pad = max(0, -slot.waiting[0][0].at)
         else:
             slot.cached = self.prepare(slot)
         self.metrics.prompt_tokens.inc(len(job.ids))
@@ -209,13 +190,13 @@ class Batcher(threading.Thread):
 
     def prepare(self, slot: Slot) -> int:
         """Line up what is to run of the prompt before its answer. Returns how many of its tokens the slot has."""
-        sizes, ids = self.stepper.sizes, slot.job.ids
-        known = kept(slot.held, ids, sizes) if self.stepper.holds(slot.state) else 0
+        ids = slot.job.ids
+        known = self.stepper.kept(slot.held, slot.pad, ids) if self.stepper.holds(slot.state) else 0
         if known:
-            slot.held, slot.waiting = list(ids[:known]), cut(ids[known:], sizes)
+            slot.held, slot.waiting = list(ids[:known]), deque(cut(ids, known, self.stepper.sizes))
         else:
-            pieces, slot.pad = self.stepper.pieces(ids)
-            slot.held, slot.waiting, slot.state = [], deque(pieces), None
+            slot.held, slot.waiting, slot.state = [], deque(self.stepper.pieces(ids)), None
+            slot.pad = max(0, -slot.waiting[0].at)
         return known
 
     def round(self) -> None:
@@ -255,16 +236,19 @@ class Batcher(threading.Thread):
         (slot,) = slots
         job, piece = slot.job, slot.waiting.popleft()
         if slot.scored is not None:
-            made, slot.state = self.stepper.score(slot.number, slot.state, *piece, slot.pad)
+            those, following = (each.ids for each in piece)
+            made, slot.state = self.stepper.score(slot.number, slot.state, those, following, slot.pad)
             return [(slot, made)]
         first, last = not slot.began_ns, not slot.waiting
         if first:
             slot.began_ns = time.perf_counter_ns()
         if first and slot.state is None:
-            slot.state = self.stepper.begin(slot.number, piece, slot.pad, job.seed, job.next, last)
+            slot.state = self.stepper.begin(slot.number, piece.ids, slot.pad, job.seed, job.next, last)
         else:
-            before = self.stepper.resume(slot.state, slot.held, job.seed, job.sampler) if first else slot.state
-            slot.state = self.stepper.extend(before, piece, job.next, last)
+            if first or piece.at < slot.read:  # another request's, or read again
+                slot.state = self.stepper.resume(slot.state, job.ids[: piece.at], job.seed, job.sampler)
+            slot.state = self.stepper.extend(slot.state, piece.ids, job.next, last)
+        slot.read = piece.at + piece.ids.shape[1]
         return [(slot, slot.state.made)]
 
     def hear(self, slots: Sequence[Slot], made: Made) -> None:

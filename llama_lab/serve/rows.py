@@ -17,7 +17,7 @@ from llama_jax.engine import Engine, bytes_needed
 from llama_jax.plumbing import memory
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Constrained, Sampler
-from llama_lab.serve.stepper import LIKELY, SIZES, Made, Sampling, Score, Stepper, answering
+from llama_lab.serve.stepper import LIKELY, SIZES, Made, Piece, Sampling, Score, Stepper, answering, padded_pieces
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,13 @@ class Rows(Stepper):
         self.count, self.epoch = slots, 0
         self.programs = transforms.slots(engine.config, engine.placement)
         self.state = self.programs.create(slots, self.room)
+
+    def pieces(self, ids: Sequence[int]) -> list[Piece]:
+        """Padded, which costs nothing: the kernel skips it, and no place of the cache is taken by it."""
+        return padded_pieces(ids, self.sizes)
+
+    def kept(self, held: Sequence[int], pad: int, ids: Sequence[int]) -> int:
+        return super().kept(held, 0, ids)
 
     def holds(self, state: Seat | None) -> bool:
         return state is not None and state.epoch == self.epoch

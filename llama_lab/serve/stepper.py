@@ -1,9 +1,12 @@
 """One slot's programs, under any placement that steps: a prompt in chunks, then a token (or a chunk of them) a call.
 
 A slot is a batch of one row with a cache of its own, so that its position, its padding and its seed are its own, and
-its tokens are those of `llama-jax generate`, whatever other requests are served. Slots take turns. Prompts are padded
-on the left to one of SIZES, or to whole chunks: few shapes, all of them compiled by `warm`. Other sizes, or none, serve
-to measure what that saves.
+its tokens are those of `llama-jax generate`, whatever other requests are served. Slots take turns. Prompts are read in
+pieces of SIZES: few shapes, all of them compiled by `warm`. Other sizes, or none, serve to measure what that saves.
+
+Only a prompt shorter than any piece is padded. In a longer one the last pieces begin early and read some tokens again,
+so that each token has the same place in the cache whatever was kept of an earlier prompt: XLA's attention adds up along
+the cache, and at another place it rounds otherwise.
 
 Log probabilities come out of the same programs, which compute them only for requests that ask. Under a placement whose
 call makes several tokens, such a request steps token by token, since a chunk keeps only those of its last token.
@@ -15,6 +18,7 @@ tokens where no grammar is, since beside a prompt that costs nothing.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -59,6 +63,14 @@ class Score(NamedTuple):
 
     chosen: float
     best: list[tuple[int, float]]
+
+
+class Piece(NamedTuple):
+    """Tokens of a prompt that one call reads, int32 [1 T]. at: place of the first one in the prompt, which is below
+    zero where padding comes first, and below the end of the piece before where some are read again."""
+
+    at: int
+    ids: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -114,15 +126,25 @@ class Stepper:
         """Cache positions of a slot: padding comes before the prompt, and a chunk of tokens may run over the end."""
         return self.context + max(self.sizes, default=0) + self.engine.placement.tokens_per_call
 
-    def pieces(self, ids: Sequence[int]) -> tuple[list[np.ndarray], int]:
-        """A prompt as the calls take it, int32 [1 T] each, and the padding before its first token."""
-        return pieces(ids, self.sizes)
+    def pieces(self, ids: Sequence[int]) -> list[Piece]:
+        """A prompt as the calls take it."""
+        n, first = len(ids), largest(len(ids), self.sizes)
+        if not first:
+            return padded_pieces(ids, self.sizes)
+        return [Piece(0, row(ids[:first])), *cut(ids, n - whole(n - first, self.sizes), self.sizes)]
 
-    def scored_pieces(self, ids: Sequence[int]) -> tuple[list[tuple[np.ndarray, np.ndarray]], int]:
+    def scored_pieces(self, ids: Sequence[int]) -> list[tuple[Piece, Piece]]:
         """A prompt as `score` takes it, each piece with the tokens that follow; all of the longest size, so that there
         is one program."""
-        (those, pad), (following, _) = (pieces(each, self.sizes[-1:]) for each in (ids, [*ids[1:], 0]))
-        return list(zip(those, following, strict=True)), pad
+        return list(zip(*(padded_pieces(each, self.sizes[-1:]) for each in (ids, [*ids[1:], 0])), strict=True))
+
+    def kept(self, held: Sequence[int], pad: int, ids: Sequence[int]) -> int:
+        """Tokens of a prompt that need not run again where `held` are cached after `pad` places of padding: as many as
+        leave whole pieces to run, and at least one. None after padding, which puts them where `pieces` does not."""
+        if pad:
+            return 0
+        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(held, ids, strict=False)))
+        return max(len(ids) - whole(len(ids) - min(alike, len(ids) - 1), self.sizes), 0)
 
     @property
     def scores_prompts(self) -> bool:
@@ -226,15 +248,45 @@ class Stepper:
         self.fetch(state.made)
 
 
-def pieces(ids: Sequence[int], sizes: Sequence[int]) -> tuple[list[np.ndarray], int]:
-    """As `Stepper.pieces`, in these sizes."""
+def row(ids: Sequence[int]) -> np.ndarray:
+    return np.array(ids, np.int32)[None]
+
+
+def largest(n: int, sizes: Sequence[int]) -> int:
+    """The largest piece that n tokens fill, 0 if they fill none; n where there are no sizes."""
+    return max((size for size in sizes if size <= n), default=0) if sizes else n
+
+
+def whole(n: int, sizes: Sequence[int]) -> int:
+    """n tokens rounded up to whole pieces of the smallest size."""
+    return -(-n // (least := min(sizes, default=1))) * least
+
+
+def cut(ids: Sequence[int], at: int, sizes: Sequence[int]) -> list[Piece]:
+    """The tokens from a place on, a multiple of the smallest size, in as few pieces as there may be."""
+    cuts = []
+    while at < len(ids):
+        size = largest(len(ids) - at, sizes)
+        cuts.append(Piece(at, row(ids[at : at + size])))
+        at += size
+    return cuts
+
+
+def padded_pieces(ids: Sequence[int], sizes: Sequence[int]) -> list[Piece]:
+    """A prompt after as much padding as it takes."""
     size = padded(len(ids), sizes)
-    chunk, row = max(sizes, default=size), np.zeros((1, size), np.int32)
-    row[0, size - len(ids) :] = ids
-    return [row[:, i : i + chunk] for i in range(0, size, chunk)], size - len(ids)
+    chunk, pad, padded_ids = max(sizes, default=size), size - len(ids), np.zeros((1, size), np.int32)
+    padded_ids[0, pad:] = ids
+    return [Piece(i - pad, padded_ids[:, i : i + chunk]) for i in range(0, size, chunk)]
 
 
 def padded(n: int, sizes: Sequence[int]) -> int:
-    """Tokens that run for a prompt of n: the next of the sizes, else whole pieces of the largest; n where there are
-    none."""
+    """Tokens and padding of a prompt of n that is padded: the next of the sizes, else whole pieces of the largest; n
+    where there are none."""
     return next((size for size in sizes if size >= n), -(-n // sizes[-1]) * sizes[-1]) if sizes else n
+
+
+def ran(n: int, sizes: Sequence[int]) -> int:
+    """Tokens that run for a prompt of n in a slot of its own, with padding and with those that are read again."""
+    first = largest(n, sizes)
+    return first + whole(n - first, sizes) if first else padded(n, sizes)

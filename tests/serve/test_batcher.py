@@ -19,7 +19,7 @@ from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard
 from llama_lab.serve import rows, stepper
 from llama_lab.serve.answers import Stops
-from llama_lab.serve.batcher import Batcher, FullError, Job, cut, kept
+from llama_lab.serve.batcher import Batcher, FullError, Job
 from llama_lab.serve.metrics import Metrics
 from llama_lab.serve.rows import among
 from tests.conftest import among_the_fast, build
@@ -266,31 +266,6 @@ def test_closing_ends_what_runs_and_the_thread_and_times_are_in_order():
     assert 0 < timed.job.asked_ns <= timed.last.began_ns < timed.last.first_ns < timed.last.last_ns
     with pytest.raises(FullError):
         Reader(batcher, [5], 1)
-
-
-@pytest.mark.parametrize(
-    ("held", "ids", "known"),
-    [
-        ([], [1] * 40, 0),
-        ([1] * 40, [1] * 40, 24),  # one token at least runs, in a piece of 16
-        ([1] * 100, [1] * 40 + [2], 25),
-        ([1] * 30, [1] * 30 + [2] * 64, 30),
-        ([1] * 30, [1] * 30 + [2] * 60, 26),
-        ([2], [1] * 40, 0),
-        ([1], [1], 0),
-    ],
-)
-def test_what_is_cached_need_not_run_again(held, ids, known):
-    assert kept(held, ids) == known
-    pieces = cut(ids[known:]) if known else []
-    assert not known or [i for piece in pieces for i in piece[0].tolist()] == ids[known:]
-    assert all(piece.shape[1] in stepper.SIZES for piece in pieces)
-
-
-def test_exact_lengths_keep_all_that_is_shared_and_run_the_rest_in_one_piece():
-    assert kept([1] * 30, [1] * 30 + [2] * 7, ()) == 30
-    assert kept([1] * 30, [1] * 30, ()) == 29
-    assert [piece.shape for piece in cut([2] * 7, ())] == [(1, 7)]
 
 
 def test_stops_are_found_across_pieces_and_what_may_begin_one_is_held_back():

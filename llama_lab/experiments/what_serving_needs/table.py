@@ -10,10 +10,11 @@ from operator import itemgetter
 
 import numpy as np
 
+from llama_jax.placement import parse
 from llama_lab.bench import frames, standings, statistics, summary
 from llama_lab.experiments.what_serving_needs.measure import BUCKETS, REFUSED, Request
 from llama_lab.experiments.what_serving_needs.servers import SHAPES
-from llama_lab.serve.stepper import padded
+from llama_lab.serve.stepper import padded, ran
 
 TAILS = (90, 95, 99)
 NS = 1e9
@@ -40,8 +41,8 @@ def load(e: dict) -> dict:
 
     tail, gap: percentiles of the first tokens and of the gaps between pieces, milliseconds, None if their number is
     too small; tail_note says so. tokens_s: tokens of all answers over the time until the last piece; offered: what was
-    asked for, over the time until the last was due. padding: share of the tokens run for prompts that are none; None
-    for a server that does not say."""
+    asked for, over the time until the last was due. padding: share of the tokens run for prompts that are none or were
+    read before; None for a server that does not say."""
     rows = e["every"]
     first = e["points"]["first"]
     good = [r for r in e["rows"] if r.answered]
@@ -66,11 +67,12 @@ def load(e: dict) -> dict:
 
 
 def padding(rows: Sequence[Request]) -> float | None:
-    """The share of the tokens that ran for these prompts which are padding; None of a peer."""
+    """The share of the tokens that ran for these prompts which are padding or were read before; None of a peer."""
     sizes = SHAPES[rows[0].shapes]
     if rows[0].backend != standings.JAX or not (good := [r.prompt_tokens for r in rows if r.answered]):
         return None
-    return 1 - sum(good) / sum(padded(n, sizes) for n in good)
+    run = padded if parse(rows[0].server).kernels == "fused" else ran
+    return 1 - sum(good) / sum(run(n, sizes) for n in good)
 
 
 def rising(entries: Sequence[dict], meta: dict) -> dict[str, list[dict]]:

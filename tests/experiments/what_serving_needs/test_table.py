@@ -20,6 +20,11 @@ def test_a_loads_numbers():
     assert e["offered"] == pytest.approx(50 / 10)
     assert e["padding"] == pytest.approx(1 - 20 / 32)
     assert (e["programs"], e["warm_s"], e["late"]) == (None, None, 0.001)
+    paddings = {}
+    for server in ("step+donate", "step+fused"):
+        (e,) = table.loads([request(server=server, prompt_tokens=37)])
+        paddings[server] = e["padding"]
+    assert paddings == {"step+donate": pytest.approx(1 - 37 / 48), "step+fused": pytest.approx(1 - 37 / 64)}
 
 
 def test_a_percentile_that_the_sample_holds_is_given():
