@@ -257,7 +257,8 @@ class Serve:
         from llama_lab.serve.service import Service, check_slots
 
         key = self.api_key if self.api_key is not None else os.environ.get("LLAMA_JAX_API_KEY") or None
-        stepper.check(parse(self.placement or "step+donate"))
+        if self.placement:
+            stepper.check(parse(self.placement))
         process.check_key(self.host, key)
         check_slots(self.slots)
         bound = process.bind(self.host, self.port)

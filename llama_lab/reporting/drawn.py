@@ -22,21 +22,18 @@ def remembered(name: str, out_dir: Path) -> Path:
     return Path(out_dir) / "out" / "drawn" / name
 
 
-def remember(path: Path, chosen: dict, out_dir: Path, artifacts: Sequence[str]) -> None:
-    files.write(remembered(path.stem, out_dir), drawing(path, chosen, out_dir, artifacts))
+def remember(name: str, was_read: str, out_dir: Path, artifacts: Sequence[str]) -> None:
+    """was_read: `read` before the drawing, so that what was edited meanwhile does not count as drawn."""
+    files.write(remembered(name, out_dir), f"{was_read} {written(name, out_dir, artifacts)}\n")
 
 
-def is_current(path: Path, chosen: dict, out_dir: Path, artifacts: Sequence[str]) -> bool:
-    """Whether drawing a notebook with these parameters would write what is there."""
+def is_current(name: str, is_read: str, out_dir: Path, artifacts: Sequence[str]) -> bool:
+    """Whether drawing a notebook, which reads what `read` says, would write what is there."""
     try:
-        before = remembered(path.stem, out_dir).read_text(errors="replace")
+        before = remembered(name, out_dir).read_text(errors="replace")
     except OSError:
         return False  # it was never drawn here
-    return before == drawing(path, chosen, out_dir, artifacts)
-
-
-def drawing(path: Path, chosen: dict, out_dir: Path, artifacts: Sequence[str]) -> str:
-    return f"{read(path, chosen, out_dir)} {written(path.stem, out_dir, artifacts)}\n"
+    return before == f"{is_read} {written(name, out_dir, artifacts)}\n"
 
 
 def read(path: Path, chosen: dict, out_dir: Path) -> str:

@@ -224,7 +224,8 @@ def run_one(
 
     began, executed = time.time(), Path(out_dir) / "out" / "notebooks" / path.name
     measured = recorded.is_measured(chosen["source"])
-    if not measured and drawn.is_current(path, chosen, out_dir, written(path, out_dir, measured)):
+    reads = "" if measured else drawn.read(path, chosen, out_dir)
+    if reads and drawn.is_current(path.stem, reads, out_dir, written(path, out_dir, measured)):
         progress(f"{path.stem}: unchanged")
         return Result(path.stem, True, 0.0, written(path, out_dir, measured), read_finding(executed), "")
     progress(f"{path.stem}: {chosen['source']}")
@@ -244,7 +245,7 @@ def run_one(
         if before := former(path.stem):
             pages.lead(before, path.stem, out_dir)
         if not measured:
-            drawn.remember(path, chosen, out_dir, artifacts)
+            drawn.remember(path.stem, reads, out_dir, artifacts)
     return Result(path.stem, not error, round(time.time() - began, 1), artifacts, finding, error)
 
 

@@ -278,3 +278,8 @@ def test_another_cell_parameter_or_setting_is_drawn_again(counted, monkeypatch):
     assert counted("a = 1") == 2
     monkeypatch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_fast_math=false")
     assert counted("a = 1") == 3
+
+
+def test_what_is_edited_while_it_is_drawn_is_drawn_again(counted):
+    edit = f"Path({str(counted.repository)!r}, 'llama_lab', 'edited.py').open('a').write('x')"
+    assert [counted(edit), counted(edit)] == [1, 2]

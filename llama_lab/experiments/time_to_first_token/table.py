@@ -198,12 +198,6 @@ def unmeasured(trials: Sequence[Start], gaps: Sequence[dict]) -> dict[str, str]:
     return {name: known.get(name, "not asked for in this run") for name in wanted if name not in rivals(trials)}
 
 
-def shortened(names: Sequence[str], most: int = 3) -> str:
-    """`torch-compile, torch-hybrid, ollama and 9 more`."""
-    names = list(names)
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 # The limit ------------------------------------------------------------------------------------------------------------
 
 

@@ -72,8 +72,9 @@ class Setting:
 class Serving(Experiment):
     """Servers under load, each in its own process.
 
-    one_rate: at which all placements are asked under each of `shapes` and with each of `more_slots`. gated: answers of
-    each load that are made again.
+    one_rate: at which all placements are asked under each of `shapes`. slot_rates: at which each placement is asked
+    with each of `more_slots`: where it nearly falls behind, since slots of a server that has little to do are idle.
+    gated: answers of each load that are made again.
     """
 
     kind = Request
@@ -88,6 +89,7 @@ class Serving(Experiment):
     queue: int
     one_rate: float
     shapes: tuple[str, ...]
+    slot_rates: tuple[float, ...]
     more_slots: tuple[int, ...]
     gated: int
 
@@ -101,6 +103,8 @@ class Serving(Experiment):
             raise UserError(f"{strange[0]} is not a server that can be measured; peers may hold {', '.join(PEERS)}.")
         if strange := [name for name in self.shapes if name not in SHAPES]:
             raise UserError(f"shapes hold {strange[0]!r}; they may hold {', '.join(SHAPES)}.")
+        if len(self.slot_rates) != len(self.placements):
+            raise UserError(f"slot_rates has {len(self.slot_rates)} entries; give one per placement.")
         if not min(self.all_rates) > 0:
             raise UserError(f"A rate is {min(self.all_rates):g}; it must be above 0 requests a second.")
         check_counts(more_slots=min(self.more_slots, default=1))
@@ -109,7 +113,7 @@ class Serving(Experiment):
     @property
     def all_rates(self) -> list[float]:
         """Rates of all servers, whose passages are drawn together."""
-        return [*self.rates, self.one_rate]
+        return [*self.rates, self.one_rate, *self.slot_rates]
 
     @property
     def settings(self) -> list[Setting]:
@@ -117,9 +121,10 @@ class Serving(Experiment):
         wanted: dict[tuple[str, int, str], list[float]] = {}
         for name in (*self.placements, *self.peers):
             wanted[name, self.slots, BUCKETS] = sorted(set(self.rates))
-        others = [(name, self.slots, shape) for name in self.placements for shape in self.shapes]
-        for key in others + [(name, n, BUCKETS) for name in self.placements for n in self.more_slots]:
-            wanted[key] = sorted({*wanted.get(key, ()), self.one_rate})
+        for name, rate in zip(self.placements, self.slot_rates, strict=True):
+            others = [((name, self.slots, shape), self.one_rate) for shape in self.shapes]
+            for key, each in others + [((name, n, BUCKETS), rate) for n in self.more_slots]:
+                wanted[key] = sorted({*wanted.get(key, ()), each})
         return [Setting(*key, tuple(asked)) for key, asked in wanted.items()]
 
     def points(self, runner: Runner) -> list[Point]:

@@ -91,10 +91,12 @@ def by_shapes(entries: Sequence[dict], meta: dict) -> list[dict]:
 
 
 def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
-    """The loads at one rate of each placement by its slots."""
+    """The loads of each placement by its slots, at the rate where it nearly falls behind."""
     p = meta["parameters"]
-    here = {(e["server"], e["slots"]): e for e in entries if (e["shapes"], e["rate"]) == (BUCKETS, p["one_rate"])}
-    return [here[key] for name in p["placements"] for n in sorted(set(p["more_slots"])) if (key := (name, n)) in here]
+    here = {(e["server"], e["slots"], e["rate"]): e for e in entries if e["shapes"] == BUCKETS}
+    slots = sorted(set(p["more_slots"]))
+    rates = zip(p["placements"], p["slot_rates"], strict=True)
+    return [here[key] for name, rate in rates for n in slots if (key := (name, n, rate)) in here]
 
 
 COLUMNS = frames.Columns(

@@ -15,6 +15,7 @@ P = dict(
     one_rate=1.0,
     slots=4,
     shapes=["one", "buckets", "exact"],
+    slot_rates=[1.0, 4.0],
     more_slots=[1, 4, 8],
 )
 META = dict(parameters=P, missing=[dict(name="llama.cpp's server", reason="None here.", remedy="")])

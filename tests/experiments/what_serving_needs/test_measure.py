@@ -22,7 +22,7 @@ from tests.experiments.what_serving_needs.made import request
 
 ASKED = dict(
     model=TINY, seed=0, placements=["step+donate"], peers=["ollama", "llama-server"], rates=[4.0], seconds=1.0, slots=2,
-    queue=8, one_rate=8.0, shapes=["exact"], more_slots=[1], gated=3,
+    queue=8, one_rate=8.0, shapes=["exact"], slot_rates=[8.0], more_slots=[1], gated=3,
 )  # fmt: skip
 
 
@@ -38,6 +38,7 @@ ASKED = dict(
         ("slots is 0", dict(slots=0)),
         ("more_slots is 0", dict(more_slots=[0])),
         ("gated is 0", dict(gated=0)),
+        ("slot_rates has 0 entries; give one per placement", dict(slot_rates=[])),
     ],
 )
 def test_mistakes_are_named_before_anything_is_started(monkeypatch, words, changes):
@@ -47,17 +48,17 @@ def test_mistakes_are_named_before_anything_is_started(monkeypatch, words, chang
 
 
 def test_a_load_that_serves_two_parts_is_asked_once():
-    rates = dict(rates=[1.0, 4.0], one_rate=1.0)
+    rates = dict(rates=[1.0, 4.0], one_rate=1.0, slot_rates=[1.0, 8.0])
     servers = dict(placements=["a", "b"], peers=["ollama"], slots=4, shapes=["buckets", "exact"], more_slots=[1, 4])
     found = Serving(**ASKED | rates | servers).settings
     assert [(s.server, s.slots, s.shapes, s.rates) for s in found] == [
         ("a", 4, "buckets", (1.0, 4.0)),
-        ("b", 4, "buckets", (1.0, 4.0)),
+        ("b", 4, "buckets", (1.0, 4.0, 8.0)),
         ("ollama", 4, "buckets", (1.0, 4.0)),
         ("a", 4, "exact", (1.0,)),
-        ("b", 4, "exact", (1.0,)),
         ("a", 1, "buckets", (1.0,)),
-        ("b", 1, "buckets", (1.0,)),
+        ("b", 4, "exact", (1.0,)),
+        ("b", 1, "buckets", (8.0,)),
     ]
     assert len({s.run for s in found}) == len(found)
 
