@@ -35,7 +35,7 @@ def row(name: str, folder: Path) -> dict:
     answers = {each: generate.answer(engine, [prompt], NEW)[0].token_ids for each, engine in engines.items()}
     found = {
         "model": name,
-        "logits, off transformers'": f"{relative_error(logits, torch_logits(theirs, ids)):.1e}",
+        "logits' distance from transformers'": f"{relative_error(logits, torch_logits(theirs, ids)):.1e}",
         "placements with its greedy tokens": f"{sum(made == expected for made in answers.values())} of {len(answers)}",
     }
     path, inside = folder / f"{name.replace(', ', '-').replace(' ', '-')}.gguf", ""
@@ -45,7 +45,7 @@ def row(name: str, folder: Path) -> dict:
         inside = "the same bits" if same(loaded.params, params) else "OTHERS"
     found["read from GGUF"] = inside
     compared = name in OF_FAMILIES and relative_error(llamacpp.logits(loaded, exact=True)(ids), logits)
-    found["logits, off llama.cpp's"] = f"{compared:.1e}" if compared else ""
+    found["logits' distance from llama.cpp's"] = f"{compared:.1e}" if compared else ""
     return found | {"kernels": kernels(config)}
 
 

@@ -83,6 +83,15 @@ def test_a_prompt_leaves_the_same_bits_whatever_was_kept_of_which_earlier_one(pl
                 beginnings += bool(known)
                 assert made.scores(read(made, ids, sampler, state if known else None, known).made) == alone
     assert beginnings > 20
+    state = read(made, ids, sampler)
+    said, newest = [], state.made
+    for _ in range(21):
+        said += made.fetch(newest)
+        ((newest, state),) = made.step([state], [sampler])
+    held, turn = [*ids, *said], [*ids, *said, 5, 6, 7]  # the answer's keys were left by steps
+    known = made.kept(held, 0, turn)
+    assert known > len(ids)
+    assert made.scores(read(made, turn, sampler, state, known).made) == made.scores(read(made, turn, sampler).made)
 
 
 @given(st.integers(1, 300), st.sampled_from([(16, 32, 64), (16,), (256,), ()]))
