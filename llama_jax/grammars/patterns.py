@@ -53,6 +53,8 @@ SET_OF_NONE = re.compile(
     r"\\.|\[(\^?\])?(?:\\.|[^\\\]])*", re.S
 )  # [1]: what Python reads as the first of a set's members
 SPAN = r"\x{{{:x}}}-\x{{{:x}}}"  # of code points, within a set
+# llguidance adds \" and \\ to a set of all control characters (\n or not). So a set without " or \ goes without U+001F.
+LESS = r"&&[^\x{1f}]"
 YEAR = r"([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
 LEAP = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
 DATE = (
@@ -207,7 +209,8 @@ def spelled(parts) -> str:
     for kind, value in parts:
         if (ranges := ranges_of(kind, value)) is not None:
             halves = [(max(low, a), min(high, b)) for low, high in ranges for a, b in ((0, 0xD7FF), (0xE000, LAST))]
-            found += "[" + "".join(SPAN.format(*pair) for pair in halves if pair[0] <= pair[1]) + "]"
+            less = "" if all(any(low <= code <= high for low, high in ranges) for code in b'"\\') else LESS
+            found += "[" + "".join(SPAN.format(*pair) for pair in halves if pair[0] <= pair[1]) + less + "]"
         elif kind is codes.BRANCH:
             found += f"(?:{'|'.join(map(spelled, value[1]))})"
         elif kind is codes.SUBPATTERN:

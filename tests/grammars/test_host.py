@@ -1,9 +1,13 @@
+import itertools
 import json
+from functools import partial
 
 import jsonschema
 import llguidance
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from llama_jax import grammars
 from llama_jax.grammars import host
@@ -103,9 +107,10 @@ def test_masks_are_those_of_the_library(schema):
 HOSTED = [
     ({"type": "string", "format": "date"}, ["2024-02-29"], ["2023-02-29", "2024-02-30"]),
     ({"type": "string", "format": "date", "pattern": "^2"}, ["2024-02-29"], ["1999-01-01", "2023-02-29", "2"]),
-    ({"type": "string", "pattern": '^[^a-c"]{2}$'}, ["de", "é日"], ["ad", "d"]),
+    ({"type": "string", "pattern": '^[^a-c"]{2}$'}, ["de", "é日", "d\n"], ["ad", 'd"', "d"]),
     ({"type": "string", "pattern": r'^["\\\n]$'}, ['"', "\\", "\n"], ["a"]),
     ({"type": "string", "pattern": r"^(\S|b.)+d?$"}, ["a", "bc"], [" ", "\x1c", "b\u2028", "é"]),
+    ({"type": "string", "pattern": r"^(a|[^\s\S]|\x1f)$"}, ["a"], ["\x1f", "&", '"']),
     ({"type": "string", "pattern": "^a|c$"}, ["ab", "bc"], ["bab", "cb"]),
     ({"type": "object", "properties": {"a": {}}, "required": ["b", "a"]}, [{"b": 1, "a": []}], [{"a": 1}]),
     ({"properties": {"a": {"type": "null"}}, "anyOf": [{"required": ["b"], "properties": {"b": {}}}], "type": "object"},
@@ -121,6 +126,38 @@ def test_keywords_say_the_same_on_the_host(schema, right, wrong):
         for value in values:
             text = json.dumps({"v": value}, ensure_ascii=False).encode()
             assert takes(TOK, grammar.host(), text) == expected, value
+
+
+SETS = [
+    '[^"]', r"[^\\]", r'[^\n"]', r"[\x00-\x1f]", r"[\x00-\x0f]", r"[\x10-!]", r'[\x00-"]', "[ -~]", r"[#-\x7f]",
+    ".", r"\S", r"\D", r"\W", r"[^\s]", r"[^\D]", '"', r"\\", r"\n", "a",
+]  # fmt: skip
+PATTERNS = st.recursive(
+    st.sampled_from(SETS),
+    lambda part: (
+        part.map("({})*".format) | st.builds("({}|{})".format, part, part) | st.builds(str.__add__, part, part)
+    ),
+    max_leaves=4,
+)
+TEXTS = ["", "\x00", "é", *'"\\\na', *map("".join, itertools.product('"\\\na', repeat=2))]
+
+
+@settings(deadline=None, max_examples=40)
+@given(PATTERNS.map("^{}$".format), st.integers(0, 2**32))
+def test_what_the_host_writes_matches_a_pattern(pattern, seed):
+    schema = {"type": "string", "pattern": pattern}
+    exact, ours = made(schema), partial(host.walker, schema, TOK, SIZE, TOK.stop)
+    answer = written(TOK, ours(), np.random.default_rng(seed))
+    if answer is not None:
+        jsonschema.validate(json.loads(answer), schema)
+    for value in TEXTS:
+        text = json.dumps(value, ensure_ascii=False).encode()
+        assert takes(TOK, ours(), text) == takes(TOK, exact.host(), text), value
+
+
+def test_a_pattern_of_u001f_alone_is_refused_on_the_host():
+    with pytest.raises(UserError, match="Regex is empty"):
+        host.walker({"type": "string", "pattern": r"^\x1f$"}, TOK, SIZE, TOK.stop)
 
 
 @pytest.mark.parametrize(
