@@ -19,7 +19,7 @@ def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> Cl
         compared.append(Comparison(ratio, f"a {way} start", "a cold one", "time to the first token"))
     least, most = sorted(compared, key=lambda c: c.ratio.value)
     words = (
-        "With compiled programs on disk the first token comes in {least:share} to {most:share} of a cold start's time."
+        "With compiled programs on disk the first token takes {least:share} to {most:share} of a cold start's time."
     )
     return stated(words, least=least, most=most) or most.generic
 
