@@ -16,7 +16,7 @@ from llama_lab.bench import environment, summary
 from llama_lab.bench.wording import PART, SENTENCE, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
-from llama_lab.reporting import brief, document, keys, machines, notebooks, overview, readme, structured, tour
+from llama_lab.reporting import answers, brief, document, keys, machines, notebooks, overview, readme, structured, tour
 from llama_lab.reporting.document import Number, Table
 from llama_lab.reporting.overview import Recorded
 
@@ -167,6 +167,12 @@ def subjects(behind: Sequence[Recorded]) -> Table:
     return Table(heads, rows, frozenset(range(5, 9)))
 
 
+def runs(behind: Sequence[Recorded]) -> dict[str, overview.Setting]:
+    """Those whose answers are shown one by one, by their titles."""
+    greedy = sorted(readme.runs(behind), key=lambda run: run.table.path.stem)
+    return {" · ".join(filter(None, [run.table.path.stem, named(run.model), run.setting])): run for run in greedy}
+
+
 def named(model: str) -> str:
     """A model's name, with all that names its file: `qwen2.5-coder-0.5b/q8_0/avx2`. Of a path only its end."""
     folder = "" if Path(model).is_absolute() else model.removeprefix("random:").partition(",")[0].rpartition("/")[0]
@@ -221,6 +227,7 @@ def write(out_dir: Path) -> Path:
         sections=known,
         others=others(out_dir, known),
         subjects=subjects(behind),
+        answers=answers.chart(runs(behind)),
         terms=terms(),
         machines=versions(behind, Path(out_dir)),
         left_out=" and ".join(overview.left_out()),

@@ -271,3 +271,23 @@ def test_each_section_leads_to_its_notebook_and_back(visit):
     assert page.url.endswith(f"/notebooks/{name}.html")
     page.get_by_role("link", name="this question in the report").click()
     assert page.url.endswith(f"/index.html#n{number}")
+
+
+def test_an_answer_shows_its_trial_and_a_checkbox_hides_a_subject(visit):
+    page = visit(REPORT)
+    canvas = page.locator("#every-answer canvas")
+    chart = "Chart.getChart(document.querySelector('#every-answer canvas'))"
+    page.locator("#answers-run").select_option(index=1)
+    canvas.scroll_into_view_if_needed()
+    x, y, name = page.evaluate(
+        f"(c => {{ const at = c.getDatasetMeta(0).data[3]; return [at.x, at.y, c.data.datasets[0].label] }})({chart})"
+    )
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + x, box["y"] + y)
+    page.wait_for_function(f"{chart}.tooltip.opacity > 0")
+    said = page.evaluate(f"{chart}.tooltip.body.flatMap(each => each.lines)")
+    assert any(line.startswith(f"{name}: ") for line in said)
+    assert any(line.startswith("process ") for line in said)
+    page.locator("#answers-shown").get_by_label(name, exact=True).uncheck()
+    assert not page.evaluate(f"{chart}.isDatasetVisible(0)")
+    assert page.evaluate(f"{chart}.isDatasetVisible(1)")

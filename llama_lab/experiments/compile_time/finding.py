@@ -18,9 +18,7 @@ def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> Cl
         ratio = table.start_ratio(trials, (placement, way), cold, lambda t: t.to_first_ns, seed)
         compared.append(Comparison(ratio, f"a {way} start", "a cold one", "time to the first token"))
     least, most = sorted(compared, key=lambda c: c.ratio.value)
-    words = (
-        "With compiled programs on disk the first token takes {least:share} to {most:share} of a cold start's time."
-    )
+    words = "With compiled programs on disk the first token takes {least:share} to {most:share} of a cold start's time."
     return stated(words, least=least, most=most) or most.generic
 
 
