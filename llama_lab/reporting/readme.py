@@ -211,9 +211,9 @@ def block(
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: the claim, other runtimes, where they lead, one picture, what company changes, the run that
-    the claim is of. behind: the tables that rivals and company are looked up in. others: machines that the same was
-    measured on."""
+    """All of it as Markdown: the claim, other runtimes, where they lead, one picture, what company changes, the run
+    that the claim is of. behind: the tables that rivals and company are looked up in. others: machines that the same
+    was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
