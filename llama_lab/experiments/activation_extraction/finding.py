@@ -18,10 +18,10 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
     first = Comparison(extraction_table.like_for_like(rows, seed), "`extract`", "a careful first version", "speed")
     cut = extraction_table.rivals(rows, seed).get(CUT)
     other = Comparison(cut, "`extract`", "transformers, upper layers removed", "speed") if cut else first
-    sentence = "Keeping the same layers, `extract` is {first} times as fast as a careful first version"
+    sentence = "With equal layers, `extract` is {first} times as fast as a first version"
     return (
         stated(
-            sentence + " and {other} times as fast as transformers cut to the same layers.",
+            sentence + " and {other} times as fast as transformers.",
             when=bool(cut),
             first=first,
             other=other,
