@@ -139,13 +139,18 @@ def rivals(tables: Tables) -> Said | None:
 
 def ends(what: str, text: str, tables: Tables) -> Said | None:
     """The least and the most favourable file beside its own strongest rival. what: DECODE or PREFILL of `sizes`. text:
-    with places for the number of {files}, {cases} and cases in which ours was {faster}, for {least} and {most}."""
+    with places for the number of {files}, {cases} and cases in which ours was {faster}, for {least} and {most}, for the
+    files on which our kernels were also {limited}."""
     found = other_runtimes.cases([*tables.values()], what)
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose).words for choose in (min, max))
     faster = sum(case.ratio.verdict == Verdict.FASTER for case in found)
+    fewer = [case for case in found if case.limited]
+    instructions = listed(sorted({case.limited for case in fewer}))
+    limited = f", {other_runtimes.files(fewer)} of them also with our kernels limited to {instructions}"
     numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, least=low, most=high)
+    numbers["limited"] = limited * bool(fewer)
     days = sorted({case.table.meta["created"][:10] for case in found})
     processors = sorted({case.table.meta["environment"]["cpu"] for case in found})
     when = " to ".join(dict.fromkeys([days[0], days[-1]]))
@@ -200,8 +205,8 @@ def agreeing(tables: Tables) -> Said | None:
 
 
 DECODED = (
-    "On {files} files at several lengths, some with fewer instructions too, our fastest placement decodes faster than"
-    " the fastest other runtime in {faster} of {cases} cases: at the least {least}, at the most {most}."
+    "On {files} files at several lengths{limited}, our fastest placement decodes faster than the fastest other runtime"
+    " in {faster} of {cases} cases: at the least {least}, at the most {most}."
 )
 PROMPTS = "A prompt is read faster than by the fastest other runtime in {faster} of {cases} cases: {least} to {most}."
 QUESTIONS = (  # question, figure, sentences
@@ -212,7 +217,7 @@ QUESTIONS = (  # question, figure, sentences
         "07-compiled-kernels-sizes",
         [rivals, partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS), lost],
     ),
-    ("What else decides?", "04-kv-cache-latency", [cached, agreeing]),
+    ("What else matters?", "04-kv-cache-latency", [cached, agreeing]),
 )
 
 

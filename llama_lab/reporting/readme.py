@@ -84,24 +84,27 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 def beside(
     run: Setting, measured: Sequence[Setting], behind: Sequence[Recorded], known: Sequence[Machine], home: Path
 ) -> list[tuple[str, str]]:
-    """(beside what, how many times as fast, or what it loses) of the kernel; what was not measured is left out."""
+    """(compared with what, how many times as fast) of the kernel; what was not measured is left out."""
     found, types = (rivals.cases(behind, names=names) for names in (rivals.FILES, (rivals.TYPES,)))
-    rows = [("llama.cpp on this file", in_the_run(run)), strongest(behind, home)]
+    file = subject(run, summary.warm(run.rows, LLAMA_CPP)[0])
+    rows = [(f"llama.cpp on {file}", in_the_run(run)), strongest(behind, home, file)]
     if found:
         low, high = (rivals.least(found, choose).words for choose in (min, max))
-        where = linked(found[0].table.section, home)
-        each = f"the fastest of those that ran on each of {rivals.files(found)} files of {rivals.span(found)} ({where})"
-        rows.append((each, f"{low} to {high}"))
+        files = f"{rivals.files(found)} files of {rivals.span(found)} ({linked(found[0].table.section, home)})"
+        rows.append((f"{rivals.contestants(found)}, on each of {files}", f"{low} to {high}"))
     if types:
-        rows.append((f"the least on {rivals.files(types)} files of one type of block each", rivals.least(types).words))
-    rows.append(
-        (
-            "llama.cpp on this file, other runs and machines (whether they have AMX is not recorded)",
-            elsewhere(run, measured, known),
-        )
-    )
+        files = f"{rivals.files(types)} files of one type of block each"
+        rows.append((f"{rivals.contestants(types)}, the least on {files}", rivals.least(types).words))
+    same = f"llama.cpp on {run.model}, other runs and machines (whether they have AMX is not recorded)"
+    rows.append((same, elsewhere(run, measured, known)))
+    return [(what, said) for what, said in rows if said]
+
+
+def losing(behind: Sequence[Recorded]) -> str:
+    """What other runtimes do better; "" where nothing of that was measured."""
     lost = [rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, BEST, LLAMA_CPP)]
-    return [(what, said) for what, said in (*rows, ("**where it loses**", "; ".join(filter(None, lost)))) if said]
+    said = "; ".join(filter(None, lost))
+    return f"**Where it loses:** {said}." if said else ""
 
 
 def in_the_run(run: Setting) -> str:
@@ -112,13 +115,16 @@ def in_the_run(run: Setting) -> str:
     return f"{rivals.times(ratio)}{both}" if ratio.n else ""
 
 
-def strongest(behind: Sequence[Recorded], home: Path) -> tuple[str, str]:
-    """The fastest of all runtimes that ran on the headline's file."""
+def strongest(behind: Sequence[Recorded], home: Path, file: str) -> tuple[str, str]:
+    """The fastest of most runtimes on one file. file: of the row above, see `subject`."""
     run = rivals.greedy(rivals.named(behind, rivals.CONTEST))
     first = run and run.fastest(ours=False)
     if not first or BEST not in run.subjects:
         return "", ""
-    which = f"{first.backend} on it, the fastest of {len(rivals.others(run))} ({linked(run.table.section, home)})"
+    many = len(rivals.others(run))
+    own = subject(run, first)
+    where = "the same file and kind of machine" if own == file else own
+    which = f"{first.backend} on {where}, the fastest of {many} other runtimes ({linked(run.table.section, home)})"
     return which, rivals.times(summary.paired_ratio(run.rows, BEST, first.subject))
 
 
@@ -142,7 +148,7 @@ def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine
 
 
 def company(behind: Sequence[Recorded], home: Path) -> str:
-    """How many requests get another answer when they are asked again, from our placements and from other servers; ""
+    """How many requests get another answer when they are repeated, from our placements and from other servers; ""
     where nobody recorded that."""
     table = next((table for table in behind if table.path.stem == ATTACKED), None)
     if table is None:
@@ -152,7 +158,7 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
     asked = f"`{meta['parameters']['model']}`, {meta['parameters']['slots']} slots, greedy and sampled with a seed"
     machine = environment.machine_line(meta["environment"]).partition(" · jax")[0]
     return (
-        f"Requests that get another answer when asked again, alone, in another order and among others: {differ}"
+        f"Requests whose answer changed when repeated alone, in another order or alongside others: {differ}"
         f" ({asked}, other settings as they come, {machine}; [notebook 10]({page(table.section, home)}))."
     )
 
@@ -181,11 +187,11 @@ def about(run: Setting) -> str:
 # The block ------------------------------------------------------------------------------------------------------------
 
 
-def subject(run: Setting) -> str:
-    """What the table is about: the kernel, the file, the machine."""
-    theirs, env = summary.warm(run.rows, LLAMA_CPP)[0], run.table.meta["environment"]
+def subject(run: Setting, theirs: Trial) -> str:
+    """The file that another runtime read, and the machine. theirs: a row of it."""
+    env = run.table.meta["environment"]
     file = f"{run.model}, {overview.kept(theirs, run.rows)}, {rivals.megabytes(theirs.weights_bytes)}"
-    return f"`{BEST}`, {file}, {environment.processor(env)}, {env['cores']} cores, beside"
+    return f"{file}, {environment.processor(env)}, {env['cores']} cores"
 
 
 def linked(section: dict, home: Path) -> str:
@@ -205,13 +211,15 @@ def block(
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: the claim, other runtimes, one picture, what company changes, the run that the claim is
-    of. behind: the tables that rivals and company are looked up in. others: machines that the same was measured on."""
+    """All of it as Markdown: the claim, other runtimes, where they lead, one picture, what company changes, the run
+    that the claim is of. behind: the tables that rivals and company are looked up in. others: machines that the same
+    was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
     lines = beside(run, measured, behind, others, home) if run else []
-    parts = [claim(measured, home), document.Table((subject(run), "times as fast"), lines).markdown() if lines else ""]
+    heads = (f"`{BEST}` compared with", "times as fast")
+    parts = [claim(measured, home), document.Table(heads, lines).markdown() if lines else "", losing(behind)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
     parts += ["\n".join(filter(None, (company(behind, home), about(measured[0]) if measured else "")))]
     return "\n\n".join(filter(None, parts))

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import environment, summary
-from llama_lab.bench.wording import PART, SENTENCE, points
+from llama_lab.bench.wording import PART, SENTENCE, listed, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
 from llama_lab.reporting import answers, brief, document, keys, machines, notebooks, overview, readme, structured, tour
@@ -230,7 +230,7 @@ def write(out_dir: Path) -> Path:
         answers=answers.chart(runs(behind)),
         terms=terms(),
         machines=versions(behind, Path(out_dir)),
-        left_out=" and ".join(overview.left_out()),
+        left_out=listed(overview.left_out()),
     )
     readme.refresh(out_dir, known, behind)
     document.put(Path(out_dir) / "docs" / "README.md", *keys.marks("path"), tour.index)

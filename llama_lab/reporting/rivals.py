@@ -10,7 +10,7 @@ from llama_lab.bench import footprints, record, standings, summary
 from llama_lab.bench.environment import INSTRUCTIONS
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import within
+from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
 from llama_lab.figures import model_label
 from llama_lab.reporting import document, overview
@@ -52,10 +52,11 @@ def others(run: Setting) -> list[str]:
 @dataclass(frozen=True)
 class Case:
     """One file after, or for, a number of tokens. entry: of our fastest placement, see `sizes.table`. rival: the
-    fastest other runtime. kind: the file's type."""
+    fastest other runtime. others: all of those that ran on it. kind: the file's type."""
 
     entry: dict
     rival: str
+    others: frozenset[str]
     kind: str
     table: Recorded
 
@@ -77,11 +78,14 @@ class Case:
     @property
     def file(self) -> str:
         """`llama-3.2-1b, random weights, q4_0, 827 MB`."""
-        model, _, last = self.entry["file"].rpartition("/")
-        model = (model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}")
-        alone, form = f", {self.limited} alone" if self.limited else "", standings.weights(self.first)
+        form, limited = standings.weights(self.first), f", our kernels limited to {self.limited}" * bool(self.limited)
         kind = self.kind if form in (overview.OWN, self.kind) else f"{self.kind} rounded to {form}"
-        return f"{model_label(model)}, {kind}, {megabytes(self.first.weights_bytes)}{alone}"
+        return f"{self.model}, {kind}, {megabytes(self.first.weights_bytes)}{limited}"
+
+    @property
+    def model(self) -> str:
+        model, _, last = self.entry["file"].rpartition("/")
+        return model_label((model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}"))
 
     @property
     def words(self) -> str:
@@ -97,10 +101,11 @@ def cases(behind: Sequence[Recorded], what: str = sizes.DECODE, names: Sequence[
     for table in (table for table in behind if table.path.stem in names):
         rows, _ = record.read(table.path)
         backends = {t.subject: t.backend for t in rows}
+        ran = summary.grouped((t for t in rows if t.valid and t.backend != standings.JAX), "run", "backend")
         for entry in sizes.fastest(sizes.table(rows)):
             if entry["what"] == what:
                 kind = overview.file_type(entry["first"].weights_hash, rows)[1]
-                found.append(Case(entry, backends[entry["best"]], kind, table))
+                found.append(Case(entry, backends[entry["best"]], frozenset(ran[entry["file"]]), kind, table))
     return found
 
 
@@ -114,6 +119,15 @@ def files(found: Sequence[Case]) -> int:
     return len({case.first.weights_hash for case in found})
 
 
+def contestants(found: Sequence[Case]) -> str:
+    """`the fastest of ik_llama.cpp, llama.cpp and openvino (5 of the files)`: the runtimes that stand beside ours."""
+    on = {name: files([case for case in found if name in case.others]) for case in found for name in case.others}
+    ranked = sorted(on, key=lambda name: (-on[name], name))
+    every = files(found)
+    known = listed([name if on[name] == every else f"{name} ({on[name]} of the files)" for name in ranked])
+    return f"the fastest of {known}" if len(ranked) > 1 else known
+
+
 def span(found: Sequence[Case]) -> str:
     """`97 to 1,889 MB`: sizes of the files."""
     bytes_ = [case.first.weights_bytes or 0 for case in found]
@@ -124,8 +138,8 @@ def span(found: Sequence[Case]) -> str:
 
 
 def prompts(behind: Sequence[Recorded]) -> str:
-    """Lengths of a prompt at which our kernels with fewer instructions read it more slowly on every file; "" of
-    none."""
+    """Lengths of a prompt at which our kernels with fewer instructions read it more slowly on every file than a runtime
+    that has all of them; "" of none."""
     found = [case for case in cases(behind, sizes.PREFILL) if case.limited]
     by_length = summary.grouped(found, lambda case: case.entry["tokens"])
     lost = {n: group for n, group in sorted(by_length.items()) if all(case.ratio.value < 1 for case in group)}
@@ -134,8 +148,16 @@ def prompts(behind: Sequence[Recorded]) -> str:
     slower = [case for group in lost.values() for case in group]
     low, high = (least(slower, choose) for choose in (min, max))
     lengths = " to ".join(dict.fromkeys(str(n) for n in (min(lost), max(lost))))
-    rates = f"{times(low.ratio)} to {times(high.ratio)} the rate of {low.rival}"
-    return f"with {low.limited} alone, prompts of {lengths} tokens are read at {rates}"
+    env = low.table.meta["environment"]
+    models = listed([*dict.fromkeys(case.model for case in slower)])
+    kinds = listed([*dict.fromkeys(case.kind for case in slower)])
+    faster = listed([*dict.fromkeys(case.rival for case in slower)])
+    rates = f"{times(low.ratio)} to {times(high.ratio)} the rate of {faster}"
+    kept = INSTRUCTIONS.get(env.get("kernels"), "all")
+    return (
+        f"with our kernels limited to {low.limited} while other runtimes kept {kept}"
+        f" ({models}, {kinds}, {env['cpu']}), prompts of {lengths} tokens are read at {rates}"
+    )
 
 
 def starts(behind: Sequence[Recorded]) -> str:
@@ -155,7 +177,8 @@ def starts(behind: Sequence[Recorded]) -> str:
         return f"{ours} s against {theirs} s"
 
     later = f", a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
-    return f"the first command on a machine takes {both(commands.FIRST)} of llama.cpp{later} ({file}, one token)"
+    about = f"{file}, one token, {table.meta['environment']['cpu']}"
+    return f"the first command on a machine takes {both(commands.FIRST)} of llama.cpp{later} ({about})"
 
 
 def memory(behind: Sequence[Recorded], ours: str, theirs: str) -> str:
@@ -166,4 +189,6 @@ def memory(behind: Sequence[Recorded], ours: str, theirs: str) -> str:
     if not all(peaks.values()):
         return ""
     mine, other = (megabytes(summary.median(peaks[name])) for name in (ours, theirs))
-    return f"a process needs {mine} against {other} of llama.cpp"
+    row, number = next(t for t in rows if t.subject == theirs and t.valid), CONTEST.partition("-")[0]
+    file = f"{model_label(row.model)}, {overview.kept(row, rows)}"
+    return f"a process needs {mine} against {other} of llama.cpp ({file}, notebook {number})"

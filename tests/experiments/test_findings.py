@@ -148,9 +148,9 @@ ROWS = {
     "fewer_bits": (of_fewer_bits, "decodes faster than llama.cpp", F, None),
     "ollama": (of_ollama, "times as fast as Ollama", F, None),
     "time_to_first_token": (of_first_token, "than any other float32 runtime's at 2 of 2", F, F),
-    "activation_extraction": (of_extraction, "times as transformers", F, F),
+    "activation_extraction": (of_extraction, "times as fast as transformers", F, F),
     "gpu": (of_gpu, "On the GPU loop decodes", F, None),
-    "upgrading_jax": (of_upgrading, "times as fast as the slowest", F, None),
+    "upgrading_jax": (of_upgrading, "times as long for a token as the best set-up, 0.2", F, None),
     "past_one_token_a_pass": (of_drafts, "on open questions they change nothing", F, UNDECIDED),
 }
 

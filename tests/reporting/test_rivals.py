@@ -32,6 +32,7 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
     assert low == "0.90 times [0.90, 0.90] llamacpp (b, q4_0, 100 MB, 64 tokens, C, one process)"
     assert high == "2.00 times [2.00, 2.00] llamacpp (a, q4_0, 100 MB, 64 tokens, C, one process)"
     assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
+    assert rivals.contestants(found) == "the fastest of llamacpp and openvino (1 of the files)"
     assert rivals.cases([recorded(tmp_path, "02-jit-placement", rows("a", PACE["a"]))]) == []
 
 
@@ -39,7 +40,9 @@ def test_a_file_under_two_sets_of_instructions_is_one_file(tmp_path):
     both = [row for name in ("m/avx2", "m/avx512vnni") for row in rows(name, PACE["b"], weights_hash="w")]
     found = rivals.cases([recorded(tmp_path, rivals.FILES[1], both)])
     assert (len(found), rivals.files(found)) == (2, 1)
-    assert {case.file for case in found} == {"m, q4_0, 100 MB, AVX2 alone", "m, q4_0, 100 MB, AVX-512 VNNI alone"}
+    assert {case.file for case in found} == {
+        f"m, q4_0, 100 MB, our kernels limited to {name}" for name in ("AVX2", "AVX-512 VNNI")
+    }
 
 
 @pytest.mark.parametrize(("ms", "words"), [(9, "prompts of 100 to 400 tokens are read at 0.50 times"), (3, None)])
@@ -50,6 +53,10 @@ def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengt
         made += rows("m/avx2", pace, tokens=1, prompt=length, tokenize_ns=0, weights_hash="w")
     text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
     assert words in text if words else text == ""
+    if text:
+        about = "our kernels limited to AVX2 while other runtimes kept all (m, q4_0, C)"
+        assert about in text
+        assert text.endswith("the rate of llamacpp")
 
 
 def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
@@ -61,5 +68,5 @@ def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
     assert {"Q4_K_M"} < {case.kind for case in found}  # not that of most of its blocks
     lost = (rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, "loop+fused", "llamacpp"))
     assert all(lost)
-    assert " alone" in lost[0]
+    assert "limited to AVX2 while other runtimes kept AVX-512" in lost[0]
     assert [rivals.prompts([]), rivals.starts([]), rivals.memory([], "loop+fused", "llamacpp")] == [""] * 3

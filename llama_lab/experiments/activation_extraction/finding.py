@@ -9,7 +9,7 @@ from llama_lab.bench.wording import within
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction import workers_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
-from llama_lab.experiments.activation_extraction.rungs import CUT
+from llama_lab.experiments.activation_extraction.rungs import CUT, TORCH
 from llama_lab.experiments.activation_extraction.workers import ONE, Run
 
 
@@ -17,10 +17,15 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
     """How many times as fast `extract` is as others that keep the same layers."""
     first = Comparison(extraction_table.like_for_like(rows, seed), "`extract`", "a careful first version", "speed")
     cut = extraction_table.rivals(rows, seed).get(CUT)
-    other = Comparison(cut, "`extract`", "transformers", "speed") if cut else first
-    sentence = "Keeping the same layers, `extract` is {first} times as fast as a careful first version"
+    other = Comparison(cut, "`extract`", "transformers, upper layers removed", "speed") if cut else first
+    sentence = "With equal layers, `extract` is {first} times as fast as a first version"
     return (
-        stated(sentence + " and {other} times as transformers.", when=bool(cut), first=first, other=other)
+        stated(
+            sentence + " and {other} times as fast as transformers.",
+            when=bool(cut),
+            first=first,
+            other=other,
+        )
         or stated(sentence + ".", first=first)
         or first.generic
     )
@@ -29,9 +34,12 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
 def extraction(rows: Sequence[Extraction], seed: int = 0) -> str:
     """The claim, other implementations, and how near `extract` comes to its slower ceiling."""
     overlap = extraction_table.overlap(rows, seed=seed)
-    rivals = extraction_table.rivals(rows, seed).items()
+    whole = extraction_table.rivals(rows, seed).get(TORCH)
+    depth = next((row.depth for row in rows if row.subject == TORCH), 0)
     return claim(rows, seed).text(
-        *(Comparison(ratio, "`extract`", name, "speed").words for name, ratio in rivals if ratio.n and name != CUT),
+        Comparison(whole, "`extract`", f"transformers running all {depth} layers", "speed").words
+        if whole and whole.n
+        else "",
         f"`extract` makes {overlap.value:.0%}{within(overlap, '.0%')} of the slower of its two ceilings"
         if overlap.n
         else "",

@@ -31,17 +31,22 @@ def growth(axes_points: Mapping[str, Sequence[dict]]) -> Figure:
     processes = min((p["processes"] for p in every), default=0)
     n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
     words = f"median of n = {n} answers in {processes} process{'es' * (processes != 1)}"
-    footnote(figure, f"Mark: {words}; line: all of them; number: how many times the limit.")
+    own = " Square: under the placement that its label names." if any(" " in p["value"] for p in every) else ""
+    footnote(figure, f"Mark: {words}; line: all of them; number: how many times the limit.{own}")
     headline(figure, table.claim(axes_points))
     return figure
 
 
 def beside_limit(axes, points: Sequence[dict]) -> None:
-    """One size: its points at equal distances, what each took, and the limit of each."""
-    x, took = range(len(points)), [p["median"] for p in points]
-    axes.plot(x, took, "o-", color=OTHERS[0], linewidth=1.8, label="measured")
+    """One size: its points at equal distances, what each took, and the limit of each. A point under a placement of its
+    own is joined with no other: it would be a step of two things at once."""
+    x, alike = range(len(points)), [i for i, p in enumerate(points) if " " not in p["value"]]
+    for joined in (alike, *([i] for i in x if i not in alike)):
+        took, limits = [points[i]["median"] for i in joined], [table.limit(points[i]) for i in joined]
+        mark = "o-" if joined is alike else "s"
+        axes.plot(joined, took, mark, color=OTHERS[0], linewidth=1.8, label="measured")
+        axes.plot(joined, limits, "_--", color=LIMIT_COLOUR, markersize=14, label="limit")
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)
-    axes.plot(x, [table.limit(p) for p in points], "_--", color=LIMIT_COLOUR, markersize=14, label="limit")
     for at, p in zip(x, points, strict=True):
         words = f"{table.over(p):.1f}x"
         axes.annotate(words, (at, p["median"]), (0, 7), textcoords="offset points", ha="center", fontsize=9)

@@ -13,14 +13,15 @@ from llama_lab.bench import frames, summary
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Run, Trial
+from llama_lab.bench.wording import listed
 
 GROWN = {"layers": "layers", "width": "width", "context": "cache slots"}  # axis → what there is more of
 NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}
 
 
 def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
-    """One entry per point, in the order of its size: {axis, value, ms: list, median, bytes_ms, flops_ms, parameters, n,
-    processes}.
+    """One entry per point, in the order of its size, models under a placement of their own last: {axis, value,
+    placement, ms: list, median, bytes_ms, flops_ms, parameters, n, processes}.
 
     bytes_ms: what the bandwidth allows, the most that any probe of any point read. flops_ms: what the machine's
     arithmetic allows.
@@ -33,11 +34,13 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
         first, ms = mine[0], [t.tpot * 1e3 for t in mine]  # of a step, which makes one token for each row
         flops = first.flops_per_token * first.batch
         points.append(dict(
-            axis=axis, value=value, ms=ms, median=float(np.median(ms)), bytes=first.bytes_per_token,
+            axis=axis, value=value, placement=first.subject, ms=ms, median=float(np.median(ms)),
+            bytes=first.bytes_per_token,
             bytes_ms=first.bytes_per_token / bandwidth / 1e6, flops_ms=flops / gflops / 1e6 if gflops else None,
             n=len(mine), processes=len({t.process for t in mine}), weights_bytes=first.weights_bytes,
         ))  # fmt: skip
-    return sorted(points, key=lambda p: p["weights_bytes"] if axis == "model" else int(p["value"]))
+    size = (lambda p: (" " in p["value"], p["weights_bytes"])) if axis == "model" else (lambda p: int(p["value"]))
+    return sorted(points, key=size)
 
 
 COLUMNS = frames.Columns(
@@ -99,17 +102,23 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
 
 
 def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
-    """The claim, how bytes and time grow along each axis, and what a batch gains. crossing: rows at which the time to
-    compute overtakes the time to read; NaN if it does not."""
-    batch = points.get("batch", ())
+    """The claim with what it rests on; how bytes and time grow along each axis; what a batch gains. crossing: rows at
+    which the time to compute overtakes the time to read; NaN if it does not."""
+    every, batch = [p for mine in points.values() for p in mine], points.get("batch", ())
     rates = [int(p["value"]) / p["median"] for p in batch]
-    return claim(points).text(
-        *(
-            f"{n['size']:g} times the {GROWN[axis]}: {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
-            for axis, n in growths(points).items()
-        ),
-        f"a batch of {batch[-1]['value']} makes {rates[-1] / rates[0]:.1f} times the tokens/s"
-        if len(rates) > 1
-        else "",
-        f"reading and arithmetic take equally long at about {crossing:.0f} rows" if math.isfinite(crossing) else "",
-    )
+    grown = [
+        f"{n['size']:g} times the {GROWN[axis]} take {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
+        for axis, n in growths(points).items()
+    ]
+    of_batch = []
+    if len(rates) > 1:
+        few, many = batch[0]["value"], batch[-1]["value"]
+        of_batch.append(f"A batch of {many} makes {rates[-1] / rates[0]:.1f} times the tokens/s of a batch of {few}")
+    if math.isfinite(crossing):
+        of_batch.append(f"at about {crossing:.0f} rows reading and arithmetic take equally long")
+    usual = dict.fromkeys(p["placement"] for p in every if " " not in p["value"])
+    counts = sorted(p["n"] for p in every)
+    n = " to ".join(dict.fromkeys(str(count) for count in (*counts[:1], *counts[-1:])))
+    under = f"Under {listed([f'`{name}`' for name in usual])}, n = {n} answers a point"
+    said = ["; ".join([": ".join([under, *grown[:1]]), *grown[1:]])] * bool(every) + ["; ".join(of_batch)]
+    return " ".join([claim(points).sentence, *(f"{s[0].upper()}{s[1:]}." for s in said if s)])

@@ -22,12 +22,15 @@ Rates = dict[str, dict[str, list[float]]]
 
 def gather(home: Path = paths.ROOT / "data", subjects: Sequence[str] = SUBJECTS) -> Rates:
     """Subject → table → tokens/s of each warm, valid, greedy answer of one row by the packaged model in a short
-    context. Tables of other kinds of row are ignored, and those of another processor than most were recorded on."""
+    context. Tables of other kinds of row are ignored, and those of another processor, or of another set of
+    instructions, than most were recorded on."""
     rates: Rates = {name: {} for name in subjects}
     known = [path for path in sorted(home.glob("[0-9][0-9]-*.csv")) if record.meta_path(path).is_file()]
     metas = {path: record.read_meta(path) for path in known}
     trials = {
-        path: meta["environment"].get("cpu") for path, meta in metas.items() if meta.get("kind", "Trial") == "Trial"
+        path: tuple(meta["environment"].get(key) for key in ("cpu", "kernels"))
+        for path, meta in metas.items()
+        if meta.get("kind", "Trial") == "Trial"
     }
     usual = Counter(trials.values()).most_common(1)
     for path in (path for path, processor in trials.items() if processor == usual[0][0]):

@@ -104,7 +104,7 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
             axes.plot(ratio.value, i, form, color=shade, markersize=6, markeredgewidth=2)
         axes.axvline(1, color="black", linewidth=1)
         axes.set_title(title)
-        count = f"{apart[way]} of {len(rounds)} rounds (x) call one program two"
+        count = f"{apart[way]} of {len(rounds)} rounds called different (x)"
         axes.set_xlabel(f"tokens/s of B over A, 95 % interval ({pairs} answers each)\n{count}")
         axes.set_yticks(range(len(rounds)), [str(i + 1) for i in range(len(rounds))])
         axes.grid(axis="y", visible=False)
@@ -143,7 +143,8 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
             axes.plot(span, [height] * 2, color=shade, linewidth=2, alpha=0.5)
             axes.plot(100 * share, height, form, color=shade, markersize=7)
             if r["scenario"] == scenarios[0]:
-                over = dict(textcoords="offset points", ha="center", fontsize=8.5, color=shade)
+                over = dict(textcoords="offset points", ha="center", fontsize=8.5, color=shade, zorder=5)
+                over["bbox"] = dict(facecolor="white", edgecolor="none", pad=0.5)  # the dotted line ends below it
                 axes.annotate(f"{share:.0%}", (100 * share, height), (0, 7 if up > 0 else -14), **over)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)

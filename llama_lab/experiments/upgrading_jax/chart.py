@@ -54,10 +54,10 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         if name in bad:
             tick.set(color=LIMIT_COLOUR, fontweight="bold")
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
-    counted = f"n = {most} answers in {meta['parameters']['processes']} processes"
+    processes = meta["parameters"]["processes"]
     axes.set_xlabel(
         "release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes;\n"
-        f"mark: median of {counted}; line: its 95 % interval)"
+        f"mark: median of n = {most} answers; line: 95 % interval of that median over {processes} processes)"
     )
     axes.set_ylabel("decode, tokens/s")
     headline(figure, table.claim(trials, meta))

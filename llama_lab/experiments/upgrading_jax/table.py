@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from llama_jax.plumbing import runtime
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.upgrading_jax.child import CLOSE
 from llama_lab.experiments.upgrading_jax.measure import DECODE, START
 
@@ -123,42 +125,50 @@ def broken(meta: dict):
     return pd.DataFrame([*lines, known | updates]).set_index("fault").fillna("")
 
 
+def repaired(meta: dict) -> str:
+    """Whether a known fault came back after a release without it, and which releases as shipped have the fewest."""
+    plain = [name for name in releases(meta) if "+" not in name]
+    back, counts = [], dict.fromkeys(plain, 0)
+    for check in runtime.CHECKS:
+        seen = {name: meta["facts"][name]["checks"].get(check.name) for name in plain}
+        bad = {name: outcome != runtime.RIGHT for name, outcome in seen.items() if outcome}
+        back += [check.name] * (sum(wrong for wrong, _ in itertools.groupby(bad.values())) > 1)
+        for name in bad:
+            counts[name] += bad[name]
+    least = [name for name in plain if counts[name] == min(counts.values())]
+    came = f"Came back after a repair: {listed(back)}." if back else "No fault came back after a repair."
+    newest = plain[-1]
+    return (
+        f"{came} Fewest known faults: {counts[least[0]]}, in {listed(least)}. The newest, {newest}: {counts[newest]}."
+    )
+
+
 def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
-    """How far apart the slowest release and the fastest without a fault are, how far the others without one lie apart,
-    and how many have one. meta: None where nothing is recorded."""
+    """How far apart the slowest release and the fastest without a fault are, and how far the others without one lie
+    apart. meta: None where nothing is recorded."""
     names = releases(meta) if meta else []
     if len(names) < 2:
         return Claim("No two releases of JAX are recorded, so nothing can be said of upgrading yet.")
     right = sound(trials, meta)
     rates = {name: rate(trials, name, PLACEMENT).median for name in names}
-    fast, bad = max(right or names, key=rates.get), len(names) - len(right)
-    slow = min(names, key=rates.get)
+    fast, slow = max(right or names, key=rates.get), min(names, key=rates.get)
     others = sorted((name for name in right if name != slow), key=rates.get)
     subjects = (f"{PLACEMENT} under {name}" for name in (fast, slow))
     gain = Comparison(ratio(trials, PLACEMENT, fast, slow), *subjects)
-    rest = "; the {n} others without such a fault lie within {rest:.1f}x of each other" if len(others) > 1 else ""
-    said = "The fastest JAX release{right} decodes {gain} times as fast as the slowest, {slow}" + rest
+    rest = "; the medians of the other {n} sound ones lie within {rest:.1f}x" if len(others) > 1 else ""
+    said = "JAX {slow} takes {gain} times as long for a token as the best set-up, {fast}" + rest + "."
     apart = rates[others[-1]] / rates[others[0]] if others else 1.0
-    numbers = dict(gain=gain, slow=slow, n=len(others), rest=apart)
-    return (
-        stated(
-            said + "; {bad} have one.",
-            when=bool(right) and bad > 1,
-            right=" without a known fault that this package meets",
-            bad=bad,
-            **numbers,
-        )
-        or stated(said.replace(" without such a fault", "") + ".", when=not bad, right="", **numbers)
-        or gain.generic
-    )
+    numbers = dict(gain=gain, slow=slow, fast=fast, n=len(others), rest=apart)
+    return stated(said, when=bool(right), **numbers) or gain.generic
 
 
 def finding(trials: Sequence[Trial], meta: dict | None) -> str:
     """The claim, and the releases that compute wrong values or copy what is updated in a loop."""
-    facts = meta["facts"] if meta else {}
-    slow = [name for name in facts if facts[name]["updates"] > SLOW_UPDATES]
-    faults = {name: wrong(trials, meta, name) for name in facts}
+    names = releases(meta) if meta else []
+    slow = [name for name in names if meta["facts"][name]["updates"] > SLOW_UPDATES]
+    faults = {name: wrong(trials, meta, name) for name in names}
+    faulty = [f"{name} ({', '.join(fault)})" for name, fault in faults.items() if fault]
     return claim(trials, meta).text(
-        *(f"wrong values or crashes under {name} ({', '.join(fault)})" for name, fault in faults.items() if fault),
+        f"wrong values or crashes under {listed(faulty)}" if faulty else "",
         f"small updates in a loop copy the whole array under {', '.join(slow)}" if slow else "",
     )

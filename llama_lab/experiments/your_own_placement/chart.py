@@ -3,24 +3,26 @@ one's own placement in it, below it what was caught."""
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from llama_lab.bench import summary
+from llama_lab.bench import AGAIN, summary
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import times
+from llama_lab.bench.wording import listed, times
 from llama_lab.experiments.your_own_placement import measure
 from llama_lab.figures import notes, rows
-from llama_lab.figures.style import LIMIT_COLOUR, PALETTE, headline, new, styled
+from llama_lab.figures.style import LIMIT_COLOUR, PALETTE, footnote, headline, new, styled
 
 WIDEST = 110  # characters of a reason; they may run on into the margin
+ROWS = 12  # of the figure; the table has all
 
 
 def claim(fates: Sequence[measure.Fate]) -> Claim:
-    """How many of the specimens that must not pass were caught."""
+    """How many of the specimens that were made to mislead were caught."""
     if not fates:
         return Claim("A placement of your own takes one line.")
     caught = sum(bool(fate.caught) for fate in fates)
@@ -41,14 +43,18 @@ def finding(table: Sequence[dict], mine: str, said: str) -> str:
 
 @styled
 def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: int = 0) -> Figure:
-    """Decode tokens/s, fastest first, one's own row marked; below a line the subjects that must not pass, and what else
-    has no time.
+    """Decode tokens/s, fastest first, one's own row marked; below a line the subjects that were made to mislead, and
+    what else has no time. Where rows are too many, those nearest to the baseline are left to the table.
 
     trials: as `measure.strict` leaves them. table: `measure.table`.
     """
     below = [e for e in table if e["name"] in measure.WHAT or not e["valid_trials"]]
     placed = sorted((e for e in table if e not in below), key=lambda e: -e["tokens_per_second"]["median"])
-    figure, axes = new(9.5, 0.5 * len(table) + 1.9)
+    others = [e for e in placed if e["name"] not in (measure.BASELINE, measure.BASELINE + AGAIN, mine)]
+    nearest = sorted(others, key=lambda e: abs(math.log(e["ratio_to_baseline"]["value"])))
+    left = nearest[: max(0, len(table) - ROWS)]
+    placed = [e for e in placed if e not in left]
+    figure, axes = new(9.5, 0.5 * len([*placed, *below]) + 1.9)
     heights, limit = rows.heights(axes, [e["name"] for e in [*placed, *below]]), summary.limit(trials, measure.BASELINE)
     for entry in [*placed, *below]:
         height, rate, ratio = heights[entry["name"]], entry["tokens_per_second"], entry["ratio_to_baseline"]
@@ -70,7 +76,9 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     axes.get_yticklabels()[[*heights].index(mine)].set_fontweight("bold")
     if below:
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
-        rows.beside(axes, len(below) - 0.5, "below: must not pass", style="italic")
+        rows.beside(axes, len(below) - 0.5, "below: made to mislead, or without a time", style="italic")
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
+    if left:
+        footnote(figure, f"Only in the table: {listed([e['name'] for e in left])}.")
     headline(figure, claim([measure.fate(e) for e in table if e["name"] in measure.WHAT]))
     return figure

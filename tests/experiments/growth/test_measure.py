@@ -6,7 +6,7 @@ import pytest
 from llama_jax import checkpoint
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Run
-from llama_lab.experiments.growth import measure, table
+from llama_lab.experiments.growth import chart, measure, table
 from tests.bench.test_record import trial
 
 SMALL = (
@@ -86,3 +86,16 @@ def test_points_are_measured_in_processes_of_their_own(tmp_path, monkeypatch):
         2 * three.weights_read_per_token + kept[1],
     ]
     assert (small["n"], small["value"]) == (2, SMALL.format(1))
+
+
+def test_a_model_under_a_placement_of_its_own_stands_last_and_is_joined_with_no_other():
+    common = dict(bytes_per_token=1e9, bandwidth_gbps=10.0, flops_per_token=5e9)
+    named = {"a": 1, "b": 3, "c loop+q4_1+fused": 2}  # by the bytes of their weights
+    rows = [
+        trial("chunk8", 0, [10, 20, 30], run=f"model {name}", weights_bytes=n, **common) for name, n in named.items()
+    ]
+    points = table.axis_of(rows[::-1], "model")
+    assert [p["value"] for p in points] == [*named]
+    drawn = [list(line.get_xdata()) for line in chart.growth(dict(model=points)).axes[0].lines]
+    assert drawn == [[0, 1], [0, 1], [2], [2]]
+    assert "Under `chunk8`, n = 1 answers" in table.finding(dict(model=points), float("nan"))

@@ -215,3 +215,17 @@ def test_another_jaxlib_is_not_given_our_flag(monkeypatch):
     assert [gap["name"] for gap in made.gaps] == ["9.9.9"]
     flags = {release: interpreter.settings["XLA_FLAGS"] for release, interpreter in made.there.items()}
     assert flags == {"1.0.0": "--a=1", "1.0.0+flag": "--a=1 --xla_cpu_experimental_ynn_fusion_type=-reduce"}
+
+
+@pytest.mark.parametrize(("outcomes", "came"), [("rwr", "No fault came back"), ("wrw", "Came back after a repair: ")])
+def test_a_fault_that_comes_back_is_told_and_the_flag_is_no_release(outcomes, came):
+    names, check = ["0.1", "0.2", "0.3"], runtime.CHECKS[0].name
+    facts = {
+        name: dict(checks={check: runtime.RIGHT if o == "r" else "wrong: 1"})
+        for name, o in zip(names, outcomes, strict=True)
+    }
+    facts["0.3+flag"] = dict(checks={check: "wrong: 1"})
+    said = table.repaired(dict(parameters=dict(releases=[*facts]), facts=facts))
+    assert said.startswith(came)
+    fewest = "0.1 and 0.3" if outcomes == "rwr" else "0.2"
+    assert said.endswith(f"Fewest known faults: 0, in {fewest}. The newest, 0.3: {outcomes.count('w') - 1}.")

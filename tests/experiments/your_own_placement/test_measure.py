@@ -197,7 +197,7 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
         "no time. The gate: token 3 is 7",
         "no time. The guard: compiled in the timed",
         "n = 8: undecided",
-        "below: must not pass",
+        "below: made to mislead, or without a time",
         "10.0 tok/s · 0.50x [0.50, 0.50], n = 8: slower",
         "baseline, n = 8",
     ):
