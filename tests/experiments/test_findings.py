@@ -132,7 +132,7 @@ def of_drafts(patch, first, second):
         entry("loop+lookup", standings.JAX, task=task, ratio=ratio)
         for task, ratio in (("copy", first), ("open", second))
     ]
-    return finding("past_one_token_a_pass").claim(entries)
+    return finding("past_one_token_a_pass").claim(entries, "a model")
 
 
 # how it is made, the person's sentence, and the verdicts of the first and of the second ratio that it needs (None: any)
@@ -151,7 +151,7 @@ ROWS = {
     "activation_extraction": (of_extraction, "times as transformers", F, F),
     "gpu": (of_gpu, "On the GPU loop decodes", F, None),
     "upgrading_jax": (of_upgrading, "times as fast as the slowest", F, None),
-    "past_one_token_a_pass": (of_drafts, "on open questions they change nothing", F, UNDECIDED),
+    "past_one_token_a_pass": (of_drafts, "show no effect on open questions", F, UNDECIDED),
 }
 
 
@@ -195,7 +195,8 @@ def grown(before, after):
 
 
 def calls(*dispatch):
-    return [[dict(model=str(i), dispatch=Made(median=d), wait=Made(median=1.0)) for i, d in enumerate(dispatch)]]
+    made = dict(weights=1e6, wait=Made(median=1.0), ratios={})
+    return [[made | dict(model=str(i), dispatch=Made(median=d)) for i, d in enumerate(dispatch)]]
 
 
 def served(tokens_s):
