@@ -205,8 +205,17 @@ def served(tokens_s):
 
 
 def on_files(*ratios):
-    sizes = [entry("loop", "jax", what="decode", tokens=64, ratio=ratio) for ratio in ratios]
-    return [[*sizes, entry("llamacpp", "llama.cpp", what="decode", tokens=64, ratio=None)]]
+    sizes = [
+        entry("loop", "jax", what="decode", tokens=64, ratio=ratio, file=f"m/q{i}") for i, ratio in enumerate(ratios)
+    ]
+    return [[*sizes, entry("llamacpp", "llama.cpp", what="decode", tokens=64, ratio=None, file="m/q0")]]
+
+
+def with_instructions(first, second):
+    """A file of one type, and one that people have, timed with two sets of instructions."""
+    (found,) = on_files(first)
+    people = [e | dict(file=f"n/{isa}", ratio=r) for isa, r in (("avx2", second), ("avx512", first)) for e in found[:1]]
+    return found, people
 
 
 FATES = [Made(name="a", caught="the gate", why=""), Made(name="b", caught="", why="")]
@@ -221,6 +230,8 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
     ("what_serving_needs", [{}], "No server"),
     ("compiled_kernels", on_files(FASTER, OPEN), "^After 64 tokens compiled kernels .* llama.cpp on 1 of 2 files.$"),
+    ("compiled_kernels", with_instructions(FASTER, FASTER), "on 2 of 2 files.$"),
+    ("compiled_kernels", with_instructions(FASTER, OPEN), "on 1 of 2 files.$"),
     ("compiled_kernels", [[]], "No size"),
 ]
 
