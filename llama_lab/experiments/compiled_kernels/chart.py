@@ -155,7 +155,7 @@ def costs(entries: Sequence[dict]) -> Figure:
         last = counts[-1]
         axes.plot(counts, counts, color=LIMIT_COLOUR, linewidth=1, linestyle=(0, (1, 2)))
         above = dict(textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=LIMIT_COLOUR)
-        axes.annotate("each row as much as one", (last, last), (-4, 0), **above)
+        axes.annotate("one row after the other", (last, last), (-4, 0), **above)
         labels.at_ends(axes, ends, 1.12, size=8.5, centred=True)
         axes.set_xticks(counts, counts)
         axes.xaxis.set_minor_locator(NullLocator())

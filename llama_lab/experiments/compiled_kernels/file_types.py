@@ -198,8 +198,8 @@ def words(entries: Sequence[dict]) -> str:
     close = [e for e in entries if e["within"]]
     asked = [e for e in entries if e["within"] is not None]
     return (
-        f"{text} They decode faster than llama.cpp on {len(ahead)} of {len(timed)} files, and are at least as close to"
-        f" the file's weights as llama.cpp on {len(close)} of {len(asked)}."
+        f"{text} They decode faster than llama.cpp on {len(ahead)} of {len(timed)} files, and are no further than it"
+        f" from what the file says on {len(close)} of {len(asked)}."
     )
 
 
