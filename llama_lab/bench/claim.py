@@ -49,7 +49,7 @@ FORMS = {  # by the format in the sentence's braces
     "more": Form((Verdict.FASTER,), lambda c: f"{c.ratio.value - 1:.0%}"),
     "share": Form((Verdict.FASTER,), lambda c: f"{c.ratio.value:.0%}"),
     "outcome": Form(DIFFERENT, lambda c: str(c.outcome), narrow=False),
-    "open": Form((Verdict.UNDECIDED,), lambda c: "change nothing that was measurable", narrow=False),
+    "open": Form((Verdict.UNDECIDED,), lambda c: "show no effect", narrow=False),
 }
 
 

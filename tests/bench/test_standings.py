@@ -82,9 +82,10 @@ def test_leads_and_shares_on_a_larger_file():
     found = table.on_files(large)
     assert [e["name"] for e in found] == names  # not the baseline's twin
     lines = table.beside_files(small, found).splitlines()
-    assert len(lines) == 3
-    assert lines[1].startswith("llamacpp here and on large: our lead 2.0")
-    assert lines[1].endswith("its share of the limit 3% and 1%")
+    assert len(lines) == 4
+    assert lines[0].endswith("over 0 of 1 programs.")  # as large there
+    assert lines[2].startswith("llamacpp here and on large: our lead 2.0")
+    assert lines[2].endswith("its share of the limit 3% and 1%")
 
 
 def test_the_strongest_rival_is_said_before_ollama_and_never_left_out():

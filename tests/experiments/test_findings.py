@@ -132,7 +132,7 @@ def of_drafts(patch, first, second):
         entry("loop+lookup", standings.JAX, task=task, ratio=ratio)
         for task, ratio in (("copy", first), ("open", second))
     ]
-    return finding("past_one_token_a_pass").claim(entries)
+    return finding("past_one_token_a_pass").claim(entries, "a model")
 
 
 # how it is made, the person's sentence, and the verdicts of the first and of the second ratio that it needs (None: any)
@@ -151,7 +151,7 @@ ROWS = {
     "activation_extraction": (of_extraction, "times as fast as transformers", F, F),
     "gpu": (of_gpu, "On the GPU loop decodes", F, None),
     "upgrading_jax": (of_upgrading, "times as long for a token as the best set-up, 0.2", F, None),
-    "past_one_token_a_pass": (of_drafts, "on open questions they change nothing", F, UNDECIDED),
+    "past_one_token_a_pass": (of_drafts, "show no effect on open questions", F, UNDECIDED),
 }
 
 
@@ -195,7 +195,8 @@ def grown(before, after):
 
 
 def calls(*dispatch):
-    return [[dict(model=str(i), dispatch=Made(median=d), wait=Made(median=1.0)) for i, d in enumerate(dispatch)]]
+    made = dict(weights=1e6, wait=Made(median=1.0), ratios={})
+    return [[made | dict(model=str(i), dispatch=Made(median=d)) for i, d in enumerate(dispatch)]]
 
 
 def served(tokens_s):
@@ -204,8 +205,17 @@ def served(tokens_s):
 
 
 def on_files(*ratios):
-    sizes = [entry("loop", "jax", what="decode", tokens=64, ratio=ratio) for ratio in ratios]
-    return [[*sizes, entry("llamacpp", "llama.cpp", what="decode", tokens=64, ratio=None)]]
+    sizes = [
+        entry("loop", "jax", what="decode", tokens=64, ratio=ratio, file=f"m/q{i}") for i, ratio in enumerate(ratios)
+    ]
+    return [[*sizes, entry("llamacpp", "llama.cpp", what="decode", tokens=64, ratio=None, file="m/q0")]]
+
+
+def with_instructions(first, second):
+    """A file of one type, and one that people have, timed with two sets of instructions."""
+    (found,) = on_files(first)
+    people = [e | dict(file=f"n/{isa}", ratio=r) for isa, r in (("avx2", second), ("avx512", first)) for e in found[:1]]
+    return found, people
 
 
 FATES = [Made(name="a", caught="the gate", why=""), Made(name="b", caught="", why="")]
@@ -220,6 +230,8 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
     ("what_serving_needs", [{}], "No server"),
     ("compiled_kernels", on_files(FASTER, OPEN), "^After 64 tokens compiled kernels .* llama.cpp on 1 of 2 files.$"),
+    ("compiled_kernels", with_instructions(FASTER, FASTER), "on 2 of 2 files.$"),
+    ("compiled_kernels", with_instructions(FASTER, OPEN), "on 1 of 2 files.$"),
     ("compiled_kernels", [[]], "No size"),
 ]
 

@@ -3,6 +3,7 @@ one pass cost, and each engine's rate over that of the best peer on the same fil
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
@@ -12,7 +13,8 @@ from matplotlib.ticker import NullLocator
 
 from llama_lab.bench import summary
 from llama_lab.bench.available import backend_of
-from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.compiled_kernels import finding, sizes, where
 from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE
 from llama_lab.figures import labels, notes, rows
@@ -153,7 +155,7 @@ def costs(entries: Sequence[dict]) -> Figure:
         last = counts[-1]
         axes.plot(counts, counts, color=LIMIT_COLOUR, linewidth=1, linestyle=(0, (1, 2)))
         above = dict(textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=LIMIT_COLOUR)
-        axes.annotate("each row as much as one", (last, last), (-4, 0), **above)
+        axes.annotate("one row after the other", (last, last), (-4, 0), **above)
         labels.at_ends(axes, ends, 1.12, size=8.5, centred=True)
         axes.set_xticks(counts, counts)
         axes.xaxis.set_minor_locator(NullLocator())
@@ -190,9 +192,11 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     read = {file: min(weights) for file, weights in weighs.items()}
     files = {file: i for i, file in enumerate(sorted(read, key=read.get))}
     asked = summary.grouped(sorted(mine, key=lambda e: (e["name"], e["tokens"])), lambda e: (e["name"], e["tokens"]))
+    placed = []  # (entry, where it is drawn)
     for i, ((name, tokens), here) in enumerate(asked.items()):
-        apart = 0.18 * (i - (len(asked) - 1) / 2)  # so that no interval hides another
+        apart = 0.26 * (i - (len(asked) - 1) / 2)  # so that no interval or number hides another
         xs = [files[e["file"]] + apart for e in here]
+        placed += zip(here, xs, strict=True)
         low, values, high = np.transpose([rows.ends(e["ratio"]) for e in here])
         axes.vlines(xs, low, high, color=colour(name), linewidth=4, alpha=0.35)
         words = f"{name}, {shape.format(tokens)}"
@@ -203,6 +207,8 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     axes.set_yscale("log")
     if ratios := [e["ratio"].value for e in mine]:  # few blocks may leave an interval without end
         axes.set_ylim(0.7 * min(0.9, *ratios), 1.4 * max(1.1, *ratios))
+        for e, x in placed:
+            cut_ends(axes, e["ratio"], x, colour(e["name"]))
         figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
         ahead = sum(e["ratio"].verdict == Verdict.FASTER for e in mine)
         words = f"Compiled kernels {does} faster than the best other engine in {ahead} of {len(mine)} cases"
@@ -214,10 +220,26 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     axes.set_xticks(range(len(files)), [file_words(file, read[file]) for file in files], fontsize=9)
     n = min((e["ratio"].n for e in mine), default=0)
     within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
-    axes.set_xlabel(f"file, and MB of it that a token reads (n ≥ {n} blocks{within}; bands: 95 % intervals)")
-    axes.set_ylabel(f"{rate} over the best peer's\non the same file (log scale)")
+    best = listed([f"{name} in {count}" for name, count in Counter(e["best"] for e in mine).most_common()])
+    axes.set_xlabel(
+        f"file, and MB that a token reads, cache included (n ≥ {n} blocks{within}; bands: 95 % intervals)"
+        + f"\nbest peer: {best} cases" * bool(best),
+        fontsize=10,
+    )
+    axes.set_ylabel(f"{rate},\nover the best peer's\non the same file (log scale)")
     headline(figure, words)
     return figure
+
+
+def cut_ends(axes, ratio: Ratio, x: float, tint: str) -> None:
+    """An arrow and where it ends, of an interval that goes beyond the frame."""
+    bottom, top = axes.get_ylim()
+    for end, edge, inwards in ((ratio.low, bottom, 1), (ratio.high, top, -1)):
+        if end < bottom or end > top:
+            arrow = dict(arrowstyle="->", color=tint, linewidth=1.5)
+            axes.annotate("", (x, edge), (0, 12 * inwards), textcoords="offset points", arrowprops=arrow)
+            place = dict(textcoords="offset points", va="center", fontsize=7.5, color=tint)
+            axes.annotate(f"to {end:.2f}", (x, edge), (5, 8 * inwards), **place)
 
 
 def file_words(file: str, size: float) -> str:

@@ -5,23 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from llama_lab.bench import standings
+from llama_lab.bench import standings, summary
 from llama_lab.bench.claim import Claim, stated
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.compiled_kernels import rows, scaling, sizes
 
 
-def claim(by_size: Sequence[dict]) -> Claim:
-    """On how many files our fastest placement decodes faster than all others measured, after the shorter text."""
-    mine = [e for e in sizes.ours(by_size) if e["what"] == sizes.DECODE]
+def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
+    """On how many files our fastest placement decodes faster than all others measured, after the shorter text; of
+    by_file under each set of instructions that it was timed with. Both are of `sizes.table`."""
+    every = [*by_size, *by_file]
+    mine = [e for e in sizes.ours(every) if e["what"] == sizes.DECODE]
     mine = [e for e in mine if e["name"] == mine[0]["name"] and e["tokens"] == min(m["tokens"] for m in mine)]
     if not mine:
         return Claim("No size of model was measured with compiled kernels.")
-    others = listed(list(dict.fromkeys(e["backend"] for e in by_size if e["backend"] != standings.JAX)))
-    numbers = dict(others=others, ahead=sum(e["ratio"].verdict == Verdict.FASTER for e in mine), n=len(mine))
+    others = listed(list(dict.fromkeys(e["backend"] for e in every if e["backend"] != standings.JAX)))
+    limited = {e["file"] for e in by_file}  # MODEL/INSTRUCTIONS: one file may be there several times
+    verdicts = summary.grouped(
+        mine,
+        lambda e: e["file"].rpartition("/")[0] if e["file"] in limited else e["file"],
+        lambda e: e["ratio"].verdict,
+    )
+    ahead = sum(set(found) == {Verdict.FASTER} for found in verdicts.values())
     said = "After {tokens} tokens compiled kernels decode faster than {others} on {ahead} of {n} files."
-    return stated(said, tokens=mine[0]["tokens"], **numbers)
+    return stated(said, tokens=mine[0]["tokens"], others=others, ahead=ahead, n=len(verdicts))
+
+
+def lost(entries: Sequence[dict]) -> str:
+    """`slower than the best other engine in 4 of 57 cases, most at 0.66x [0.46, 0.92] (reading 400 tokens,
+    qwen2.5-coder-0.5b/avx2, ik-llamacpp)`. A case is a file and a request. entries: of `sizes.table`."""
+    cases = sizes.fastest(entries)
+    slower = [e for e in cases if e["ratio"].verdict == Verdict.SLOWER]
+    words = f"slower than the best other engine in {len(slower)} of {len(cases)} cases"
+    if not slower:
+        return words * bool(cases)
+    worst = min(slower, key=lambda e: e["ratio"].value)
+    does = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
+    where = f"{does.format(worst['tokens'])}, {worst['file']}, {worst['best']}"
+    return f"{words}, most at {worst['ratio'].words} ({where})"
 
 
 def least_and_most(by_size: Sequence[dict]) -> str:
@@ -92,7 +114,8 @@ def hidden(entry: dict, part: str) -> bool:
 
 
 def kept(by_context: Mapping[str, Sequence[dict]]) -> str:
-    """`from context 256 to 4096 loop+fused keeps 35% of its rate and llamacpp 43% (medians of n = 2 answers)`."""
+    """`from context 256 to 4096 loop+fused keeps 35% of its rate and llamacpp 43%; n = 2 answers a point do not tell
+    them apart`, where the intervals of the rates allow all of them the same share."""
     known = {name: points for name, points in by_context.items() if len(points) > 1}
     if not known:
         return ""
@@ -100,7 +123,15 @@ def kept(by_context: Mapping[str, Sequence[dict]]) -> str:
     (name, left), *others = ((name, f"{scaling.kept(points):.0%}") for name, points in known.items())
     words = listed([f"{name} keeps {left} of its rate", *(" ".join(other) for other in others)])
     n = min(p["rate"].n for points in known.values() for p in points)
-    return f"from context {first} to {last} {words} (medians of n = {n} answers)"
+    shares = [
+        (points[-1]["rate"].low / points[0]["rate"].high, points[-1]["rate"].high / points[0]["rate"].low)
+        for points in known.values()
+    ]
+    told = max(low for low, _ in shares) > min(high for _, high in shares)
+    aside = (
+        f" (medians of n = {n} answers)" if told or not others else f"; n = {n} answers a point do not tell them apart"
+    )
+    return f"from context {first} to {last} {words}{aside}"
 
 
 def together(costs: Sequence[dict]) -> str:

@@ -8,7 +8,7 @@ from llama_lab.bench import footprints, frames, quality, roofline, standings, st
 from llama_lab.bench.claim import Claim, Comparison, fastest_beside
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import NO_RATIO, Ratio
-from llama_lab.bench.wording import weights
+from llama_lab.bench.wording import interval, listed, weights
 from llama_lab.experiments.fewer_bits import reading
 from llama_lab.experiments.fewer_bits.reading import ALL, read_as
 
@@ -82,13 +82,25 @@ def claim(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], seed: 
 
 
 def fewer_bits(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], seed: int = 0) -> str:
-    """The claim, and the fastest placement beside llama.cpp's fastest quantisation."""
+    """The claim, what the rounding of both costs, and the fastest placement beside llama.cpp's fastest quantisation."""
     context = min(entries)
     mine, other, details = standings.fastest(entries[context]), rival(entries[context], False), []
     if mine and other:
         over = ratio(trials, mine["name"], other["name"], context, seed)
-        details = [Comparison(over, mine["name"], f"{other['name']} on {weights(other['dtype'])}").words]
+        details = [
+            cost([mine, rival(entries[context], True)]),
+            Comparison(over, mine["name"], f"{other['name']} on {weights(other['dtype'])}").words,
+        ]
     return claim(trials, entries, seed).text(*details)
+
+
+def cost(entries: Sequence[dict | None]) -> str:
+    """`KL divergence from float32: 0.0031 nats [0.0029, 0.0033] of loop+fused and ...`; "" of what was not read."""
+    known = [(e["name"], e["distance"].get(ALL, {})) for e in entries if e]
+    words = [
+        f"{d['kl']:.2g} nats {interval(d, '.2g', 'kl_')} of {name}" for name, d in known if d.get("kl") is not None
+    ]
+    return f"KL divergence from float32: {listed(words)}" if words else ""
 
 
 def larger(files: Sequence[dict]) -> str:

@@ -77,13 +77,10 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         axes.fill_between(weights, low, high, color=tint, alpha=0.15, linewidth=0)
         axes.vlines(weights, low, high, color=tint, linewidth=3, alpha=0.4)
         axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
-    waits = all(p["wait"].median > p["dispatch"].median for p in points)
-    title = f"{'In every model' if waits else 'In some models'} a token's program takes less time to start than to run"
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
         words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
         axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
-        title = f"Below about {cross / 1e6:.2g} M weights a token's program takes longer to start than to run"
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [
         f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
@@ -94,7 +91,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     notes.plain(axes.yaxis)
     axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
     figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
-    headline(figure, title)
+    headline(figure, finding.starting(points))
     return figure
 
 

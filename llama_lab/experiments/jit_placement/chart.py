@@ -15,7 +15,7 @@ from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import interval, listed, times
-from llama_lab.experiments.jit_placement.measure import PIPELINES, Cost
+from llama_lab.experiments.jit_placement.measure import BASELINE, PIPELINES, Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, STAGES, colour, footnote, headline, new, styled
@@ -44,12 +44,17 @@ def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
 
 
 def sampling_words(costs: Sequence[Cost], settings: str) -> str:
-    """What sampling adds to a token where it adds least and most, and what it leaves of the rate that falls most."""
+    """What sampling adds to a token under the baseline, under all jitted placements and without jit, and what it leaves
+    of the rate that falls most."""
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known"
-    ordered = sorted(costs, key=lambda c: c.added.median)
-    ends = ordered[0], ordered[-1]
-    shown = [f"{c.added.median:.2f} ms {interval(c.added)} to a token under {c.name}" for c in ends]
+    said = {c.name: f"{c.added.median:.2f} ms {interval(c.added)}" for c in costs if c.name in (BASELINE, "eager")}
+    jitted = [c.added.median for c in costs if c.name != "eager"]
+    shown = [f"{said[BASELINE]} to a token under {BASELINE}"] if BASELINE in said else []
+    if jitted:
+        shown += [f"{min(jitted):.2f} to {max(jitted):.2f} ms under all placements with jit"]
+    if "eager" in said:
+        shown += [f"{said['eager']} under eager"]
     slowed = min(costs, key=lambda c: c.ratio.value)
     rate = Comparison(slowed.ratio, f"{slowed.name} with sampling", "the same without")
     return f"sampling ({settings}) adds {listed(shown)}; {rate.words}"
@@ -188,7 +193,7 @@ def longest_wait(trials: Sequence[Trial], names: Sequence[str]) -> str:
     if not gaps:
         return "No placement has a valid first token"
     least, most = (pick(gaps, key=gaps.get) for pick in (min, max))
-    words = f"A reader waits up to {gaps[most]:.0f} ms for the next token under {most}"
+    words = f"In the median answer the longest wait for a token is {gaps[most]:.0f} ms under {most}"
     return f"{words}, {gaps[least]:.0f} ms under {least}"
 
 

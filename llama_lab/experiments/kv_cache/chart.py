@@ -12,7 +12,7 @@ from llama_lab.bench import statistics, summary
 from llama_lab.bench.published import standing
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, round_ratio
 from llama_lab.experiments.kv_cache.measure import COMBINATIONS, TYPES
 from llama_lab.figures import notes, rows
 from llama_lab.figures.marks import interval_words
@@ -100,7 +100,7 @@ def published_case(case: dict) -> Figure:
     notes.one_two_five(axes.xaxis)
     what = "tokens/s over an answer of 15 tokens after a prompt of 4"
     axes.set_xlabel(f"{what}\n(log scale; point: one answer; bar: median)")
-    words = f"Cache and jit together are {case['both'].value:.1f} times as fast when both sides are warm"
+    words = f"Cache and jit together are {round_ratio(case['both'].value)} times as fast when both sides are warm"
     headline(figure, f"{words}; {published['ratio']:.2f} times was published with one side cold")
     return figure
 

@@ -155,16 +155,19 @@ def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0, 
 
 
 def beside_files(small: Sequence[dict], large: Sequence[dict]) -> str:
-    """`ik-llamacpp here and on qwen2.5-coder-1.5b: our lead 1.78x [1.65, 1.93] and 1.27x [1.10, 1.50]; its share of the
-    limit 42% and 45%`, a line per subject of both. small, large: of `under_ours`, `on_files`."""
-    known, lines = {e["name"]: e for e in small}, []
+    """How many leads are smaller on the larger file, then `ik-llamacpp here and on qwen2.5-coder-1.5b: our lead 1.78x
+    [1.65, 1.93] and 1.27x [1.10, 1.50]; its share of the limit 42% and 45%`, a line per subject of both. small, large:
+    of `under_ours`, `on_files`."""
+    known, lines, less = {e["name"]: e for e in small}, [], []
     for e in large:
         pair = (known.get(e["name"]), e)
         if all(x and x["decode"].n and x["limit"] for x in pair):
             lead = "our lead {} and {}; ".format(*(x["over"].words for x in pair)) if e["backend"] != JAX else ""
+            less += [pair[1]["over"].value < pair[0]["over"].value] if lead else []
             shares = " and ".join(f"{x['decode'].median / x['limit']:.0%}" for x in pair)
             lines.append(f"{e['name']} here and on {e['model']}: {lead}its share of the limit {shares}")
-    return "\n".join(lines)
+    counted = [f"Our lead is smaller on the larger file over {sum(less)} of {len(less)} programs."] if less else []
+    return "\n".join(counted + lines)
 
 
 COLUMNS = frames.Columns(

@@ -21,7 +21,7 @@ BARS = dict(zip(TASKS, zip(OTHERS, ("", "//", ".."), strict=False), strict=True)
 
 
 @styled
-def rates(entries: Sequence[dict], missing: Sequence[dict] = ()) -> Figure:
+def rates(entries: Sequence[dict], model: str, missing: Sequence[dict] = ()) -> Figure:
     """Decode tokens/s by task: every answer a point, median with its 95 % interval, the ratio over the same subject
     without drafts.
 
@@ -54,7 +54,7 @@ def rates(entries: Sequence[dict], missing: Sequence[dict] = ()) -> Figure:
         readable(axes.xaxis)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     panels[0].set_xlabel(f"decode rate, tokens/s (log)\n(point: an answer, n ≥ {n}; band: 95 %)")
-    headline(figure, table.claim(entries))
+    headline(figure, table.claim(entries, model))
     return figure
 
 

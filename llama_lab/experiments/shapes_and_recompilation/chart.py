@@ -105,7 +105,8 @@ def once_warm(parts: dict[str, dict[str, float]], accounts: Sequence[Account]) -
     if not warm or not best:
         return "No policy has a time"
     level = [name for name in sorted(warm, key=warm.get) if warm[name] <= LEVEL * min(warm.values())]
-    return f"{best.subject.capitalize()} serves a fresh process fastest, {listed(level)} a warm one"
+    warmed = f"{listed(level)} are level" if len(level) > 1 else f"{level[0]} is"
+    return f"In a fresh process {best.subject} is fastest; once warm, {warmed}"
 
 
 def total_words(a: Account, ratio: Ratio | None) -> str:

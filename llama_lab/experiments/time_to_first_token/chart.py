@@ -17,10 +17,10 @@ from llama_lab.experiments.time_to_first_token import finding, same_file, table
 from llama_lab.figures import labels, marks, notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
 
-LINES_OF_KERNELS = {"XLA": "--", "gemv": "-", "fused": ":"}
+LINES_OF_KERNELS = {"XLA": "--", "gemv": (0, (8, 2)), "fused": "-"}  # the limit is dotted
 TICKS_APART = 1.4  # as a factor, on a log axis of lengths
 
-Looks = dict[str, tuple[str, str, str]]  # subject → (colour, marker, line style), in the order of drawing
+Looks = dict[str, tuple[str, str, str | tuple]]  # subject → (colour, marker, line style), in the order of drawing
 
 
 @styled
@@ -149,7 +149,7 @@ def line(
     points: Iterable[tuple[float, tuple[float, float, float]]],
     shade: str,
     marker: str,
-    style: str,
+    style: str | tuple,
     width: float,
     band: Mapping[str, float],
 ) -> tuple[float, float]:

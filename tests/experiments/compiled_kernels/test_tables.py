@@ -10,6 +10,7 @@ from llama_jax import config
 from llama_lab import figures
 from llama_lab.bench import quality
 from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.compiled_kernels import (
     chart,
     commands,
@@ -204,6 +205,10 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     assert finding.halved(sizes.ours(sizes.table(slow + made))[:3]).endswith("first at 2,000 MB a token")
     said = finding.least_and_most(table)
     assert said.index("llamacpp, large/q4_0, 1,000 MB") < said.index("openvino, small/q4_0, 100 MB")
+    lost = finding.lost(table)
+    assert lost.startswith("slower than the best other engine in 1 of 3 cases, most at 0.")
+    assert lost.endswith("(reading 50 tokens, small/q4_0, llamacpp)")
+    assert finding.lost(decode) == "slower than the best other engine in 0 of 2 cases"
     frame = finding.beside_best(table)
     assert frame.loc["small/q4_0", "after 64 tokens"].endswith("openvino")
     assert list(frame) == ["after 64 tokens", "reading 50 tokens"]
@@ -213,6 +218,9 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     assert "avx512vnni 5.0" in line
     grown = {"context": scaling.axis_of(points() + points("llamacpp", {"256": 20, "4096": 20}), "context")}
     assert finding.apart(grown, "loop", "llamacpp") == "loop over llamacpp by context, 256: 3.00x, 4096: 2.00x"
+    assert finding.kept(grown["context"]).endswith("llamacpp 100% (medians of n = 3 answers)")
+    same = scaling.axis_of(points() + points("llamacpp", {"256": 30, "4096": 20}), "context")
+    assert finding.kept(same).endswith("llamacpp 67%; n = 3 answers a point do not tell them apart")
     for nothing in (finding.least_and_most, finding.instructions):
         assert nothing([]) == ""
     assert finding.beside_best([]).empty
@@ -353,3 +361,6 @@ def test_lines_and_files_are_named():
     (axes,) = chart.over_best(sizes.table(large + SIZED), "decode").axes
     written = [label.get_text() for label in axes.get_xticklabels()]
     assert written == ["small\nq4_0\n100 MB", "large\nq4_0\n828 MB"]
+    assert "best peer: openvino in 1 and llamacpp in 1 cases" in axes.get_xlabel()
+    chart.cut_ends(axes, Ratio(1.5, 1.2, 99.0, 6), 0, "red")
+    assert [text.get_text() for text in axes.texts[-2:]] == ["", "to 99.00"]

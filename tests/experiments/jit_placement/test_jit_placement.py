@@ -52,6 +52,9 @@ def test_the_chart_names_what_is_added(tmp_path):
     cheap = measure.costs(trials({"eager": 1, "step": 20}), ["eager", "step"])
     assert "less than under any jitted placement" in chart.overlapped(cheap)
     assert chart.overlapped(cheap[1:]) == ""
+    said = chart.sampling_words(found, SETTINGS)
+    assert "ms under all placements with jit and 20." in said
+    assert said.index("under step") < said.index("under eager")
     drawn.assert_drawn(figure, tmp_path)
 
 

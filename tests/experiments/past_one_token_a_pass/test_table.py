@@ -76,7 +76,7 @@ def test_a_subject_without_its_drafts(name, without):
 
 
 DRAWN = {
-    "rates": lambda trials: chart.rates(table.table(trials, ABOUT), [GAP]),
+    "rates": lambda trials: chart.rates(table.table(trials, ABOUT), "a model", [GAP]),
     "passes": lambda trials: chart.tokens_a_pass(table.table(trials, ABOUT), "loop+fused+lookup4"),
 }
 

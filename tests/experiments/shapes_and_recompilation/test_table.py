@@ -200,9 +200,9 @@ def test_policies_that_differ_by_little_once_warm_are_named_together():
     accounts = table.accounts(everything(3), measure.SHAPES)
     one, other = (a.subject for a in accounts[:2])
     parts = {one: {"useful work": 1.0, "padding": 0.0}, other: {"useful work": 0.9, "padding": 0.13}}
-    assert chart.once_warm(parts, accounts).endswith(f"fastest, {one} and {other} a warm one")
+    assert chart.once_warm(parts, accounts).endswith(f"is fastest; once warm, {one} and {other} are level")
     parts[other]["padding"] = 0.5
-    assert chart.once_warm(parts, accounts).endswith(f"fastest, {one} a warm one")
+    assert chart.once_warm(parts, accounts).endswith(f"is fastest; once warm, {one} is")
 
 
 def test_bars_reach_the_total_and_name_the_fastest():
