@@ -31,7 +31,7 @@ from llama_lab.reporting.ipynb import PROFILES, about, read, read_finding
 FOLDER = paths.ROOT / "notebooks"
 CORE = "09"  # the number of the core's last
 FORMER = 0, 16, 3, 4, 5, 6, 8, 17, 18, 10, 19, 9, 7, 2, 1, 11, 13, 14, 15, 12  # what 00, 01, 02 … were numbered before
-AT_ONCE = 2  # notebooks that are drawn side by side
+AT_ONCE = 3  # notebooks that are drawn side by side
 LIMIT_S = {"quick": 1200, "full": 7200}  # for a whole notebook
 
 

@@ -92,7 +92,7 @@ def shapes(entries: Sequence[dict]) -> Figure:
         rows.points(first, e["points"], height, shade, spread=0.2, s=16, marker=marker, zorder=1)
         if e["first"].n:
             rows.median(first, e["first"].median, height, 20, 2.2)
-            words = f"P50 {e['first'].median:,.0f} ms, n = {e['first'].n}, {e['padding']:.0%} padding"
+            words = f"P50 {e['first'].median:,.0f} ms, n = {e['first'].n}, {e['padding']:.0%} extra tokens"
         else:
             words = f"no valid answer: {'; '.join(e['reasons'])[:60]}"
         rows.beside(first, height, words)
