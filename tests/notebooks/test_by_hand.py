@@ -31,7 +31,9 @@ def test_plain_papermill(tmp_path):
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert hashes(tmp_path, "figures/15-*.*") == hashes(paths.ROOT, "figures/15-*.*")
+    drawn = hashes(tmp_path)
+    assert drawn
+    assert drawn == hashes(paths.ROOT, "figures/18-*.*")
     assert notebooks.read_finding(tmp_path / "out.ipynb").endswith(".")
 
 
@@ -55,7 +57,7 @@ def test_four_run_at_once_into_four_folders_and_two_never_into_one(tmp_path):
     """One that is killed lets go of its folder."""
     folders = [tmp_path / str(i) for i in range(4)]
     assert [complaint(one) for one in [milled("17", folder) for folder in folders]] == [""] * 4
-    assert all(hashes(folder, "figures/14-*.*") == hashes(paths.ROOT, "figures/14-*.*") for folder in folders)
+    assert all(hashes(folder) == hashes(paths.ROOT, "figures/17-*.*") for folder in folders)
     waiting = tmp_path / "17-growth.ipynb"
     cells = ['source: str = "recorded"\nout_dir: str = ""']
     cells += ["import time\nfrom llama_lab import machine\nmachine.opened('17-growth', globals())", "time.sleep(600)"]
