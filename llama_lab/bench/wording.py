@@ -7,7 +7,6 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Sequence
-from decimal import ROUND_HALF_UP, Decimal
 
 ROOM = 180  # characters of what a finding or a caption begins with
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
@@ -35,9 +34,8 @@ def within(estimate, form: str | Callable[[float], str] = ".2f") -> str:
 
 
 def round_ratio(value: float) -> str:
-    """A ratio in two digits, `2.5`, `11`, `0.35`: half up of its two decimals, which stand on the same page."""
-    digits = "1" if value >= 9.95 else "0.1" if value >= 0.995 else "0.01"
-    return str(Decimal(f"{value:.2f}").quantize(Decimal(digits), ROUND_HALF_UP))
+    """A ratio in a title as a text with its interval gives it, so that one claim has one number: `2.54`, `12.4`."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 def weights(dtype: str) -> str:

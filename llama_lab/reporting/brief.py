@@ -7,11 +7,12 @@ tables and picture are missing is left out, so the page of another machine shows
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llama_lab.bench import environment, quality, record, standings, summary
+from llama_lab.bench import environment, provenance, quality, record, standings, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, weights
@@ -28,7 +29,8 @@ from llama_lab.reporting.rivals import megabytes, times
 from llama_lab.sharing.contribution import HEADLINE
 
 KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
-ALONE = "no rival in this run"
+PICTURED = other_runtimes.FILES[0]  # its figure has the name of the table
+ALONE = "nothing else was measured in this run"
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ Tables = Mapping[str, Recorded]  # by the stem of their file
 
 def facts(table: Recorded, *about: str) -> str:
     """What a sentence rests on, in short."""
-    env = table.meta["environment"]
-    machine = environment.machine_line(env).partition(" · jax")[0]
-    return " · ".join(filter(None, [*about, machine, table.meta["created"][:10]]))
+    machine = environment.machine_line(table.meta["environment"]).partition(" · jax")[0]
+    told = [*about, machine, table.meta["created"][:10], provenance.complaint(table.meta)]
+    return " · ".join(filter(None, told))
 
 
 def file(run: Setting, trial: Trial) -> str:
@@ -58,7 +60,7 @@ def file(run: Setting, trial: Trial) -> str:
 
 def rate(run: Setting, subject: str) -> str:
     median = statistics.median(t.tg for t in summary.warm(run.rows, subject))
-    return f"`{subject}` makes {document.short(median)} tokens/s"
+    return f"`{subject}` runs at {document.short(median)} tokens/s"
 
 
 def about(table: Recorded, row: Trial, text: str, *more: str) -> Said:
@@ -77,14 +79,14 @@ def placed(at: int, tables: Tables) -> Said | None:
     if run is None or not {above, below} <= set(run.subjects):
         return None
     words, other = readme.compared(what, than, summary.paired_ratio(run.rows, above, below)), run.fastest(ours=False)
-    beside = "no other runtime ran beside it"
+    beside, told = "", "no other runtime ran beside it"
     if other:
-        ratio = times(summary.paired_ratio(run.rows, above, other.subject))
+        beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} the rate of {other.backend}"
         many = len(other_runtimes.others(run)) > 1
-        which = "the strongest rival of that run" if many else "the only other runtime in that run"
-        beside = f"{ratio} the rate of {other.backend} on a {file(run, other)}, {which}"
-    text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}, {beside}."
-    return about(run.table, summary.warm(run.rows, above)[0], text)
+        which = "the fastest other runtime" if many else "the only other runtime"
+        told = f"{other.backend}, on a {file(run, other)}, is {which} of this run"
+    text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}{beside}."
+    return Said(text, facts(run.table, run.model, told), run.table.section)
 
 
 def calls(tables: Tables) -> Said | None:
@@ -100,7 +102,7 @@ def calls(tables: Tables) -> Said | None:
         f" {len(step.host_starts_ns)} under `{step.subject}`, and the device computes {len(eager.device_starts_ns)} and"
         f" {len(step.device_starts_ns)} operations for it."
     )
-    return Said(text, facts(table, model_label(step.model), f"{step.layers} layers"), table.section)
+    return Said(text, facts(table, f"{step.layers} layers of {model_label(step.model)}"), table.section)
 
 
 def compiled(tables: Tables) -> Said | None:
@@ -113,7 +115,7 @@ def compiled(tables: Tables) -> Said | None:
         return None
     most = max(policies, key=lambda account: account.programs)
     text = (
-        f"`jit` compiles again for each new shape: the same {best.requests} requests to a new server need"
+        f"`jit` compiles again for each new shape: for the same {best.requests} requests a new server compiles"
         f" {best.programs} programs with {best.subject}, and {most.programs} with {most.subject}, which takes"
         f" {times(shapes.ratio(most, best))} as long."
     )
@@ -130,9 +132,9 @@ def rivals(tables: Tables) -> Said | None:
     served = next((t for t in run.rows if t.valid and t.backend == standings.OLLAMA), None)
 
     def beside(other: Trial, what: str) -> str:
-        return f"{times(summary.paired_ratio(run.rows, ours.subject, other.subject))} as many as {what}"
+        return f"{times(summary.paired_ratio(run.rows, ours.subject, other.subject))} the rate of {what}"
 
-    words = [beside(first, f"{first.backend}, the strongest of {others} other runtimes,")]
+    words = [beside(first, f"{first.backend}, the fastest of {others} other runtimes,")]
     words += [beside(served, "Ollama")] if served and served.subject != first.subject else []
     return about(run.table, ours, f"{rate(run, ours.subject)}, {' and '.join(words)} on the same {file(run, first)}.")
 
@@ -145,30 +147,24 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose).words for choose in (min, max))
-    faster = sum(case.ratio.verdict == Verdict.FASTER for case in found)
+    verdicts = Counter(case.ratio.verdict for case in found)
+    rest = [f"{verdict} in {n}" for verdict, n in sorted(verdicts.items()) if verdict != Verdict.FASTER]
     fewer = [case for case in found if case.limited]
     instructions = listed(sorted({case.limited for case in fewer}))
     limited = f", {other_runtimes.files(fewer)} of them also with our kernels limited to {instructions}"
-    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, least=low, most=high)
-    numbers["limited"] = limited * bool(fewer)
+    shown = sum(case.table.path.stem == PICTURED for case in found)
+    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=verdicts[Verdict.FASTER], shown=shown)
+    numbers |= dict(rest=f" ({listed(rest)})" * bool(rest), limited=limited * bool(fewer), least=low, most=high)
     days = sorted({case.table.meta["created"][:10] for case in found})
     processors = sorted({case.table.meta["environment"]["cpu"] for case in found})
     when = " to ".join(dict.fromkeys([days[0], days[-1]]))
     return Said(text.format(**numbers), f"{listed(processors)} · {when}", found[0].table.section)
 
 
-def lost(tables: Tables) -> Said | None:
-    """Where another runtime is better: prompts with fewer instructions, the first command, memory."""
-    behind = [*tables.values()]
-    prompts, starts = other_runtimes.prompts(behind), other_runtimes.starts(behind)
-    memory = other_runtimes.memory(behind, readme.BEST, readme.LLAMA_CPP)
-    of = {other_runtimes.FILES[-1]: prompts, other_runtimes.COMMANDS: starts, other_runtimes.CONTEST: memory}
-    if not any(of.values()):
-        return None
-    rests = [tables[stem] for stem, words in of.items() if words]
-    places = dict.fromkeys(f"{environment.processor(t.meta['environment'])}, {t.meta['created'][:10]}" for t in rests)
-    words = "; ".join(filter(None, of.values()))
-    return Said(f"Other runtimes are ahead elsewhere: {words}.", " · ".join(places), rests[0].section)
+def lost(stem: str, say: Callable[[Sequence[Recorded]], str], tables: Tables) -> Said | None:
+    """Where another runtime is better. stem: of the table; say: what it says of that."""
+    table, words = tables.get(stem), say([*tables.values()])
+    return Said(f"Where it loses: {words[0].lower()}{words[1:]}", facts(table), table.section) if words else None
 
 
 def cached(tables: Tables) -> Said | None:
@@ -181,8 +177,8 @@ def cached(tables: Tables) -> Said | None:
         return None
     few, many = min(gains), max(gains)
     text = (
-        f"With a KV cache a jitted token comes {times(gains[few])} as fast as without one after {few} tokens, and"
-        f" {times(gains[many])} after {many}."
+        f"A jitted step with a KV cache is {times(gains[few])} as fast as one without after {few} tokens, and"
+        f" {times(gains[many])} as fast after {many}."
     )
     row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
     return about(table, row, text, ALONE)
@@ -204,28 +200,44 @@ def agreeing(tables: Tables) -> Said | None:
     return Said(text, facts(table, model_label(rows[0].model), "the file's own blocks"), table.section)
 
 
+def memory(behind: Sequence[Recorded]) -> str:
+    return other_runtimes.memory(behind, readme.BEST, readme.LLAMA_CPP)
+
+
 DECODED = (
     "On {files} files at several lengths{limited}, our fastest placement decodes faster than the fastest other runtime"
-    " in {faster} of {cases} cases: at the least {least}, at the most {most}."
+    " in {faster} of {cases} cases{rest}, {shown} of them in the figure: at the least {least}, at the most {most}."
 )
-PROMPTS = "A prompt is read faster than by the fastest other runtime in {faster} of {cases} cases: {least} to {most}."
+PROMPTS = (
+    "A prompt is read faster than by the fastest other runtime in {faster} of {cases} cases{rest}: {least} to {most}."
+)
 QUESTIONS = (  # question, figure, sentences
     ("Where do I put jit, and what do I gain?", f"{HEADLINE}-rates", [partial(placed, at) for at in range(3)]),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     (
         "How far am I from Ollama and llama.cpp?",
-        "07-compiled-kernels-sizes",
-        [rivals, partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS), lost],
+        PICTURED,
+        [
+            rivals,
+            partial(ends, sizes.DECODE, DECODED),
+            partial(ends, sizes.PREFILL, PROMPTS),
+            partial(lost, other_runtimes.FILES[-1], other_runtimes.prompts),
+            partial(lost, other_runtimes.COMMANDS, other_runtimes.starts),
+            partial(lost, other_runtimes.CONTEST, memory),
+        ],
     ),
     ("What else matters?", "04-kv-cache-latency", [cached, agreeing]),
 )
 
 
 def questions(behind: Sequence[Recorded], drawn: Mapping[str, dict]) -> list[dict]:
-    """[{question, figure: of `drawn`, or None, said: sentences}] of what is there. drawn: figures by name."""
+    """[{question, figure: of `drawn`, or None, said: sentences}] of what is there; with the first the table of where to
+    put jit. drawn: figures by name."""
     tables = {table.path.stem: table for table in behind}
     asked = [
         dict(question=question, figure=drawn.get(name), said=[*filter(None, (say(tables) for say in sentences))])
         for question, name, sentences in QUESTIONS
     ]
+    places = document.Table(readme.PLACE_HEADS, [[*map(document.inline, row)] for row in readme.PLACES])
+    asked = [entry | dict(table=places if at == 0 else None) for at, entry in enumerate(asked)]
     return [entry for entry in asked if entry["said"] or entry["figure"]]

@@ -4,6 +4,7 @@ HTML or lines of a terminal; a page is a template of this folder; Markdown becom
 from __future__ import annotations
 
 import csv
+import json
 import math
 import re
 import shlex
@@ -113,8 +114,13 @@ def templates() -> jinja2.Environment:
     made = jinja2.Environment(loader=loader, autoescape=escape, trim_blocks=True, lstrip_blocks=True, undefined=strict)
     made.filters |= dict(points=wording.points, html=html, inline=inline, highlighted=highlighted)
     made.filters |= dict(number=decimal, fact=fact)
-    made.filters["argument"] = lambda value: shlex.quote(str(value))  # as a shell takes it
+    made.filters["argument"] = argument
     return made
+
+
+def argument(value: object) -> str:
+    """A parameter's value as papermill takes it in a shell: a list in YAML with double quotes."""
+    return shlex.quote(json.dumps(value) if isinstance(value, list | dict) else str(value))
 
 
 def render(template: str, **values) -> str:

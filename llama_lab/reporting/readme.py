@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from llama_lab.bench import AGAIN, environment, record, summary
+from llama_lab.bench import AGAIN, environment, provenance, record, standings, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
@@ -25,6 +25,18 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each
     ("step", "one `jax.jit` around the decode step", "eager", "running it op by op"),
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
+)
+PLACE_HEADS = ("you want to", "put jit around", "name")
+PLACES = (
+    ("learn JAX, or change the sampler in Python", "one token", "`step`"),
+    ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`"),
+    ("stream to a person", "a few tokens at a time", "`chunk8`"),
+    ("serve several requests at once", "one token of all slots", "`llama-jax serve --placement step+fused`"),
+    (
+        "do any of these on a CPU with a quantised file",
+        "a compiled kernel inside it",
+        "add `+fused`: `loop+fused`",
+    ),
 )
 ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
 LITTLE = 1.25  # times as fast: up to here a gain is called little
@@ -81,67 +93,83 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
+def plain(run: Setting) -> str:
+    """How far placements without the kernel are from llama.cpp, and the kernel; "" where one of them is missing."""
+    ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("step", "loop", BEST)}
+    if not all(ratio.n for ratio in ratios.values()):
+        return ""
+    step, loop, best = map(rivals.times, ratios.values())
+    kind = overview.kept(summary.warm(run.rows, LLAMA_CPP)[0], run.rows)
+    return (
+        f"On float32 weights, `step` and `loop` run at {step} and {loop} the rate of llama.cpp on its {kind} file."
+        f" `{BEST}`, which reads that file, runs at {best}."
+    )
+
+
 def beside(
     run: Setting, measured: Sequence[Setting], behind: Sequence[Recorded], known: Sequence[Machine], home: Path
-) -> list[tuple[str, str]]:
-    """(compared with what, how many times as fast) of the kernel; what was not measured is left out."""
-    found, types = (rivals.cases(behind, names=names) for names in (rivals.FILES, (rivals.TYPES,)))
-    file = subject(run, summary.warm(run.rows, LLAMA_CPP)[0])
-    rows = [(f"llama.cpp on {file}", in_the_run(run)), strongest(behind, home, file)]
-    if found:
-        low, high = (rivals.least(found, choose).words for choose in (min, max))
-        files = f"{rivals.files(found)} files of {rivals.span(found)} ({linked(found[0].table.section, home)})"
-        rows.append((f"{rivals.contestants(found)}, on each of {files}", f"{low} to {high}"))
-    if types:
-        files = f"{rivals.files(types)} files of one type of block each"
-        rows.append((f"{rivals.contestants(types)}, the least on {files}", rivals.least(types).words))
-    same = f"llama.cpp on {run.model}, other runs and machines (whether they have AMX is not recorded)"
-    rows.append((same, elsewhere(run, measured, known)))
-    return [(what, said) for what, said in rows if said]
+) -> list[tuple[str, str, str, str]]:
+    """(compared with what, on which files and machines, how many times as fast, measured where) of the kernel; what was
+    not measured is left out."""
+    here = subject(run, summary.warm(run.rows, LLAMA_CPP)[0])
+    rows = [("llama.cpp", here, ratio(run, BEST, LLAMA_CPP), "the run below")]
+    rows += [("llama.cpp", *elsewhere(run, measured, known), "[machines](docs/machines.html)")]
+    contest = rivals.greedy(rivals.named(behind, rivals.CONTEST))
+    first = contest and contest.fastest(ours=False)
+    if first:
+        own = subject(contest, first)
+        where = "the same file and kind of machine" if own == here else own
+        older = provenance.complaint(contest.table.meta)
+        place = linked(contest.table.section, home) + (f" ({older})" if older else "")
+        many = f", the fastest of {len(rivals.others(contest))} runtimes"
+        rows.append((rivals.named_well(first.backend) + many, where, ratio(contest, BEST, first.subject), place))
+        served = next((t for t in contest.rows if t.valid and t.backend == standings.OLLAMA), first)
+        if served.subject != first.subject:
+            rows.append((rivals.named_well(served.backend), where, ratio(contest, BEST, served.subject), place))
+    if found := rivals.cases(behind):
+        low, high = (rivals.least(found, choose) for choose in (min, max))
+        files = f"{rivals.files(found)} files of {rivals.span(found)}; least: {low.place}; most: {high.place}"
+        both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
+        rows.append((rivals.contestants(found), files, both, linked(low.table.section, home)))
+    if found := rivals.cases(behind, names=(rivals.TYPES,)):
+        low = rivals.least(found)
+        files = f"{rivals.files(found)} files, each of one type of block; least: {low.place}"
+        rows.append(
+            (rivals.contestants(found), files, f"{rivals.value(low.ratio)} or more", linked(low.table.section, home))
+        )
+    return [row for row in rows if row[2]]
 
 
 def losing(behind: Sequence[Recorded]) -> str:
-    """What other runtimes do better; "" where nothing of that was measured."""
+    """What other runtimes do better, as a list; "" where nothing of that was measured."""
     lost = [rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, BEST, LLAMA_CPP)]
-    said = "; ".join(filter(None, lost))
-    return f"**Where it loses:** {said}." if said else ""
+    return "\n".join(["**Where it loses:**", *(f"- {said}" for said in lost if said)]) if any(lost) else ""
 
 
-def in_the_run(run: Setting) -> str:
-    """The kernel over llama.cpp; the same with every token returned to Python."""
-    ratio = summary.paired_ratio(run.rows, BEST, LLAMA_CPP)
-    step = summary.paired_ratio(run.rows, "step+fused", LLAMA_CPP)
-    both = f"; `step+fused`, which returns every token to Python: {rivals.times(step)}" if step.n else ""
-    return f"{rivals.times(ratio)}{both}" if ratio.n else ""
+def ratio(run: Setting, above: str, below: str) -> str:
+    """`2.82 [2.73, 2.90]`; "" where one of the two has no trial."""
+    found = summary.paired_ratio(run.rows, above, below)
+    return rivals.value(found) if found.n else ""
 
 
-def strongest(behind: Sequence[Recorded], home: Path, file: str) -> tuple[str, str]:
-    """The fastest of most runtimes on one file. file: of the row above, see `subject`."""
-    run = rivals.greedy(rivals.named(behind, rivals.CONTEST))
-    first = run and run.fastest(ours=False)
-    if not first or BEST not in run.subjects:
-        return "", ""
-    many = len(rivals.others(run))
-    own = subject(run, first)
-    where = "the same file and kind of machine" if own == file else own
-    which = f"{first.backend} on {where}, the fastest of {many} other runtimes ({linked(run.table.section, home)})"
-    return which, rivals.times(summary.paired_ratio(run.rows, BEST, first.subject))
-
-
-def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine]) -> str:
-    """The kernel beside llama.cpp on the same model in other runs, and on other machines: the least and the most that
-    trials decide; "" of none. The share of the limit that llama.cpp reaches bounds the lead over it."""
-    again = [(r.rows, r.table.meta["environment"], r.table.meta["created"]) for r in measured if r.model == run.model]
-    again += [(m.trials, m.environment, m.about["measured"]) for m in known]
+def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine]) -> tuple[str, str]:
+    """(how many runs, from the least ratio to the most that trials decide) of the kernel beside llama.cpp on the same
+    model in other runs, and on other machines; ("", "") of none. The share of the limit that llama.cpp reaches bounds
+    the lead over it."""
+    again = [(r.rows, r.table.meta["created"]) for r in measured if r.model == run.model]
+    again += [(m.trials, m.about["measured"]) for m in known]
     found = []
-    for rows, env, created in again:
-        ratio = summary.paired_ratio(rows, BEST, LLAMA_CPP)
-        if created != run.table.meta["created"] and ratio.n and settled(ratio):
-            share = overview.share(summary.warm(rows, LLAMA_CPP))
-            limit = f"; llama.cpp at {share:.0%} of the limit" if share else ""
-            found.append((ratio.value, f"{rivals.times(ratio)} ({environment.processor(env)}, {created[:10]}{limit})"))
-    ends = dict.fromkeys(choose(found)[1] for choose in (min, max)) if found else ()
-    return " to ".join(ends) + (f" in {len(found)} runs" if len(ends) > 1 else "")
+    for rows, created in again:
+        over = summary.paired_ratio(rows, BEST, LLAMA_CPP)
+        if created != run.table.meta["created"] and over.n and settled(over):
+            found.append((over.value, rivals.value(over), overview.share(summary.warm(rows, LLAMA_CPP))))
+    if not found:
+        return "", ""
+    ends = [choose(found) for choose in (min, max)]
+    shares = [f"{share:.0%}" if share else "an unknown share" for _, _, share in ends]
+    limit = " and ".join(dict.fromkeys(shares))
+    what = f"{len(found)} other runs of that model, in the extreme ones llama.cpp at {limit} of the memory's limit"
+    return what, " to ".join(dict.fromkeys(words for _, words, _ in ends))
 
 
 # In company ---------------------------------------------------------------------------------------------------------
@@ -153,13 +181,17 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
     table = next((table for table in behind if table.path.stem == ATTACKED), None)
     if table is None:
         return ""
-    rows, meta = record.read(table.path, kind=attacks.Attacked)
-    differ = listed([f"{e['differ']:,} of {e['of']:,} from {e['name']}" for e in attacks.sides(rows)])
-    asked = f"`{meta['parameters']['model']}`, {meta['parameters']['slots']} slots, greedy and sampled with a seed"
-    machine = environment.machine_line(meta["environment"]).partition(" · jax")[0]
+    entries = attacks.sides(record.read(table.path, kind=attacks.Attacked)[0])
+    ours = [entry for entry in entries if entry["name"] in attacks.OURS.values()]
+    others = [entry for entry in entries if entry not in ours]
+
+    def changed(some: Sequence[dict], who: str) -> str:
+        return f"{sum(e['differ'] for e in some):,} of {sum(e['of'] for e in some):,} from {who}" if some else ""
+
+    counts = filter(None, (changed(ours, "ours"), changed(others, listed([e["name"] for e in others]))))
     return (
-        f"Requests whose answer changed when repeated alone, in another order or alongside others: {differ}"
-        f" ({asked}, other settings as they come, {machine}; [notebook 10]({page(table.section, home)}))."
+        f"Answers that changed when the same requests were sent alongside others: {' and '.join(counts)}"
+        f" ([notebook {table.section['number']}]({page(table.section, home)}))."
     )
 
 
@@ -211,17 +243,19 @@ def block(
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: the claim, other runtimes, where they lead, one picture, what company changes, the run
-    that the claim is of. behind: the tables that rivals and company are looked up in. others: machines that the same
-    was measured on."""
+    """All of it as Markdown: the claim, one picture, where to put jit, other runtimes, where they lead, what company
+    changes, the run that the claim is of. behind: the tables that rivals and company are looked up in. others: machines
+    that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
     lines = beside(run, measured, behind, others, home) if run else []
-    heads = (f"`{BEST}` compared with", "times as fast")
-    parts = [claim(measured, home), document.Table(heads, lines).markdown() if lines else "", losing(behind)]
+    heads = (f"`{BEST}` over", "on", "times as fast", "measured in")
+    parts = [" ".join(filter(None, (claim(measured, home), plain(run) if run else "")))]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
-    parts += ["\n".join(filter(None, (company(behind, home), about(measured[0]) if measured else "")))]
+    parts += [document.Table(PLACE_HEADS, PLACES).markdown()] if pictures else []
+    parts += [document.Table(heads, lines).markdown() if lines else "", losing(behind)]
+    parts += [" ".join(filter(None, (about(measured[0]) if measured else "", company(behind, home))))]
     return "\n\n".join(filter(None, parts))
 
 

@@ -27,6 +27,16 @@ def times(ratio: Ratio) -> str:
     return f"{ratio.value:.2f} times{within(ratio)}{verdict}"
 
 
+def value(ratio: Ratio) -> str:
+    """The same for a column of such numbers: `3.66 [3.58, 3.73]`."""
+    return times(ratio).replace(" times", "", 1)
+
+
+def named_well(backend: str) -> str:
+    """A runtime as its makers write it."""
+    return {"openvino": "OpenVINO", "ollama": "Ollama", "torch": "PyTorch"}.get(backend, backend)
+
+
 def megabytes(size: float | None) -> str:
     return f"{size / 1e6:,.0f} MB" if size else "unknown size"
 
@@ -88,11 +98,16 @@ class Case:
         return model_label((model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}"))
 
     @property
-    def words(self) -> str:
-        """The ratio, the rival, the file, the length and the processor."""
+    def place(self) -> str:
+        """The file, the length and the processor."""
         where = f"{self.entry['tokens']:,} tokens, {self.table.meta['environment']['cpu']}"
         luck = ", one process" if self.ratio.clusters <= 1 else ""  # whose luck is not in the interval
-        return f"{times(self.ratio)} {self.rival} ({self.file}, {where}{luck})"
+        return f"{self.file}, {where}{luck}"
+
+    @property
+    def words(self) -> str:
+        """The ratio, the rival, and where."""
+        return f"{times(self.ratio)} the rate of {self.rival} ({self.place})"
 
 
 def cases(behind: Sequence[Recorded], what: str = sizes.DECODE, names: Sequence[str] = FILES) -> list[Case]:
@@ -120,11 +135,12 @@ def files(found: Sequence[Case]) -> int:
 
 
 def contestants(found: Sequence[Case]) -> str:
-    """`the fastest of ik_llama.cpp, llama.cpp and openvino (5 of the files)`: the runtimes that stand beside ours."""
+    """`the fastest of llama.cpp, ik_llama.cpp and, on 5 of the files, OpenVINO`: what stands beside ours."""
     on = {name: files([case for case in found if name in case.others]) for case in found for name in case.others}
-    ranked = sorted(on, key=lambda name: (-on[name], name))
-    every = files(found)
-    known = listed([name if on[name] == every else f"{name} ({on[name]} of the files)" for name in ranked])
+    every, ranked = files(found), sorted(on, key=lambda name: (-on[name], name))
+    usual = [named_well(name) for name in ranked if on[name] == every]
+    some = [f"on {on[name]} of the files, {named_well(name)}" for name in ranked if on[name] < every]
+    known = f"{', '.join(usual)} and, {listed(some)}" if usual and some else listed([*usual, *some])
     return f"the fastest of {known}" if len(ranked) > 1 else known
 
 
@@ -139,8 +155,9 @@ def span(found: Sequence[Case]) -> str:
 
 def prompts(behind: Sequence[Recorded]) -> str:
     """Lengths of a prompt at which our kernels with fewer instructions read it more slowly on every file than a runtime
-    that has all of them; "" of none."""
-    found = [case for case in cases(behind, sizes.PREFILL) if case.limited]
+    that has all of them, and how it is without that limit; "" of none."""
+    every = cases(behind, sizes.PREFILL)
+    found = [case for case in every if case.limited]
     by_length = summary.grouped(found, lambda case: case.entry["tokens"])
     lost = {n: group for n, group in sorted(by_length.items()) if all(case.ratio.value < 1 for case in group)}
     if not lost:
@@ -152,11 +169,14 @@ def prompts(behind: Sequence[Recorded]) -> str:
     models = listed([*dict.fromkeys(case.model for case in slower)])
     kinds = listed([*dict.fromkeys(case.kind for case in slower)])
     faster = listed([*dict.fromkeys(case.rival for case in slower)])
-    rates = f"{times(low.ratio)} to {times(high.ratio)} the rate of {faster}"
     kept = INSTRUCTIONS.get(env.get("kernels"), "all")
+    whole = [case for case in every if not case.limited]
+    few = sum(case.ratio.verdict == Verdict.SLOWER for case in whole)
+    otherwise = f" Without that limit {few or 'none'} of {len(whole)} {'are' if few > 1 else 'is'} read more slowly."
     return (
-        f"with our kernels limited to {low.limited} while other runtimes kept {kept}"
-        f" ({models}, {kinds}, {env['cpu']}), prompts of {lengths} tokens are read at {rates}"
+        f"With our kernels limited to {low.limited} while other runtimes kept {kept}, prompts of {lengths} tokens are"
+        f" read at {times(low.ratio)} to {times(high.ratio)} the rate of {faster} ({models}, {kinds},"
+        f" {env['cpu']}).{otherwise * bool(whole)}"
     )
 
 
@@ -178,7 +198,10 @@ def starts(behind: Sequence[Recorded]) -> str:
 
     later = f", a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
     about = f"{file}, one token, {table.meta['environment']['cpu']}"
-    return f"the first command on a machine takes {both(commands.FIRST)} of llama.cpp{later} ({about})"
+    return (
+        f"The first command on a machine compiles the kernels: it takes {both(commands.FIRST)} of llama.cpp{later}"
+        f" ({about})."
+    )
 
 
 def memory(behind: Sequence[Recorded], ours: str, theirs: str) -> str:
@@ -191,4 +214,4 @@ def memory(behind: Sequence[Recorded], ours: str, theirs: str) -> str:
     mine, other = (megabytes(summary.median(peaks[name])) for name in (ours, theirs))
     row, number = next(t for t in rows if t.subject == theirs and t.valid), CONTEST.partition("-")[0]
     file = f"{model_label(row.model)}, {overview.kept(row, rows)}"
-    return f"a process needs {mine} against {other} of llama.cpp ({file}, notebook {number})"
+    return f"A process needs {mine} against {other} of llama.cpp ({file}, notebook {number})."

@@ -68,7 +68,7 @@ def test_a_sentence_says_what_it_takes_a_comparison_to_show(form, allowed):
 def test_of_a_time_more_is_slower():
     longer = Comparison(of_times(FAST), "a", "b", "time")
     assert longer.outcome == "slower"
-    assert str(stated("It takes {longer:slower} times as long.", longer=longer)) == "It takes 2.8 times as long."
+    assert str(stated("It takes {longer:slower} times as long.", longer=longer)) == "It takes 2.80 times as long."
     assert stated("It is {longer} times as fast.", longer=longer) is None
     assert longer.generic.sentence == "The time of a is 2.80x [2.40, 3.20] that of b: slower, n = 6."
 
@@ -77,7 +77,7 @@ def test_a_claim_names_the_ratios_that_it_rests_on():
     gain = Comparison(FAST, "loop", "eager")
     said = stated("{name} is {gain} times as fast.", name="Loop", gain=gain)
     assert said.text("", "another detail") == (
-        "Loop is 2.8 times as fast. Decode rate, loop over eager: 2.80x [2.40, 3.20], faster, n = 6; another detail."
+        "Loop is 2.80 times as fast. Decode rate, loop over eager: 2.80x [2.40, 3.20], faster, n = 6; another detail."
     )
     assert gain.generic.text() == gain.generic.sentence
     assert stated("It holds.", when=False) is None

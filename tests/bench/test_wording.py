@@ -30,11 +30,11 @@ def test_what_has_no_interval_says_none():
     assert wording.times(dict(value=1.5, low=1.4, high=1.6)) == "1.50x [1.40, 1.60]"
 
 
-RATIOS = [(2.54, "2.5"), (7.347, "7.4"), (9.96, "10"), (55.4, "55"), (0.347, "0.35"), (1.0, "1.0")]
+RATIOS = [(2.544, "2.54"), (7.347, "7.35"), (55.41, "55.4"), (0.347, "0.35"), (1.0, "1.00")]
 
 
 @pytest.mark.parametrize(("ratio", "said"), RATIOS)
-def test_a_ratio_in_two_digits(ratio, said):
+def test_a_title_has_the_number_of_the_text(ratio, said):
     assert wording.round_ratio(ratio) == said
 
 

@@ -32,13 +32,14 @@ def headline(folder, names=tuple(PACE)):
     return {HEADLINE: recorded(folder, HEADLINE, rows)}
 
 
-def test_there_are_four_pictures_and_eleven_sentences_of_what_is_published(behind):
+def test_four_pictures_and_few_sentences_say_what_is_published(behind):
     known = report.sections(paths.ROOT)
     drawn = {figure["name"]: figure for section in known for figure in section["figures"]}
     asked = brief.questions(behind, drawn)
     assert len(asked) == 4
     assert all(entry["figure"] for entry in asked)
-    assert sum(len(entry["said"]) for entry in asked) == 11
+    assert sum(len(entry["said"]) for entry in asked) == 13
+    assert [entry["table"] is not None for entry in asked] == [True, False, False, False]
     backends = {"llama.cpp", "ik_llama.cpp", "ik-llamacpp", "openvino", "ollama"}
     for said in (said for entry in asked for said in entry["said"]):
         assert re.search(r"20\d\d-\d\d-\d\d", said.facts), said
@@ -52,11 +53,11 @@ def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_ri
     run = rivals.greedy(known[HEADLINE])
     for other in ("loop", "llamacpp"):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f} times [" in said.text
-    assert "llama.cpp on a q4_1 file of 97 MB, the only other runtime" in said.text
+    assert "tiny · llama.cpp, on a q4_1 file of 97 MB, is the only other runtime of this run · " in said.facts
     assert "· C, 2 cores, 16 GiB ·" in said.facts
     assert brief.placed(0, headline(tmp_path / "few", ("step", "loop"))) is None
     alone = brief.placed(1, headline(tmp_path / "few", ("step", "loop")))
-    assert alone.text.endswith("no other runtime ran beside it.")
+    assert "no other runtime ran beside it" in alone.facts
 
 
 def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):
@@ -68,12 +69,12 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     ]  # fmt: skip
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     text = brief.rivals(known).text
-    assert text.startswith("`loop+fused` makes ")
-    assert re.findall(r"([\d.]+) times \[[^]]*\] as many as ([\w.]+)", text) == [
+    assert text.startswith("`loop+fused` runs at ")
+    assert re.findall(r"([\d.]+) times \[[^]]*\] the rate of ([\w.]+)", text) == [
         ("1.50", "ik_llama.cpp"),
         ("3.00", "Ollama"),
     ]
-    assert "the strongest of 2 other runtimes" in text
+    assert "the fastest of 2 other runtimes" in text
     assert "file of unknown size" in text
 
 
@@ -112,6 +113,7 @@ def test_no_number_is_typed():
         brief.rivals,
         brief.ends,
         brief.lost,
+        brief.memory,
         brief.cached,
         brief.agreeing,
     )

@@ -29,10 +29,10 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
     table = recorded(tmp_path, rivals.FILES[0], [row for file, pace in PACE.items() for row in rows(file, pace)])
     found = rivals.cases([table])
     low, high = (rivals.least(found, choose).words for choose in (min, max))
-    assert low == "0.90 times [0.90, 0.90] llamacpp (b, q4_0, 100 MB, 64 tokens, C, one process)"
-    assert high == "2.00 times [2.00, 2.00] llamacpp (a, q4_0, 100 MB, 64 tokens, C, one process)"
+    assert low == "0.90 times [0.90, 0.90] the rate of llamacpp (b, q4_0, 100 MB, 64 tokens, C, one process)"
+    assert high == "2.00 times [2.00, 2.00] the rate of llamacpp (a, q4_0, 100 MB, 64 tokens, C, one process)"
     assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
-    assert rivals.contestants(found) == "the fastest of llamacpp and openvino (1 of the files)"
+    assert rivals.contestants(found) == "the fastest of llamacpp and, on 1 of the files, OpenVINO"
     assert rivals.cases([recorded(tmp_path, "02-jit-placement", rows("a", PACE["a"]))]) == []
 
 
@@ -54,9 +54,11 @@ def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengt
     text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
     assert words in text if words else text == ""
     if text:
-        about = "our kernels limited to AVX2 while other runtimes kept all (m, q4_0, C)"
-        assert about in text
-        assert text.endswith("the rate of llamacpp")
+        assert "our kernels limited to AVX2 while other runtimes kept all, " in text
+        assert text.endswith("the rate of llamacpp (m, q4_0, C).")
+        made += rows("n", {"loop+fused": 9, "llamacpp": 4.5}, tokens=1, prompt=10, tokenize_ns=0, weights_hash="n")
+        text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
+        assert text.endswith("Without that limit 1 of 1 is read more slowly.")
 
 
 def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
