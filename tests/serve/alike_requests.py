@@ -190,7 +190,8 @@ OPENAI_SAYS, OPENAI_READS = "as in OpenAI's API", "OpenAI's clients read an erro
 OWN_ENTRIES = "Ollama adds `parameters`, `tensors` and most of `model_info`"
 ROWS = (  # a Difference's fields, and the requests that differ so
     ("status", "405", "200", "HEAD is answered wherever GET is", "HEAD /api/ps"),
-    ("lines", "200, with more of the file's entries", "200, with fewer", OWN_ENTRIES, "`/api/show`", "`/api/show` by `name`"),
+    ("lines", "200, with more of the file's entries", "200, with fewer", OWN_ENTRIES, "`/api/show`",
+     "`/api/show` by `name`"),
     ("lines", "200, no model", "200, the model", "the model is never unloaded", "ps after `keep_alive: 0`"),
     ("status", "404", "400", "as in Ollama's chat", "generate without a model", "v1 completion without a model"),
     ("status", "200", "400", STRICT, "data after the body's end", "a negative temperature", "`num_predict` of 6.5",
@@ -208,8 +209,8 @@ ROWS = (  # a Difference's fields, and the requests that differ so
      "a preflight request from such a page", "another name in `Host`"),
     ("lines", "200, usage of 0 in each event", "200, usage in the last", OPENAI_SAYS,
      "v1 completion, streamed, with usage"),
-    ("lines", "200, without", "200, and `prompt_tokens_details`", OPENAI_SAYS, "v1 chat", "v1 chat with content in parts",
-     "v1 chat with `stop`", "v1 `response_format`", "v1 completion"),
+    ("lines", "200, without", "200, and `prompt_tokens_details`", OPENAI_SAYS, "v1 chat",
+     "v1 chat with content in parts", "v1 chat with `stop`", "v1 `response_format`", "v1 completion"),
     ("lines", "200, the role in each event", "200, the role in the first", OPENAI_SAYS, "v1 chat, streamed",
      "v1 chat, streamed, with usage"),
     ("lines", "200", "200, and `refusal`", OPENAI_SAYS, "v1 chat with `logprobs`", "v1 chat with `logprobs`, streamed"),
