@@ -26,7 +26,7 @@ class Bench:
     """Measure placements against each other: interleaved, with equal tokens, without compilation in a timed region."""
 
     model: str = options.model()
-    placements: str = option("", "Names separated by commas; the ladder by default.")
+    placements: str = option("", "Names separated by commas, also your own (jit:attend.head); the ladder by default.")
     peers: str = option("", "Other implementations to measure with them, separated by commas, such as flax-linen+jit.")
     baseline: str = option("", "Placement to compare the others with; `step` by default, or the first one.")
     prompt_tokens: int = option(48, "Tokens of a prompt.", min=1, max=TOKENS)

@@ -276,7 +276,7 @@ class Serve:
 
 @verb("`llama-jax attack http://127.0.0.1:8080`")
 class Attack:
-    """Send a server the same requests alone and in company, and count the answers that differ."""
+    """Check whether a server's answers depend on other requests: send the same ones alone and among others."""
 
     url: str = argument(..., "Address of an OpenAI-like server, ours or another.")
     model: str | None = option(None, "Model to ask for; by default the first that the server lists.")

@@ -73,13 +73,12 @@ def of_csv(path: Path) -> str:
 
 
 def of_outcomes(path: Path) -> str:
-    """A table of data/ with an outcome a line, in Markdown: a row a client, a column a feature, failures quoted."""
+    """A table of data/ with an outcome a line, in Markdown: a row a client, a column a feature."""
     with path.open(encoding="utf-8", newline="") as file:
         lines = list(csv.DictReader(file))
     found: dict[tuple[str, str], dict[str, str]] = {}
     for line in lines:
-        said = f"fails: {line['words']}" if line["outcome"] == "fails" else line["outcome"]
-        found.setdefault((line["client"], line["version"]), {})[line["feature"]] = said
+        found.setdefault((line["client"], line["version"]), {})[line["feature"]] = line["outcome"]
     # in the order of the client that has most of them
     features = list(dict.fromkeys(name for outcomes in sorted(found.values(), key=len)[::-1] for name in outcomes))
     rows = [[*client, *map(outcomes.get, features)] for client, outcomes in found.items()]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import gguf
 
@@ -30,6 +30,31 @@ TAKEN = (
     "output_attentions", "attn_implementation", "experts_implementation", "per_layer_config", "head_dim", "layer_types",
     "sliding_window", "quantization_config", "model_type",
 )  # fmt: skip
+PLAIN = {  # reasons of the readers' tables, as sentences about a key
+    "is RWKV's": "belongs to RWKV's vocabularies",
+    "is another kind of norm's": "belongs to another kind of norm",
+    "is of a classifier's head": "belongs to a classifier's head",
+    "is used by YaRN and LongRoPE, which are refused": "is used by YaRN and LongRoPE alone, which are refused",
+    "of BERT's segments": "belongs to BERT's segments",
+    "llama.cpp adds one for BERT's vocabularies alone": "is used for BERT's vocabularies alone",
+    "llama.cpp reads it for BERT's vocabularies alone": "is used for BERT's vocabularies alone",
+    "llama.cpp reads it for T5's vocabularies alone": "is used for T5's vocabularies alone",
+    "how tokens are chosen is said by whoever asks": "chooses tokens, which each request says itself",
+    "whoever loads chooses the type": "is a type, which whoever loads the model chooses",
+    "each tensor says its own type": "is a type, which each tensor says itself",
+    "another template than the default one": "is a template besides the default one",
+    "only with use_sliding_window": "has an effect only with use_sliding_window, which is refused",
+    "the tokenizer's own is taken": "is taken from the tokenizer instead",
+    "there are no experts": "concerns experts, of which there are none",
+    "the rows of the embedding table are counted": "is counted from the embedding table",
+    "matters in training alone": "matters only in training",
+    "changes rounding alone": "changes only rounding",
+    "changes speed alone": "changes only speed",
+    "no prompt is padded by this token": "pads prompts, which is done here without a token",
+    "model_type chooses the family": "names the family, which model_type chooses",
+    "n_positions says it": "repeats n_positions",
+}
+FEWEST = 3  # names that begin alike and are written as one, or after what they begin with
 SUFFIXES = ("weight", "bias", "scale", "input_scale")  # of a tensor's name
 
 
@@ -72,7 +97,7 @@ def said(verdict: keys.Verdict) -> str:
     """A verdict in the words of the table."""
     if verdict.what == keys.REFUSED:
         return f"refused unless {keys.allowed(verdict)}"
-    return f"changes nothing: {verdict.why}" if verdict.what == keys.HARMLESS else "read"
+    return f"ignored: {PLAIN.get(verdict.why, verdict.why)}" if verdict.what == keys.HARMLESS else "read"
 
 
 def gguf_table() -> str:
@@ -81,7 +106,8 @@ def gguf_table() -> str:
     def word(key: str, family: str) -> str:
         return said(reader.verdict(key, family, reader.read_keys(family)))
 
-    return grouped({f: {key.removeprefix(f"{f}."): word(key, f) for key in gguf_keys(f)} for f in ARCHITECTURES})
+    words = {f: {key.removeprefix(f"{f}."): word(key, f) for key in gguf_keys(f)} for f in ARCHITECTURES}
+    return grouped(words, stars=True)
 
 
 def config_table() -> str:
@@ -93,23 +119,57 @@ def config_table() -> str:
     return grouped({f: {key: word(key, f) for key in config_keys(f)} for f in FAMILIES})
 
 
-def grouped(words: Mapping[str, Mapping[str, str]]) -> str:
-    """One row for all keys with the same verdict for the same families, in Markdown. words: family → key → verdict."""
+def grouped(words: Mapping[str, Mapping[str, str]], stars: bool = False) -> str:
+    """One row for all keys with the same verdict for the same families, in Markdown. words: family → key → verdict.
+    stars: write `clip.*` for all known keys that begin so, where they are in one row."""
     rows: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for key in sorted({key for known in words.values() for key in known}):
+    every = sorted({key for known in words.values() for key in known})
+    for key in every:
         for word in sorted({known[key] for known in words.values() if key in known}):
             families = [family for family, known in words.items() if known.get(key) == word]
-            rows[word, "all" if len(families) == len(words) else ", ".join(families)].append(f"`{key}`")
+            rows[word, "all" if len(families) == len(words) else ", ".join(families)].append(key)
     order = sorted(rows, key=lambda row: (row[0] != "read", row))
-    return Table(("what becomes of it", "families", "keys"), [[*row, ", ".join(rows[row])] for row in order]).markdown()
+    known = [[*row, lines(starred(rows[row], every) if stars else rows[row])] for row in order]
+    return Table(("what becomes of it", "families", "keys"), known).markdown()
+
+
+def starred(group: Collection[str], every: Collection[str]) -> list[str]:
+    """The names of a group, `clip.*` for all of them that begin so, unless another group has some too."""
+
+    def name(key: str) -> str:
+        for at in (match.end() for end in ("[.]", "_") for match in re.finditer(end, key)):
+            alike = [each for each in every if each.startswith(key[:at])]
+            if len(alike) >= FEWEST and {*alike} <= {*group}:
+                return f"{key[:at]}*"
+        return key
+
+    return [*dict.fromkeys(map(name, group))]
+
+
+def lines(names: Sequence[str]) -> str:
+    """Names in a cell; those that begin with the same part stand in a line of their own, after that part."""
+    by_part: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        part = name[: name.rfind(".") + 1]
+        many = sum(each.startswith(part) and "." not in each[len(part) :] for each in names) >= FEWEST
+        by_part[part if many else ""].append(name)
+    return "<br>".join(
+        f"`{part}`: " * bool(part) + ", ".join(f"`{name.removeprefix(part)}`" for name in known)
+        for part, known in sorted(by_part.items())
+    )
 
 
 def tensor_table() -> str:
     """Tensors that are read, and under which name; all others are refused."""
     known = {family: tensor_names(family) for family in ARCHITECTURES}
-    read = sorted({name for names in known.values() for name, full in names.items() if full})
-    rows = [[f"`{layered(n)}`", *(f"`{layered(f)}`" if (f := known[k][n]) else "" for k in known)] for n in read]
-    return Table(("GGUF", *known), rows).markdown()
+    read: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for family, names in known.items():
+        for name, full in names.items():
+            if full:
+                read[layered(name), layered(full)].append(family)
+    rows = [[*(f"`{name}`" for name in pair), "all" if len(read[pair]) == len(known) else ", ".join(read[pair])]
+            for pair in sorted(read)]  # fmt: skip
+    return Table(("GGUF", "Hugging Face", "families"), rows).markdown()
 
 
 TABLES = {"keys of a header": gguf_table, "keys of config.json": config_table, "tensors": tensor_table}

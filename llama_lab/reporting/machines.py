@@ -7,7 +7,7 @@ shown beside the published one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from llama_jax.placement import LADDER
@@ -15,6 +15,7 @@ from llama_jax.plumbing import files, paths
 from llama_lab import machine
 from llama_lab.bench import AGAIN, environment, record, summary
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
 from llama_lab.reporting import document, overview
 from llama_lab.reporting.document import Number, Table, render
 from llama_lab.reporting.overview import Recorded
@@ -43,12 +44,15 @@ class Machine:
         return self.about["machine"] + " (here)" * self.own
 
     def over(self, name: str, baseline: str = "") -> Number | None:
-        """Speed of a subject over that of another in the same blocks, by default its baseline; None if they did not
-        run side by side."""
+        """Speed of a subject over that of another in the same blocks, by default its baseline, and whether that is
+        undecided; None if they did not run side by side."""
         below = baseline or self.about["baseline"]
         if name == below:
             return ONE if name in summary.subjects(self.trials) else None
-        return overview.ratio_cell(summary.paired_ratio(self.trials, name, below))
+        ratio = summary.paired_ratio(self.trials, name, below)
+        cell = overview.ratio_cell(ratio)
+        undecided = cell and ratio.verdict == Verdict.UNDECIDED and not name.endswith(AGAIN)
+        return replace(cell, interval=f"{cell.interval} {ratio.verdict}") if undecided else cell
 
 
 def contributed(folder: Path) -> tuple[list[Machine], list[Problem]]:
@@ -88,21 +92,22 @@ def newest(machines: Sequence[Machine]) -> list[Machine]:
 
 def ratios(machines: Sequence[Machine], names: Sequence[str]) -> Table:
     """What each machine is, and the ratio of every subject to the baseline. names: the subjects."""
-    heads = ("Machine", "What it is", "Kernels for", "jax", "llama-jax", "Measured", "A/A", *names)
+    heads = ("Machine", "What it is", f"{BEST} over {LLAMA_CPP}", "A/A", *names)
     rows = []
     for m in machines:
         env, busy = m.environment, environment.busy(m.environment)
-        what = f"{env['cpu']}, {amx(m.about['features'])}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB"
+        what = f"{env['cpu']}{amx(m.about['features'])}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB"
         what += f" ({busy})" if busy else ""
         about = (env["kernels"], str(env["packages"].get("jax")), m.about["version"], m.about["measured"][:10])
         control, best = m.over(m.about["baseline"] + AGAIN), m.over(BEST, LLAMA_CPP)
-        rows.append((m.label, what, *about, control, *map(m.over, names), best))
-    return Table((*heads, f"{BEST} over {LLAMA_CPP}"), rows, frozenset(range(6, len(heads) + 1)))
+        rows.append((m.label, what, best, control, *map(m.over, names), *about))
+    return Table((*heads, "Kernels for", "jax", "llama-jax", "Measured"), rows, frozenset(range(2, len(heads))))
 
 
 def amx(features: Sequence[str]) -> str:
-    """Whether a processor has AMX. Features are those that decide our kernels, so without it nothing is known."""
-    return "AMX" if any(feature.startswith("amx") for feature in features) else "AMX unknown"
+    """Whether a processor has AMX. Features are those that decide our kernels, so without it nothing is known, and
+    nothing said."""
+    return ", AMX" if any(feature.startswith("amx") for feature in features) else ""
 
 
 def shares(machines: Sequence[Machine], names: Sequence[str]) -> Table:

@@ -210,7 +210,14 @@ def versions(behind: Sequence[Recorded], out_dir: Path) -> Table:
 
 
 def argument_table() -> str:
-    return Table(arguments.HEADS, arguments.rows()).markdown()
+    """What jit makes of each argument, and once for each name why."""
+    table = Table(arguments.HEADS[:-1], [row[:-1] for row in arguments.rows()]).markdown()
+    names: dict[tuple[str, str], list[str]] = {}
+    for what, known in (("static", arguments.STATIC), ("donated", arguments.DONATED)):
+        for name, why in known.items():
+            names.setdefault((what, why), []).append(name)
+    reasons = [f"- {arguments.code(of)} {what}: {why}." for (what, why), of in names.items()]
+    return "\n".join([table, "", *reasons])
 
 
 def write(out_dir: Path) -> Path:

@@ -1,4 +1,4 @@
-"""What became of answers that had to be JSON of a form, in sentences of docs/serving.md."""
+"""What became of answers that had to be JSON of a schema, in sentences of docs/serving.md."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def soaked(outcomes: dict[str, int]) -> str:
     others = sum(n for _, n in forms) - sum(counts.values()) + sum(n for each, n in refused if each != "400")
     return (
         f"In the recorded soak (`data/{SOAK}`), {sum(n for _, n in forms):,} of {sum(outcomes.values()):,} requests"
-        f" asked for a form: {counts['200']:,} got a whole valid answer and {counts['cut']:,} one that the limit of"
-        f" tokens cut. {sum(n for _, n in refused):,} more sent schemas that must be refused. {some(others, 0)} ended"
-        " otherwise."
+        f" asked for JSON of a schema: {counts['200']:,} got a complete valid answer and {counts['cut']:,} one that the"
+        f" limit of tokens cut off. {sum(n for _, n in refused):,} more sent schemas that must be refused."
+        f" {some(others, 0)} of these requests ended in any other way."
     )
 
 

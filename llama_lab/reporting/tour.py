@@ -44,14 +44,14 @@ def as_markdown(asked: Sequence[Question]) -> str:
 
 
 def index() -> str:
-    """The path for docs/README.md: each notebook with its question and its former name, core and appendix apart. Those
-    that wait for data stand behind it."""
+    """The path for docs/README.md: each notebook with its question, core and appendix apart. Those that wait for data
+    stand behind it."""
     parts = {"Core": [], "Appendix": [], "Not measured yet": []}
     for path in notebooks.sources():
         place = "Core" if notebooks.is_core(path.stem) else "Appendix"
-        row = f"[{path.stem}](notebooks/{path.stem}.md)", ipynb.title(ipynb.read(path)), notebooks.former(path.stem)
+        row = f"[{path.stem}](notebooks/{path.stem}.md)", ipynb.title(ipynb.read(path))
         parts[place if notebooks.has_data(path) else "Not measured yet"].append(row)
-    heads = "notebook", "question", "former name"
+    heads = "notebook", "question"
     return "\n\n".join(f"### {part}\n\n{Table(heads, rows).markdown()}" for part, rows in parts.items() if rows)
 
 

@@ -69,7 +69,7 @@ def test_what_is_wrong_is_told(tmp_path):
     assert "6 ended by themselves. 5 of these" in said
     assert "cut the other 3; 2 of these" in said
     right = {"form: 200": 4, "form, streamed: cut": 2, "hostile form: 400": 3, "answer: 200": 1}
-    assert "6 of 10 requests asked for a form: 4 got" in structured.soaked(right)
-    assert "None ended otherwise" in structured.soaked(right)
+    assert "6 of 10 requests asked for JSON of a schema: 4 got" in structured.soaked(right)
+    assert "None of these requests ended in any other way" in structured.soaked(right)
     for wrong in ("form: invalid", "form, streamed: 500", "hostile form: 200"):
-        assert "2 ended otherwise" in structured.soaked(right | {wrong: 2})
+        assert "2 of these requests ended in any other way" in structured.soaked(right | {wrong: 2})

@@ -57,5 +57,5 @@ def test_outcomes_are_a_row_a_client_and_a_column_a_feature(tmp_path):
         "| client | version | chat s | list |",
         "| --- | --- | --- | --- |",
         "| a | 1 |  | works |",
-        "| b | 2 | fails: it \\| said | refused |",
+        "| b | 2 | fails | refused |",
     ]

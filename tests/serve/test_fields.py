@@ -115,21 +115,34 @@ def written(value):
     return f"`{json.dumps(value)}`"
 
 
-def table():
-    """What becomes of each field, for docs/serving.md."""
-    read = {name for model in (openai.Chat, openai.Completion) for name in model.model_fields}
-    few = {name: values for name, values in fields.REFUSED.items() if values is not fields.NOTHING and name not in V1S}
-    rows = {
-        "read under `/v1`": read,
-        "read in Ollama's `options`": ollama.Options.model_fields,
-        "refused, unless they say nothing (false, 0, empty)": fields.REFUSED.keys() - few.keys() - V1S,
-        "passed over": fields.HARMLESS,
-    }
-    lines = [f"| {what} | {', '.join(f'`{name}`' for name in sorted(names))} |" for what, names in rows.items()]
+def listed(names):
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
+def tables():
+    """What becomes of each field, for docs/serving.md: of those that an API reads, and of the others."""
+    v1, ours = ({name for model in models for name in model.model_fields}
+                for models in ((openai.Chat, openai.Completion), (ollama.Chat, ollama.Generate)))  # fmt: skip
+    inside = set(ollama.Options.model_fields)
+    yield "\n".join([
+        "| a field | under `/v1` | under Ollama's API |",
+        "|---|---|---|",
+        f"| is read | {listed(v1)} | {listed(ours)}; in `options` {listed(inside)} |",
+        f"| is refused, though the other reads it | {listed(fields.REFUSED.keys() & (ours | inside) - v1)}"
+        f" | {listed(fields.REFUSED.keys() & v1 - ours - inside)} |",
+    ])  # fmt: skip
+    others = {name: values for name, values in fields.REFUSED.items() if name not in v1 | ours | inside}
+    few = {name: values for name, values in others.items() if values is not fields.NOTHING}
     unless = [f"`{name}` ({' or '.join(map(written, values)) or 'always'})" for name, values in sorted(few.items())]
-    lines.insert(3, f"| refused, unless they are | {', '.join(unless)} |")
-    return "\n".join(["| what becomes of them | fields |", "|---|---|", *lines])
+    yield "\n".join([
+        "| what becomes of them | fields |",
+        "|---|---|",
+        f"| refused, unless false, 0 or empty | {listed(others.keys() - few.keys())} |",
+        f"| refused, unless they have the value beside them | {', '.join(unless)} |",
+        f"| ignored | {listed(fields.HARMLESS - v1 - ours - inside)} |",
+    ])  # fmt: skip
 
 
-def test_the_table_of_fields_is_the_documents():
-    assert table() in (paths.ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+def test_the_tables_of_fields_are_the_documents():
+    text = (paths.ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    assert [table for table in tables() if table not in text] == []
