@@ -8,6 +8,7 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 
+NAMES = re.compile(r"eager|ops|layer|split|step|loop|jax|torch|transformers|llamacpp|openvino|ollama")  # of subjects
 ROOM = 180  # characters of what a finding or a caption begins with
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
 PART = re.compile(r"(?<=;) (?![^\[\](]*[\])])")
@@ -85,6 +86,12 @@ def clipped(text: str, room: int) -> str:
 
 
 def points(finding: str) -> tuple[str, list[str]]:
-    """How a finding begins, and its details one by one: its other sentences, parted at semicolons outside brackets."""
+    """How a finding begins, and its details one by one: its other sentences, parted at semicolons outside brackets,
+    each with a capital unless it begins with a subject's name."""
     first, *others = SENTENCE.split(finding.strip())
-    return first, [part.rstrip(".;") for other in others for part in PART.split(other)]
+    parts = [part.rstrip(".;") for other in others for part in PART.split(other)]
+    words = [re.match(r"[a-z]+(?=[ ,:])", part) for part in parts]
+    return first, [
+        part[0].upper() + part[1:] if word and not NAMES.fullmatch(word[0]) else part
+        for part, word in zip(parts, words, strict=True)
+    ]

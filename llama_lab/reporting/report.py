@@ -85,7 +85,8 @@ def plain(*parts: str) -> list[str]:
 
 def figure(name: str, entry: dict, home: Path, said: list[str]) -> dict:
     """A figure of the manifest as the page shows it. caption: what its description says of its axes, the first
-    sentence. told: the parts of it that the section has not `said`, to which they are added."""
+    sentence. told: the parts of it that the section has not `said`, to which they are added; the picture's own
+    description."""
     width, height = size(home / "figures" / f"{name}.svg")
     first, _, rest = entry["alt"].rstrip(".").partition(". ")
     new = []
