@@ -38,7 +38,7 @@ def ttft_tails(entries: Sequence[dict]) -> Figure:
     axes.legend(loc="upper right", fontsize=9.5)
     over = [e["p95"] / e["p50"] for e in held]
     ends = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (min(over), max(over))))
-    headline(figure, f"One first token in twenty takes {ends} times the median or longer")
+    headline(figure, f"The P95 of the first token is {ends} times its median")
     return figure
 
 
