@@ -1,4 +1,4 @@
-"""Charts of activation extraction: a batch by stages, the ceilings and the scaling, and what a linear probe reads in a
+"""Charts of activation extraction: a batch by stages, the ceilings, and what a linear probe reads in a
 store."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from llama_lab.experiments.activation_extraction import probing, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
 from llama_lab.experiments.activation_extraction.rungs import CEILINGS
-from llama_lab.figures import bars, labels, notes, rows
+from llama_lab.figures import bars, notes, rows
 from llama_lab.figures.bars import Part
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, headline, new, styled
 
@@ -38,31 +38,25 @@ def band(axes, summary, height: float, shade: str) -> None:
 
 @styled
 def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
-    """Left: tokens/s of `extract` beside the two ceilings, and its share of the slower one. Right: tokens/s by number
-    of processes."""
+    """Tokens/s of `extract` and of the two rungs before it beside the slower ceiling, and their shares of it; the other
+    ceiling in words."""
     table = {e["subject"]: e for e in extraction_table.table(trials, seed) if e["rate"].n}
-    figure, (left, right) = new(11.5, 4.6, columns=2, width_ratios=(3, 2.2))
-    names = [name for name in LABELS if name in table]
-    heights = rows.heights(left, [LABELS[name] for name in names])
+    ceilings = sorted((name for name in CEILINGS if name in table), key=lambda name: table[name]["rate"].median)
+    names = [name for name in LABELS if name in table and name not in ceilings[1:]]
+    figure, axes = new(9, 0.5 * len(names) + 1.8)
+    heights = rows.heights(axes, [LABELS[name] for name in names])
     for name, height in zip(names, heights.values(), strict=True):
         rate, shade = table[name]["rate"], LIMIT_COLOUR if name in CEILINGS else OURS
-        passes(left, table[name]["values"], height, shade)
-        band(left, rate, height, shade)
-        words = f"{rate.median:,.0f}"
-        if name not in CEILINGS:
-            words += f", {share_of(extraction_table.overlap(trials, name, seed))}\nof the slower ceiling"
-        rows.beside(left, height, words, 8.5)
-    left.set_xscale("log")
-    left.margins(x=0.1)
-    notes.plain(left.xaxis)
-    labels.readable(left.xaxis)
-    left.set_xlabel(
-        "tokens/s, log scale (point: one pass;\nbar: median; band: 95 % interval; share: in pairs of a block)"
-    )
+        passes(axes, table[name]["values"], height, shade)
+        band(axes, rate, height, shade)
+        share = "" if name in CEILINGS else f", {share_of(extraction_table.overlap(trials, name, seed))} of it"
+        rows.beside(axes, height, f"{rate.median:,.0f}{share}")
+    axes.set_xlim(left=0)
+    above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}" for name in ceilings[1:])
+    axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95 % interval{above})", fontsize=10)
     overlap = extraction_table.overlap(trials, seed=seed)
-    reached = f"`extract` reaches {share_of(overlap)} of the slower of its two ceilings"
+    reached = f"`extract` reaches {overlap.value:.0%} of the slower of its two ceilings"
     headline(figure, reached if overlap.n else "Overlap: not measured")
-    processes(right, extraction_table.scaled(trials, seed))
     return figure
 
 
@@ -71,61 +65,32 @@ def share_of(ratio: Ratio) -> str:
     return f"{100 * ratio.value:.0f} %{within(ratio, lambda share: f'{100 * share:.0f}')}" if ratio.n else "no share"
 
 
-def processes(axes, scaled: Sequence[dict]) -> None:
-    """Tokens/s by number of processes, each run a point, the line of exact proportion beside."""
-    if not scaled:
-        return notes.empty(axes, "not measured")
-    first, below = scaled[0], dict(textcoords="offset points", ha="center", fontsize=8.5)
-    for e in scaled:
-        every = [e["workers"]] * len(e["values"])
-        axes.scatter(every, e["values"], s=22, color=OURS, alpha=0.6, linewidths=0, zorder=3)
-        over = "" if e is first else f", {e['ratio'].words}"
-        words = f"{e['rate'].median:,.0f}{over} (n = {e['rate'].n})"
-        axes.annotate(words, (e["workers"], e["rate"].median), (0, -22), **below)
-    counts = [e["workers"] for e in scaled]
-    axes.plot(counts, [e["rate"].median for e in scaled], color=OURS, linewidth=1.5)
-    proportion = [first["rate"].median * n / first["workers"] for n in counts]
-    axes.plot(counts, proportion, color=GREY, linestyle="--", linewidth=1)
-    axes.set_xticks(counts)
-    axes.margins(x=0.5)
-    axes.set_ylim(bottom=0, top=1.25 * max(axes.get_ylim()[1], 1))
-    axes.set_xlabel("processes (point: one run; dashed: in proportion;\nthe cores are shared among them)")
-    axes.set_ylabel("tokens/s")
-
-
 @styled
 def extraction_probe(entries: Sequence[dict]) -> Figure:
-    """How well a linear probe reads a property of a token from each layer, beside one fitted on shuffled labels; bands:
-    95 % intervals."""
-    figure, axes = new(9, 5)
+    """How well a linear probe reads a property of a token from each layer; band: 95 % interval. What the probe reads
+    that was fitted on shuffled labels stands in words."""
+    figure, axes = new(9, 4.6)
     if not entries:
         notes.empty(axes, "no linear probe: not asked for, or too few tokens")
         headline(figure, "No linear probe was fitted")
         return figure
-    layers = [e["layer"] for e in entries]
-    shuffled = f"fitted on shuffled labels (band: 95 % of {probing.SHUFFLES} shuffles)"
-    for name, prefix, shade, mark, label in (
-        ("auc", "", OURS, "o", "the probe (band: 95 % interval over the folds)"),
-        ("control", "control_", "#7F7F7F", "s", shuffled),
-    ):
-        low, high = ([e[f"{prefix}{end}"] for e in entries] for end in ("low", "high"))
-        line = dict(color=shade, marker=mark, markersize=4.5, linewidth=1.6)
-        axes.plot(layers, [e[name] for e in entries], label=label, **line)
-        axes.fill_between(layers, low, high, color=shade, alpha=0.18, linewidth=0)
-    axes.set_ylim(top=min(axes.get_ylim()[1], 1.005))
-    axes.axhline(0.5, color=GREY, linestyle="--", linewidth=1)
-    first = entries[0]
-    axes.set_xlabel("layer after which the residual stream is read (0: the embedding)")
-    axes.set_ylabel("area under the ROC curve (0.5: chance)")
-    tokens = (
-        f"{first['tokens']:,} tokens of {first['examples']} examples, {first['share']:.0%} of them with the property"
-    )
-    about = f"{tokens}; {probing.FOLDS} folds of whole examples"
-    best = max(entries, key=lambda e: e["auc"])
+    layers, low, high = ([e[key] for e in entries] for key in ("layer", "low", "high"))
+    axes.plot(layers, [e["auc"] for e in entries], color=OURS, marker="o", markersize=4.5, linewidth=1.6)
+    axes.fill_between(layers, low, high, color=OURS, alpha=0.18, linewidth=0)
+    first, best = entries[0], max(entries, key=lambda e: e["auc"])
     early = next(e["layer"] for e in entries if e["auc"] >= best["low"])  # within the interval of the best
-    words = f"A linear probe reads “{first['property']}” as well as anywhere from layer {early} on"
-    headline(figure, f"{words} (area up to {best['auc']:.2f}, 0.5 is chance)")
-    figure.legend(loc="outside lower center", ncols=2, fontsize=9.5, title=about, title_fontsize=9.5)
+    axes.axvline(early, color=GREY, linestyle="--", linewidth=1)
+    controls = [e["control"] for e in entries]
+    words = f"fitted on shuffled labels: {min(controls):.2f} to {max(controls):.2f} in all layers; chance: 0.5"
+    axes.text(0.98, 0.05, words, transform=axes.transAxes, ha="right", fontsize=9.5)
+    axes.set_xlabel(
+        f"layer after which the residual stream is read (0: the embedding)\n{first['tokens']:,} tokens of"
+        f" {first['examples']} examples, {first['share']:.0%} of them with the property; band: 95 % interval over"
+        f" {probing.FOLDS} folds",
+        fontsize=9.5,
+    )
+    axes.set_ylabel("area under the ROC curve")
+    headline(figure, f"A linear probe reads “{first['property']}” as well as anywhere from layer {early} on")
     return figure
 
 
@@ -146,5 +111,6 @@ def extraction_budget(batches: Sequence[dict[str, float]]) -> Figure:
     axes.set_xlabel(f"milliseconds a batch, each stage waited for (medians of {len(batches)} units)")
     axes.legend(loc="upper left", bbox_to_anchor=(0, -0.45), ncols=5, fontsize=9.5)
     most = max(middles, key=middles.get)
-    headline(figure, f"Of a batch's {whole:.0f} ms {most} takes {middles[most] / whole if whole else 0:.0%}")
+    share, name = middles[most] / whole if whole else 0, {"forward": "the forward pass"}.get(most, most)
+    headline(figure, f"{name[0].upper()}{name[1:]} takes {share:.0%} of a batch's {whole:.0f} ms")
     return figure

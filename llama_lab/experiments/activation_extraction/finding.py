@@ -40,10 +40,15 @@ def extraction(rows: Sequence[Extraction], seed: int = 0) -> str:
         Comparison(whole, "`extract`", f"transformers running all {depth} layers", "speed").words
         if whole and whole.n
         else "",
-        f"`extract` makes {overlap.value:.0%}{within(overlap, '.0%')} of the slower of its two ceilings"
+        f"`extract` reaches {overlap.value:.0%}{within(overlap, '.0%')} of the slower of its two ceilings"
         if overlap.n
         else "",
     )
+
+
+def counted(e: dict) -> str:
+    """`2 child processes`, `1 Ray actor`."""
+    return f"{e['workers']} {e['subject'] if e['workers'] > 1 else e['subject'].removesuffix('s')}"
 
 
 def workers(runs: Sequence[Run], seed: int = 0) -> str:
@@ -54,7 +59,7 @@ def workers(runs: Sequence[Run], seed: int = 0) -> str:
         return "No run of one process counts, so there is nothing to compare several workers with."
     several = [e for e in scaled if e["subject"] != ONE and e["ratio"].n]
     return Claim(f"One process writes {rate:,.0f} tokens/s.").text(
-        *(Comparison(e["ratio"], f"{e['workers']} {e['subject']}", "it", "speed").words for e in several),
+        *(Comparison(e["ratio"], counted(e), "it", "speed").words for e in several),
         *(
             f"a unit costs {workers_table.milliseconds(cost)} of a worker under {subject}, below 2 % from"
             f" {workers_table.smallest(cost.median, rate):,.0f} tokens on"

@@ -9,6 +9,7 @@ import numpy as np
 
 from llama_lab.bench import frames, statistics, summary
 from llama_lab.bench.published import ends, of
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import STAGES, Extraction
@@ -49,7 +50,9 @@ def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
 def kept(entries: Sequence[dict]) -> str:
     """How many of the plan's changes were measured here, and how many of those gain anything. entries: `changes`."""
     measured = [e["gains"] for e in entries if e["change"] in CHANGES and e["gains"] is not None]
-    return f"{len(measured)} of the {len(CHANGES)} changes were measured, and {sum(measured)} of them gain anything."
+    absent = [e["change"] for e in entries if e["change"] in CHANGES and e["gains"] is None]
+    words = f"{len(measured)} of the {len(CHANGES)} changes were measured, and {sum(measured)} of them gain anything."
+    return f"{words} Not measured: {listed(absent)}." if absent else words
 
 
 def promised(*quantities: str) -> dict:
@@ -121,13 +124,3 @@ BUDGET = frames.Columns(
     index="stage",
     digits={"published s": 2, "promised s": 2, "here ms": 1, "low": 1, "high": 1, "share of it": 2, "share here": 2},
 )
-
-
-def run_of_theirs() -> str:
-    """What the log of the plan's repository says of one of its runs, beside the rate that was read in it."""
-    first, two, bar = (of(CLAIM, name) for name in ("first batch", "two warm batches", "warm batch"))
-    return (
-        f"A log of theirs: {first.value:g} s for the first of three batches ({first.standing}), {two.value:g} s for the"
-        f" two after it together ({two.standing}); the {bar.value:g} s a batch read from it ({bar.standing}) is"
-        f" {bar.wrong}."
-    )

@@ -116,6 +116,9 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
     return figure
 
 
+PLAIN = {"base": "20 processes"}  # scenario → its name in the figure
+
+
 @styled
 def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
     """Simulated measurements with a known truth: how often each way is right. table: of `simulation.table`, of which
@@ -125,6 +128,7 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
     looks = {"ours": (0.13, "o", WITH), "naive": (-0.13, "X", BAD)}
     figure, panels = new(11, 0.4 * len(scenarios) + 2.3, columns=3, sharey=True)
     heights = rows.heights(panels[0], scenarios)
+    panels[0].set_yticks([*heights.values()], [PLAIN.get(name, name) for name in heights])
     for axes, (key, title, bound) in zip(
         panels,
         (
@@ -150,9 +154,10 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)
         axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted, required: {bound} {at:.0f} %)")
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
-    panels[0].plot([], [], "X", color=BAD, label="naive: one after the other, unpaired (Welch)")
+    panels[0].plot([], [], "X", color=BAD, label="naive: one after the other, unpaired")
     figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)
     held = {r["protocol"]: f"{r['coverage']:.0%}" for r in table if r["scenario"] == scenarios[0]}
-    words = f"In the {scenarios[0]} scenario this protocol's intervals hold the truth in {held['ours']} of runs"
+    first = PLAIN.get(scenarios[0], scenarios[0])
+    words = f"With {first} this protocol's intervals hold the truth in {held['ours']} of runs"
     headline(figure, f"{words}, those of naive timing in {held['naive']}")
     return figure

@@ -8,7 +8,7 @@ from textwrap import fill
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.bench import summary
+from llama_lab.bench import AGAIN, summary
 from llama_lab.bench.wording import times
 from llama_lab.experiments.host_loop import finding, measure
 from llama_lab.experiments.host_loop.clock import HostTrial
@@ -54,6 +54,8 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
         return rows.beside(axes, height, words, 8.5, x=0.01, color=LIMIT_COLOUR)
     ratio = line["ratio_to_baseline"]
     words = "baseline" if ratio["verdict"] == summary.BASELINE else f"{times(ratio)}\n{ratio['verdict']}"
+    if line["name"].endswith(AGAIN):
+        words = f"{times(ratio)}\nnoise: the same program"
     rows.points(axes, rates, height, colour(line["name"]), seed)
     rows.interval(axes, line["tokens_per_second"], height)
     rows.beside(axes, height, words, 9, linespacing=0.95)
@@ -81,6 +83,12 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
         words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
         axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
+    for p, up in zip(points[:: max(1, len(points) - 1)], (True, False), strict=False):
+        dispatch, whole = p["dispatch"].median, p["dispatch"].median + p["wait"].median
+        place = dict(textcoords="offset points", ha="center", va="bottom" if up else "top", fontsize=9)
+        at = p["weights"], max(dispatch, p["wait"].median) if up else dispatch
+        axes.annotate(f"{dispatch:,.0f} of {whole:,.0f} µs", at, (0, 9 if up else -9), color=colour("step"), **place)
+    axes.margins(x=0.12, y=0.12)
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [
         f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
@@ -97,8 +105,9 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
 
 @styled
 def host_load(panels: Panels, cores: int) -> Figure:
-    """Busy cores by strategy, one mark per model (left), and the last model's gaps between tokens (right)."""
+    """Busy cores by strategy in DRAWN, one mark per model (left), and the last model's gaps between tokens (right)."""
     main, trials, table = panels[-1]
+    table = [line for line in table if line["name"] in DRAWN and not line["name"].endswith(AGAIN)]
     figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
     heights = rows.heights(busy, [line["name"] for line in table])
     counted = [(i, rows_, line) for i, (_, rows_, lines) in enumerate(panels) for line in lines if line["valid_trials"]]

@@ -25,7 +25,7 @@ def claim(points: Sequence[dict]) -> Claim:
     said = "Starting programs takes {small:.0%} of a token's time in the smallest model"
     compared = said + " and {large:.0%} in the largest"
     where = "up to {gain:.2f} times the rate at {least} weights, {last} at {most}."
-    reason = ", so the way the host waits matters most in small models: " + where
+    reason = ", so how often the host is asked matters most in small models: " + where
     less = shares[0] > shares[-1]
     return (
         stated(compared + reason, when=less and gains[0] > gains[1], **numbers)

@@ -48,25 +48,25 @@ def finding(trials: Sequence[Trial]) -> str:
 
 @styled
 def arrivals(trials: Sequence[Trial]) -> Figure:
-    """Tokens on the host against time since the request, each subject's median answer as a staircase: all of them
-    (left), and the first part enlarged (right)."""
-    figure, (every, early) = new(11, 4.8, columns=2, sharey=True)
-    ends = []
+    """Tokens on the host against time since the request, each subject's median answer as a staircase; between the ends
+    with and without the cache, how many times as long the latter takes."""
+    figure, axes = new(9.5, 4.8)
     for (subject, label), style in zip(SUBJECTS.items(), STYLES, strict=True):
         if good := sorted(summary.warm(trials, subject), key=lambda t: t.seconds):
             times = np.array(good[(len(good) - 1) // 2].token_times_ns) / 1e9
             words = f"{label}: {times[-1]:.2f} s, n = {len(good)}"
             shade = OTHERS[1] if subject == UNCACHED else colour(subject)
-            for axes, label in ((every, words), (early, None)):
-                look = dict(linestyle=style, where="post", color=shade, linewidth=2, label=label)
-                axes.step([0, *times], [0, *range(1, len(times) + 1)], **look)
-            ends.append(times[-1])
-    for axes, words in ((every, "seconds since the request"), (early, "the same, enlarged")):
-        axes.set(xlabel=words, xlim=(0, None))
-    if ends:
-        early.set_xlim(0, 1.15 * sorted(ends)[len(ends) // 2])  # to the end of the answer of middle length
-    every.set_ylabel("tokens on the host")
-    every.yaxis.set_major_locator(MaxNLocator(integer=True))
+            look = dict(linestyle=style, where="post", color=shade, linewidth=2, label=words)
+            axes.step([0, *times], [0, *range(1, len(times) + 1)], **look)
+    took = {name: float(np.median(values)) for name, values in seconds(trials).items() if values}
+    if len(took) == 2:
+        top = axes.get_ylim()[1]
+        axes.annotate("", (took[UNCACHED], top), (took[CACHED], top), arrowprops=dict(arrowstyle="<->"))
+        middle, longer = sum(took.values()) / 2, took[UNCACHED] / took[CACHED]
+        axes.annotate(f"{longer:.1f} times as long", (middle, top), (0, 3), ha="center", textcoords="offset points")
+        axes.set_ylim(0, 1.08 * top)
+    axes.set(xlabel="seconds since the request", xlim=(0, None), ylabel="tokens on the host")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     title = "typical answer (median of n)"
     figure.legend(fontsize=9.5, title=title, alignment="left", loc="outside lower left", ncols=2)
     headline(figure, claim(trials) if all(seconds(trials).values()) else "When the tokens of one answer arrive")

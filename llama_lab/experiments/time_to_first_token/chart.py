@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from llama_lab.bench import standings
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import listed
 from llama_lab.experiments.time_to_first_token import finding, same_file, table
 from llama_lab.figures import labels, marks, notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
@@ -37,13 +36,17 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     backends, kinds = ({t.subject: getattr(t, field) for t in trials} for field in ("backend", "dtype"))
     looks = {
         name: (colour(name), marks.MARKERS.get(backends[name], "v"), dashes)
-        for name, dashes in zip(shown, cycle(("-", "--", "-.", (0, (1, 1)))), strict=False)
+        for name, dashes in zip(shown, cycle(("-", "--", "-.", (0, (8, 2)))), strict=False)
     }
     took = {name: table.middle(trials, name, asked[-1]) for name in shown}
     words = {name: f"{name} ({kinds[name]}): {ms:,.0f} ms" for name, ms in took.items()}
     by_length(axes, trials, looks, words, limits, {}, seed)
-    ordered = [f"{ms:,.0f} ms under {name}" for name, ms in sorted(took.items(), key=lambda item: item[1])]
-    headline(figure, f"After a prompt of {asked[-1]} tokens the first token takes {listed(ordered)}")
+    first, ours = min(took, key=took.get), shown[0]
+    words = f"After {asked[-1]} tokens {first} is first, at {took[first]:,.0f} ms"
+    if kinds[first] != kinds[ours]:
+        alike = min((name for name in shown if kinds[name] == kinds[ours]), key=took.get)
+        words += f"; in {kinds[ours]} {alike}, at {took[alike]:,.0f} ms"
+    headline(figure, words)
     return figure
 
 
@@ -180,7 +183,7 @@ def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: d
     """The limit of float32 first tokens, its words below `top`, and what reading other formats once takes at the
     least."""
     axes.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
-    label = "limit: weights read once,\nor the arithmetic (float32)"
+    label = "limit of float32: weights read once,\nor the arithmetic"
     axes.text(asked[0], top, label, color=LIMIT_COLOUR, fontsize=8.5, va="top")
     for name, ms in reading.items():
         axes.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)

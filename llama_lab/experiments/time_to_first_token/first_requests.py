@@ -92,11 +92,11 @@ def beyond(calls: Sequence[int], nth: int) -> int:
     return max(0, calls[nth] - min(calls[2:])) if len(calls) > 2 else 0
 
 
-def cold_table(trials: Sequence[Start], seed: int = 0):
-    """First requests at each length that has some, as a pandas.DataFrame: seconds, their parts, and the process's peak
-    memory."""
-    lengths = sorted({t.prompt_tokens for t in trials if t.phase == "cold" and t.prompt_tokens})
-    return frames.show([e for n in lengths for e in cold(trials, n, seed)], COLUMNS)
+def cold_table(entries: Sequence[dict]):
+    """First requests as a pandas.DataFrame: seconds, their parts, and the process's peak memory. A part that was
+    measured apart for nobody has no column. entries: of `cold`."""
+    frame = frames.show(entries, COLUMNS)
+    return frame.loc[:, [not frame[name].isin([NOT_APART, ""]).all() for name in frame]]
 
 
 def seconds(key: str, scripts: bool = False) -> Callable:
@@ -161,25 +161,20 @@ def originals() -> dict[str, tuple[float, float, float]]:
     return {case: tuple(figure_of("ttft", f"{kind}, {name}") for kind in kinds) for case, name in cases.items()}
 
 
-def beside_the_original(trials: Sequence[Start], at: int):
-    """The published means and P99, and the same two numbers made the same wrong way from our own trials: a
-    pandas.DataFrame, ms."""
+def as_published():
+    """The published means and P99 of each case: a pandas.DataFrame, ms."""
     import pandas as pd
 
     n = figure_of("ttft", "requests of a warm loop")
-    cases = [(f"published: {case}", *ms, f"P99 {ms[1]:.2f} of {n:.0f} warm") for case, ms in originals().items()]
-    for e in mixing(trials, at):
-        words = f"largest {e['largest']:.2f} of {e['n']} warm"
-        cases.append((f"here: {e['subject']}", e["mixed"], e["largest"], e["warm"], words))
     lines = [
         {
-            "case": case,
+            "published": case,
             "mean": mean,
-            "beside it": words,
-            "mean over it": mean / most,
+            f"P99 of {n:.0f} warm": p99,
+            "mean over it": mean / p99,
             "mean without the cold row (computed)": without,
             "mean over that": mean / without,
         }
-        for case, mean, most, without, words in cases
+        for case, (mean, p99, without) in originals().items()
     ]
-    return pd.DataFrame(lines).set_index("case").round(2)
+    return pd.DataFrame(lines).set_index("published").round(2)

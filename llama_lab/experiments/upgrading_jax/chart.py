@@ -11,31 +11,29 @@ from llama_lab.bench.record import Trial
 from llama_lab.experiments.upgrading_jax import table
 from llama_lab.figures import labels
 from llama_lab.figures.labels import End, readable
-from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
 
 
 @styled
 def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     """Tokens/s of each placement, a line with 95 % intervals from release to release; a release that computes wrong
-    values is crossed out and named in red, one that could not be had is a gap that says so."""
+    values is crossed out on the axis and named in red, one that could not be had is a gap that says so."""
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
     present, right = table.releases(meta), table.sound(trials, meta)
     figure, axes = new(10, 5)
     ends, bad = [], [name for name in present if name not in right]
-    for placement in placements:
+    for i, placement in enumerate(placements):
         rates = {name: rate for name in present if (rate := table.rate(trials, name, placement)).n}
         if not rates:
             continue
-        own, x, middle = colour(placement), [names.index(name) for name in rates], [r.median for r in rates.values()]
+        own, middle = (OTHERS[2] if "+scan" in placement else colour(placement)), [r.median for r in rates.values()]
+        x = [names.index(name) + 0.09 * (i - (len(placements) - 1) / 2) for name in rates]
         reach = [[r.median - r.low for r in rates.values()], [r.high - r.median for r in rates.values()]]
         reach = np.clip(np.nan_to_num(reach), 0, None)
         line = dict(marker="s", linestyle="--") if "+scan" in placement else dict(marker="o", linestyle="-")
         axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, capsize=3, zorder=3)
         ends.append(End(placement, x[-1], middle[-1], own))
-        crossed = [(names.index(name), rates[name].median) for name in rates if name in bad]
-        cross = dict(color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, zorder=4)
-        axes.plot(*np.array(crossed).reshape(-1, 2).T, "x", **cross)
-    labels.at_ends(axes, ends, 1.3, x=len(names) - 0.85, size=11)
+    labels.at_ends(axes, ends, 1.3, x=len(names) - 0.75, size=11)
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
     if limits:
         axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
@@ -53,12 +51,15 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     for tick, name in zip(axes.get_xticklabels(), names, strict=True):
         if name in bad:
             tick.set(color=LIMIT_COLOUR, fontweight="bold")
+    cross = dict(color=LIMIT_COLOUR, markersize=11, markeredgewidth=2.2, clip_on=False, zorder=4)
+    crossed = [names.index(name) for name in bad]
+    axes.plot(crossed, [0] * len(crossed), "x", transform=axes.get_xaxis_transform(), **cross)
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     processes = meta["parameters"]["processes"]
     axes.set_xlabel(
         "release of JAX, as shipped or with our flag (red cross: computes wrong values or crashes;\n"
         f"mark: median of n = {most} answers; line: 95 % interval of that median over {processes} processes)"
     )
-    axes.set_ylabel("decode, tokens/s")
+    axes.set_ylabel("decode, tokens/s (log scale)")
     headline(figure, table.claim(trials, meta))
     return figure

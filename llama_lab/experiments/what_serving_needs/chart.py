@@ -80,49 +80,44 @@ def logarithmic(axes, at: Sequence[float]) -> None:
 
 @styled
 def shapes(entries: Sequence[dict]) -> Figure:
-    """What the shapes of prompts cost: programs compiled before and in service, and the first token. entries:
+    """The first token under each of the shapes of prompts, and how many programs were compiled in service. entries:
     `table.by_shapes`."""
-    size = 11, 0.58 * max(len(entries), 1) + 1.9
-    figure, (first, compiled) = new(*size, columns=2, sharey=True, width_ratios=(1.5, 1))
-    names = [f"{e['server']}\n{finding.NAMES[e['shapes']]}" for e in entries]
-    heights = rows.heights(first, names)
-    compiled.grid(axis="y", visible=False)
+    figure, axes = new(9.5, 0.5 * max(len(entries), 1) + 1.9)
+    names = [f"{e['server']}, {finding.NAMES[e['shapes']]}" for e in entries]
+    heights = rows.heights(axes, names)
     for name, e in zip(names, entries, strict=True):
         height, (shade, marker) = heights[name], look(e["server"], e["backend"])
-        rows.points(first, e["points"], height, shade, spread=0.2, s=16, marker=marker, zorder=1)
+        seconds = [ms / 1e3 for ms in e["points"]]
+        rows.points(axes, seconds, height, shade, spread=0.2, s=16, marker=marker, zorder=1)
         if e["first"].n:
-            rows.median(first, e["first"].median, height, 20, 2.2)
-            words = f"P50 {e['first'].median:,.0f} ms, n = {e['first'].n}, {e['padding']:.0%} extra tokens"
+            rows.median(axes, e["first"].median / 1e3, height, 20, 2.2)
+            words = f"{in_seconds(e)}, {e['compiled'] or 0} programs compiled"
         else:
             words = f"no valid answer: {'; '.join(e['reasons'])[:60]}"
-        rows.beside(first, height, words)
-        before, after = e["programs"] or 0, e["compiled"] or 0
-        compiled.barh(height + 0.17, before, 0.3, color=shade, alpha=0.35)
-        compiled.barh(height - 0.17, after, 0.3, color=LIMIT_COLOUR, hatch="//", edgecolor="white")
-        took = "" if e["warm_s"] is None else f" in {e['warm_s']:.1f} s"
-        compiled.text(before, height + 0.17, f" {before} before{took}", va="center", fontsize=8.5)
-        compiled.text(after, height - 0.17, f" {after} in service", va="center", fontsize=8.5, color=LIMIT_COLOUR)
+        rows.beside(axes, height, words, color=LIMIT_COLOUR if e["compiled"] else "black")
     if any(e["first"].n for e in entries):
-        first.set_xscale("log")
-        readable(first.xaxis)
-        compiled.set_xlim(0, 1.6 * max(1, *(max(e["programs"] or 0, e["compiled"] or 0) for e in entries)))
-    first.set_xlabel("first token, from when it was due, ms (log scale; point: a request; bar: P50)")
-    first.set_title(f"First token{rate_of(entries)}", fontsize=11.5)
-    compiled.set_xlabel("programs compiled")
-    compiled.set_title("Compiled before and in service", fontsize=11.5)
+        axes.set_xscale("log")
+        readable(axes.xaxis)
+    n = min((e["first"].n for e in entries), default=0)
+    axes.set_xlabel(f"first token, s from when it was due (log scale; point: a request, n ≥ {n}; bar: median)")
+    axes.set_title(f"Programs compiled in service, first token{rate_of(entries)}", fontsize=11.5)
     headline(figure, what_shapes_cost(entries))
     return figure
 
 
 def rate_of(entries: Sequence[dict]) -> str:
-    return f" at {entries[0]['rate']:g}/s" if entries else ""
+    return f" at {entries[0]['rate']:g} request{'s' * (entries[0]['rate'] != 1)}/s" if entries else ""
+
+
+def in_seconds(e: dict) -> str:
+    """`0.32 s`: the median first token of a load."""
+    return f"{e['first'].median / 1e3:.2g} s"
 
 
 def what_shapes_cost(entries: Sequence[dict]) -> str:
-    """What the first server's shapes compile in service, and what one shape pads."""
+    """What compiling the exact lengths in service makes of the first server's median first token."""
     mine = {e["shapes"]: e for e in entries if e["first"].n and e["server"] == entries[0]["server"]}
-    if not {"exact", "one"} <= mine.keys():
+    if not {"exact", "buckets"} <= mine.keys():
         return "Not all shapes have valid answers"
-    many, one = mine["exact"], mine["one"]
-    words = f"Exact lengths compile {many['compiled'] or 0} programs in service"
-    return f"{words}, one shape {one['compiled'] or 0} but is {one['padding']:.0%} padding"
+    words = "Exact lengths, compiled in service, take the median first token from"
+    return f"{words} {in_seconds(mine['buckets'])} to {in_seconds(mine['exact'])}"

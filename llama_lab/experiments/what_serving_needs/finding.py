@@ -8,7 +8,21 @@ from llama_lab.bench import standings
 from llama_lab.bench.claim import Claim, stated
 
 KEPT_UP = 0.95  # of what is asked for: who makes as much might make more
-NAMES = {"one": "one shape", "buckets": "few shapes", "exact": "exact lengths"}
+BEHIND = 0.9  # of what is asked for: who makes less falls behind
+NAMES = {"one": "one shape", "buckets": "buckets", "exact": "exact lengths"}
+
+
+def answer(rising: Mapping[str, Sequence[dict]]) -> str:
+    """What serving needs, and what it is good for: `claim`."""
+    needs = "Serving needs few shapes, calls of one token or a few, and a cache of its own for each request."
+    return f"{needs} {claim(rising)}"
+
+
+def falls_behind(loads: Sequence[dict]) -> float | None:
+    """The rate from which on a server refuses or makes less than `BEHIND` of what is asked for; None if it keeps up.
+    One load in the middle may be unlucky. loads: one server's, of `table.rising`."""
+    kept = [e["rate"] for e in loads if not e["refused"] and e["tokens_s"] >= BEHIND * e["offered"]]
+    return min((e["rate"] for e in loads if e["rate"] > max(kept, default=0)), default=None)
 
 
 def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:

@@ -16,7 +16,6 @@ from llama_lab.experiments.what_serving_needs.measure import BUCKETS, REFUSED, R
 from llama_lab.experiments.what_serving_needs.servers import SHAPES
 from llama_lab.serve.stepper import padded, ran
 
-TAILS = (90, 95, 99)
 NS = 1e9
 
 
@@ -39,10 +38,10 @@ def first_ms(request: Request) -> float | None:
 def load(e: dict) -> dict:
     """What the requests of one load say beside their first tokens.
 
-    tail, gap: percentiles of the first tokens and of the gaps between pieces, milliseconds, None if their number is
-    too small; tail_note says so. tokens_s: tokens of all answers over the time until the last piece; offered: what was
-    asked for, over the time until the last was due. padding: share of the tokens run for prompts that are none or were
-    read before; None for a server that does not say."""
+    gap: percentiles of the gaps between pieces, milliseconds, None if their number is too small. tokens_s: tokens of
+    all answers over the time until the last piece; offered: what was asked for, over the time until the last was due.
+    padding: share of the tokens run for prompts that are none or were read before; None for a server that does not
+    say."""
     rows = e["every"]
     first = e["points"]["first"]
     good = [r for r in e["rows"] if r.answered]
@@ -54,8 +53,6 @@ def load(e: dict) -> dict:
         refused=sum(r.status == REFUSED for r in rows),
         gated=sum(r.gated for r in rows),
         points=first,
-        tail=statistics.percentiles(first, TAILS),
-        tail_note=statistics.percentile_note(len(first), TAILS),
         gap=statistics.percentiles(gaps, (50, 99)),
         gaps=len(gaps),
         tokens_s=sum(r.tokens for r in good) / ends * NS if ends > 0 else float("nan"),
@@ -99,23 +96,26 @@ def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
     return [here[key] for name, rate in rates for n in slots if (key := (name, n, rate)) in here]
 
 
-COLUMNS = frames.Columns(
+COUNTED = frames.same("n", "refused", "void")
+FIRST = {"first token P50 ms": "first.median"}
+RATES = {"tokens/s": "tokens_s", "asked for": "offered"}
+GAPS = {"gap P50 ms": "gap.p50", "gap P99 ms": frames.percentile(99, "gap.p99")}
+RISING = frames.Columns(
+    {**frames.same("server", "rate"), **COUNTED, **FIRST, **GAPS, **RATES}, index=("server", "rate"), digits=1
+)
+SHAPED = frames.Columns(
     {
-        **frames.same("server", "slots", "shapes", "rate", "n", "refused", "void", "gated"),
-        "first P50": "first.median",
-        **{f"first P{p}": frames.percentile(p, f"tail.p{p}") for p in TAILS},
-        "gaps": "gaps",
-        "gap P50": "gap.p50",
-        "gap P99": frames.percentile(99, "gap.p99"),
-        "tokens/s": "tokens_s",
-        "offered": "offered",
-        "padding": "padding",
+        **frames.same("server", "shapes"),
+        **COUNTED,
+        **FIRST,
+        "extra tokens": "padding",
         "compiled before": "programs",
         "in s": "warm_s",
-        "in service": "compiled",
-        "sent late by": "late",
-        "why void": lambda e: "; ".join(e["reasons"]),
+        "compiled in service": "compiled",
     },
-    index=("server", "slots", "shapes", "rate"),
+    index=("server", "shapes"),
     digits=2,
+)
+SLOTTED = frames.Columns(
+    {**frames.same("server", "slots", "rate"), **COUNTED, **FIRST, **GAPS, **RATES}, index=("server", "slots"), digits=1
 )

@@ -4,41 +4,69 @@ one's own placement in it, below it what was caught."""
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Sequence
 
+import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import AGAIN, summary
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, times
 from llama_lab.experiments.your_own_placement import measure
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, PALETTE, footnote, headline, new, styled
 
-WIDEST = 110  # characters of a reason; they may run on into the margin
-ROWS = 12  # of the figure; the table has all
+ROWS = 10  # of the figure; the table has all
 
 
 def claim(fates: Sequence[measure.Fate]) -> Claim:
-    """How many of the specimens that were made to mislead were caught."""
+    """How many of the specimens have no time, of those that should have none; and whether the copy of the baseline has
+    no verdict."""
     if not fates:
         return Claim("A placement of your own takes one line.")
-    caught = sum(bool(fate.caught) for fate in fates)
-    return Claim(
-        f"You add a placement in one line, and the checks caught {caught} of {len(fates)} that were made to mislead."
-    )
+    named = {fate.name: fate for fate in fates}
+    bad = [fate for name, fate in named.items() if name != measure.NESTED.name]
+    refused = sum(fate.caught in (measure.GATE, measure.GUARD) for fate in bad)
+    words = f"A placement is one line; {refused} of {len(bad)} faulty ones get no time"
+    if copy := named.get(measure.NESTED.name):
+        words += f", a copy of {measure.BASELINE} gets {'no' if copy.caught == measure.INTERVAL else 'a'} verdict"
+    return Claim(f"{words}.")
 
 
 def finding(table: Sequence[dict], mine: str, said: str) -> str:
     """The claim, what became of one's own placement, and of each specimen. said: the line that makes the placement."""
-    fates = {e["name"]: measure.fate(e) for e in table}
-    specimens = [fates[name] for name in measure.WHAT if name in fates]
-    return claim(specimens).text(
-        f"with one line, {said}: {fates[mine].why}",
-        *(f"“{fate.name}” was caught by {fate.caught or 'nobody'} ({fate.why})" for fate in specimens),
+    entries = {e["name"]: e for e in table}
+    return claim([measure.fate(e) for name, e in entries.items() if name in measure.WHAT]).text(
+        f"with one line, {said}: {measure.fate(entries[mine]).why}",
+        *(became(entries[name]) for name in measure.WHAT if name in entries),
     )
+
+
+def became(entry: dict) -> str:
+    """What became of a specimen."""
+    fate = measure.fate(entry)
+    if fate.name == measure.NESTED.name:
+        return f"“{fate.name}” is the program of {measure.BASELINE}: {verdict(entry)}"
+    return f"“{fate.name}” was refused by {fate.caught or 'nobody'} ({fate.why})"
+
+
+def verdict(entry: dict) -> str:
+    """A ratio and its verdict. That of the same program twice has no advice on how many blocks would settle it."""
+    ratio = entry["ratio_to_baseline"]
+    return f"{times(ratio)} of {measure.BASELINE}, n = {ratio['n']}: {ratio['judged']}"
+
+
+def with_voided(trials: Sequence[Trial], table: Sequence[dict]) -> list[dict]:
+    """The specimens, the fastest first, as if nobody had looked: {name, rate: the median of all its answers, void ones
+    too, counts: whether it does}."""
+    found = []
+    for e in (e for e in table if e["name"] in (*measure.WHAT, measure.BASELINE)):
+        rates = [t.tg for t in trials if t.subject == e["name"] and t.phase == "warm" and len(t.token_times_ns) > 1]
+        if rates:
+            found.append(dict(name=e["name"], rate=float(np.median(rates)), counts=bool(e["valid_trials"])))
+    return sorted(found, key=lambda e: -e["rate"])
 
 
 @styled
@@ -59,16 +87,17 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     for entry in [*placed, *below]:
         height, rate, ratio = heights[entry["name"]], entry["tokens_per_second"], entry["ratio_to_baseline"]
         if not entry["valid_trials"]:
-            fate = measure.fate(entry)
-            words = textwrap.shorten(f"no time. {fate.caught.capitalize()}: {fate.why}", WIDEST, placeholder=" …")
-            ground = dict(facecolor="white", edgecolor="none", pad=1.5)  # reasons may reach the line of the limit
-            rows.beside(axes, height, words, x=0.01, color=LIMIT_COLOUR, bbox=ground)
+            rows.beside(axes, height, f"no time: {measure.fate(entry).caught} refused it", color=LIMIT_COLOUR)
             continue
         known = f"baseline, n = {rate['n']}"
-        if ratio["verdict"] != summary.BASELINE:
-            known = f"{times(ratio)}, n = {ratio['n']}: {ratio['judged']}"
+        if entry["name"] == measure.NESTED.name and ratio["verdict"] == Verdict.UNDECIDED:
+            known = f"no verdict: same program as {measure.BASELINE}"
+        elif ratio["verdict"] != summary.BASELINE:
+            known = f"{times(ratio)}: {ratio['judged']}"
         values = [t.tg for t in summary.warm(trials, entry["name"])]
-        rows.subject(axes, entry["name"], values, rate, height, f"{rate['median']:.1f} tok/s · {known}", seed)
+        rows.subject(axes, entry["name"], values, rate, height, "", seed)
+        shade = LIMIT_COLOUR if known.startswith("no verdict") else "black"
+        rows.beside(axes, height, f"{rate['median']:.1f} tok/s · {known}", color=shade)
     notes.bandwidth_limit(axes, limit)
     fastest = max((t.tg for t in trials if t.valid), default=0)
     axes.set_xlim(0, max(limit * 1.06, fastest * 1.05))
@@ -76,7 +105,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     axes.get_yticklabels()[[*heights].index(mine)].set_fontweight("bold")
     if below:
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
-        rows.beside(axes, len(below) - 0.5, "below: made to mislead, or without a time", style="italic")
+        rows.beside(axes, len(below) - 0.5, "below: made to mislead", style="italic")
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
     if left:
         footnote(figure, f"Only in the table: {listed([e['name'] for e in left])}.")

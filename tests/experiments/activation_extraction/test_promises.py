@@ -52,7 +52,3 @@ def test_the_plans_budget_stands_beside_ours_stage_by_stage():
     assert frame["here ms"].tolist() == [30, 10, 5, 5, 50, 100]
     assert frame["share here"].tolist() == [0.3, 0.1, 0.05, 0.05, 0.5, 1]
     assert promises.budget({}) == []
-
-
-def test_their_log_is_read_by_its_numbers():
-    assert "0.14 s for the two after it together (computed)" in promises.run_of_theirs()

@@ -7,7 +7,7 @@ from llama_jax import config
 from llama_lab.bench import roofline
 from llama_lab.bench.cold import Start
 from llama_lab.bench.frames import show
-from llama_lab.experiments.time_to_first_token import finding, first_requests, table
+from llama_lab.experiments.time_to_first_token import finding, first_requests, side_by_side, table
 from llama_lab.experiments.time_to_first_token.measure import floor
 from tests.bench.test_record import trial
 
@@ -217,22 +217,39 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     assert step["mixed"] == pytest.approx(np.mean([1501, *(70 * (1 + 0.001 * np.array([0, 2, 4, 1])))]))
     assert step["mixed"] > step["largest"] > step["warm"]
     assert (step["n"], torch["n"]) == (6, 6)
-    frame = first_requests.beside_the_original(everything(), AT)
-    original = frame.loc["published: JIT-only (document)"]
-    assert original["mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
-    assert original["mean without the cold row (computed)"] == 63.2  # of the same table, not of the repository's
-    assert frame.loc["here: step exact", "mean over it"] == pytest.approx(step["mixed"] / step["largest"], abs=0.01)
-    assert original["mean over that"] == pytest.approx(76.04 / 63.2, abs=0.01)
-    assert frame.loc["here: step exact", "mean over that"] == pytest.approx(step["mixed"] / step["warm"], abs=0.01)
     assert first_requests.mixing(everything(blocks=3), AT) == []
     assert first_requests.mixing(everything(tail=50), AT)[1] == torch  # a loop of five has none of a tail's hundreds
 
 
-def test_first_requests_are_shown_by_length():
-    more = [request("torch", 10, 0, "cold torch at 10", 90, phase="cold", load_ns=10**9)]
-    frame = first_requests.cold_table(everything() + more)
-    assert frame.index.tolist() == [(10, "torch"), (AT, "step exact"), (AT, "torch")]
-    assert frame["cold s"].tolist() == [0.09, 1.501, 0.14]
+def test_the_published_means_lie_above_their_p99():
+    original = first_requests.as_published().loc["JIT-only (document)"]
+    assert original["mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
+    assert original["mean without the cold row (computed)"] == 63.2  # of the same table, not of the repository's
+    assert original["mean over that"] == pytest.approx(76.04 / 63.2, abs=0.01)
+
+
+def test_first_requests_are_shown_without_the_parts_that_nobody_has_apart():
+    frame = first_requests.cold_table(first_requests.cold(everything(), AT))
+    assert frame.index.tolist() == [(AT, "step exact"), (AT, "torch")]
+    assert frame["cold s"].tolist() == [1.501, 0.14]
+    assert "compile s" in frame
+    assert "script s" not in frame
+
+
+def test_subjects_stand_side_by_side_the_best_first():
+    found = side_by_side.entries(everything())
+    assert (found[0]["subject"], found[0]["10 over"]) == ("step exact", "1")
+    torch = next(e for e in found if e["subject"] == "torch")
+    for n in LENGTHS:
+        assert torch[f"{n} ms"] == table.middle(everything(), "torch", n)
+        assert torch[f"{n} over"] == table.sooner(everything(), "step exact", "torch", n).words
+    assert list(show(found, side_by_side.columns(LENGTHS)).index) == [e["subject"] for e in found]
+
+
+def test_who_has_fewer_bits_and_is_late_is_named():
+    assert side_by_side.late(everything()) == "nobody"
+    small = [t.model_copy(update=dict(dtype="int8")) if t.subject == "torch" else t for t in everything()]
+    assert side_by_side.late(small).startswith("torch (1.")
 
 
 def scripting(name, ms, block=0, calls=(30, 21, 1, 2), **changes):
@@ -266,7 +283,8 @@ def test_what_dynamo_compiles_is_compiling_and_a_warm_functions_calls_prepare_no
 def test_what_older_rows_do_not_tell_apart_is_said():
     scripted = scripting("torch-script", 160)
     compiled = scripting("torch-compile", 160, calls=(), script_ns=0)
-    frame = first_requests.cold_table([*everything(), scripted, compiled])  # `torch` is of an older row
+    found = first_requests.cold([*everything(), scripted, compiled], AT)
+    frame = first_requests.cold_table(found)  # `torch` is of an older row
     columns = ["compile s", "script s", "freeze s", "first run s", "second run s"]
     assert frame.loc[(AT, "torch"), columns].tolist() == ["not measured apart"] * 5
     assert frame.loc[(AT, "torch-script"), columns].tolist() == ["0.000", "0.018", "0.000", "0.029", "0.020"]

@@ -3,7 +3,7 @@
 import pytest
 
 from llama_lab.bench.frames import show
-from llama_lab.experiments.what_serving_needs import table
+from llama_lab.experiments.what_serving_needs import finding, table
 from tests.experiments.what_serving_needs.made import META, NOTES, campaign, request, voided
 
 
@@ -11,8 +11,6 @@ def test_a_loads_numbers():
     (e,) = table.loads([request(order=i, first_ms=100 + i) for i in range(10)])
     assert (e["n"], e["refused"], e["void"]) == (10, 0, 0)
     assert (e["first"].n, e["first"].median) == (10, pytest.approx(104.5))
-    assert e["tail"] == dict(p90=None, p95=None, p99=None)
-    assert e["tail_note"].startswith("p90 needs 100 and p95 needs 200 and p99 needs 1,000 values, there are 10")
     assert e["gaps"] == 40
     assert e["gap"] == dict(p50=pytest.approx(20), p99=None)
     # the last is due at 10 s, and its last piece comes after 109 ms and 4 gaps of 20 ms
@@ -29,8 +27,6 @@ def test_a_loads_numbers():
 
 def test_a_percentile_that_the_sample_holds_is_given():
     (e,) = table.loads([request(order=i, first_ms=i, pieces=11) for i in range(100)])
-    assert e["tail"]["p90"] == pytest.approx(89.1)
-    assert e["tail"]["p95"] is None
     assert e["gap"]["p99"] == pytest.approx(20)
 
 
@@ -58,6 +54,16 @@ def test_loads_find_their_places():
     assert [e["padding"] for e in shapes[:3]] == [pytest.approx(1 - 20 / 256), pytest.approx(1 - 20 / 32), 0]
     assert {e["padding"] for e in rising["ollama"]} == {None}
     assert [e["slots"] for e in table.by_slots(entries, META)] == [1, 4, 8, 4]  # the second has its own alone
-    frame = show(entries, table.COLUMNS)
-    assert frame.loc[("step+donate", 4, "buckets", 4.0), "refused"] == 2
-    assert frame.loc[("ollama", 4, "buckets", 1.0), "first P99"] == "needs n ≥ 1,000"
+    frame = show([e for loads in rising.values() for e in loads], table.RISING)
+    assert frame.loc[("step+donate", 4.0), "refused"] == 2
+    assert frame.loc[("ollama", 1.0), "gap P99 ms"] == "needs n ≥ 1,000"
+
+
+def test_a_server_falls_behind_where_it_stays_behind():
+    def loads(*shares, refused=0):
+        return [dict(rate=2.0**i, tokens_s=share, offered=1.0, refused=refused) for i, share in enumerate(shares)]
+
+    assert finding.falls_behind(loads(1.0, 0.89, 0.98, 0.4)) == 8
+    assert finding.falls_behind(loads(1.0, 0.89, 0.98)) is None
+    assert finding.falls_behind(loads(0.5, 0.4)) == 1
+    assert finding.falls_behind(loads(1.0, refused=1)) == 1

@@ -194,11 +194,11 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     trials = measure.strict(made())
     figure = chart.own_ladder(trials, measure.table(trials, ["step", "mine", NESTED.name]), "mine")
     for text in (
-        "no time. The gate: token 3 is 7",
-        "no time. The guard: compiled in the timed",
-        "n = 8: undecided",
-        "below: made to mislead, or without a time",
-        "10.0 tok/s · 0.50x [0.50, 0.50], n = 8: slower",
+        "no time: the gate refused it",
+        "no time: the guard refused it",
+        "no verdict: same program as step",
+        "below: made to mislead",
+        "10.0 tok/s · 0.50x [0.50, 0.50]: slower",
         "baseline, n = 8",
     ):
         assert text in words(figure)
@@ -206,6 +206,23 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     assert [name for name, weight in labels.items() if weight == "bold"] == ["mine"]
     assert [*labels][:3] == ["step", "step (again)", "mine"]  # the fastest first
     assert_drawn(figure, tmp_path)
+
+
+def test_a_copy_of_the_baseline_is_not_caught_and_its_row_has_no_advice():
+    table = measure.table(made(), ["step", "mine", NESTED.name])
+    said = chart.finding(table, "mine", "a line")
+    assert said.startswith("A placement is one line; 2 of 2 faulty ones get no time, a copy of step gets no verdict.")
+    assert "more blocks" not in said
+    decided = measure.table(made(nested=30), ["step", "mine", NESTED.name])
+    assert "a copy of step gets a verdict" in chart.finding(decided, "mine", "a line")
+
+
+def test_void_answers_have_the_rates_that_they_would_have_had():
+    trials = measure.strict(made())
+    found = chart.with_voided(trials, measure.table(trials, ["step", "mine", NESTED.name]))
+    assert [(e["name"], round(e["rate"]), e["counts"]) for e in found] == [
+        (SHORT, 40, False), (NESTED.name, 20, True), ("step", 20, True), (ANEW, 15, False),
+    ]  # fmt: skip
 
 
 def own(mine, ladder):
