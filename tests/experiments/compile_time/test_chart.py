@@ -35,7 +35,7 @@ def test_each_chart_is_drawn_of_nothing_of_one_row_and_of_all(tmp_path, name, mu
 
 def test_the_charts_say_what_the_rows_say():
     rows = [*sweep(), *slots()]
-    for text in ("unrolled: 50 ms a layer", "scanned: 5 ms a layer", "compile: 40.0 ms a layer", "6 in all"):
+    for text in ("unrolled: 50 ms per layer", "scanned: 5 ms per layer", "compile: 40.0 ms per layer", "6 in all"):
         assert text in words(chart.compile_stages(rows))
     for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
         assert text in words(chart.compile_starts(trials()))
