@@ -41,7 +41,7 @@ def test_the_charts_say_what_the_rows_say():
         assert text in words(chart.compile_starts(trials()))
     for text in ("no valid trial", "10 tok/s, n = 4"):
         assert text in words(chart.bfloat16(trials()))
-    for text in ("with 1024 slots", "step+scan: 1.02 MB", "weights of one layer: 10 MB"):
+    for text in ("At 1,024 slots", "step+scan: 1.02 MB", "weights of one layer: 10 MB"):
         assert text in words(chart.compile_surprises(rows))
 
 
