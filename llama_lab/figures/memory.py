@@ -34,14 +34,13 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
         axes.scatter(np.array(f["peak"]) / 1e6, [height] * len(f["peak"]), s=14, color="black", zorder=3)
         need = (f["weights"] + f["kv"]) / 1e6
         axes.plot([held + need] * 2, [height - 0.36, height + 0.36], color=LIMIT_COLOUR, linewidth=2)
-        words = f"  {peak:.0f} MB ({f['dtype']} weights and cache: {need:.3g})"
-        axes.text(max(peak, held + need), height, words, va="center", fontsize=9)
-    axes.set_xlim(0, 1.6 * max((np.median(f["peak"]) / 1e6 for f in subjects), default=1))
+        axes.text(max(peak, held + need), height, f"  {peak:,.0f} MB", va="center", fontsize=9)
+    axes.set_xlim(0, 1.15 * max((np.median(f["peak"]) / 1e6 for f in subjects), default=1))
     name = f" · the file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
     n = min((len(f["peak"]) for f in subjects), default=0)
     axes.set_xlabel(
         f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median)\n"
-        f"(grey: interpreter and libraries; coloured: the rest; red: libraries, weights and cache alone{name})"
+        f"(grey: interpreter and libraries; red: libraries, and the bytes of weights and cache{name})"
     )
     peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"], f["backend"]) for f in subjects)
     mine = [peak for peak in peaks if peak[2] == standings.JAX]

@@ -65,12 +65,15 @@ def test_a_figure_has_the_fastest_of_each_arithmetic_and_whatever_failed():
     assert "step" not in {e["name"] for e in standings.of_each_arithmetic(entries)}
 
 
-def test_each_comparison_is_said_once():
+def test_the_answer_has_the_files_size_and_the_lead_on_larger_files():
     names = [*RATES, "loop+fused"]
     made = contest(names)
-    said = table.versus(made, standings.ladder(made, names))
-    assert said.count(" over Ollama") == said.count("loop+fused over llama.cpp") == 1
-    assert said.count("loop on float32 weights over") == 2  # PyTorch's and transformers'
+    entries = standings.ladder(made, names)
+    large = [e | dict(model="large") for e in table.under_ours(entries, made)]
+    said = table.answer(made, entries, 98 * 10**6, large)
+    assert " on a file of 98 MB; on large its lead is " in said
+    assert said.index(" over ollama") < said.index(" over Ollama")
+    assert "MB" not in table.answer(made, entries, None, ())
 
 
 def test_leads_and_shares_on_a_larger_file():

@@ -208,14 +208,18 @@ def on_files(*ratios):
     sizes = [
         entry("loop", "jax", what="decode", tokens=64, ratio=ratio, file=f"m/q{i}") for i, ratio in enumerate(ratios)
     ]
-    return [[*sizes, entry("llamacpp", "llama.cpp", what="decode", tokens=64, ratio=None, file="m/q0")]]
+    return [[*sizes, *(peer(e["file"]) for e in sizes)]]
+
+
+def peer(file):
+    return entry("llamacpp", "llama.cpp", what="decode", tokens=64, ratio=None, file=file)
 
 
 def with_instructions(first, second):
     """A file of one type, and one that people have, timed with two sets of instructions."""
     (found,) = on_files(first)
     people = [e | dict(file=f"n/{isa}", ratio=r) for isa, r in (("avx2", second), ("avx512", first)) for e in found[:1]]
-    return found, people
+    return found, [*people, *(peer(e["file"]) for e in people)]
 
 
 FATES = [Made(name="a", caught="the gate", why=""), Made(name="b", caught="", why="")]

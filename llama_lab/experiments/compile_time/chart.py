@@ -28,7 +28,7 @@ LINES = {
     name: dict(color=colour(name), marker=marker, linestyle="--" if "scan" in name else "-")
     for name, marker in {"step": "o", "step+scan": "s", "step+donate": "^", "step+scan+donate": "D"}.items()
 }
-A_LAYER = "ms a layer"
+A_LAYER = "ms per layer"
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
 PARTS = {
     name: Part(shade, hatch)
@@ -79,7 +79,7 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
         axes.set_ylim(bottom=0)
     both[0].set_ylabel("seconds")
     unrolled, scanned = (f"{1e3 * slope.slope:.0f} ms" for slope in slopes.values())
-    headline(figure, f"A layer more adds {unrolled} to compiling when unrolled, {scanned} when scanned")
+    headline(figure, f"Each extra layer adds {unrolled} to trace, lower and compile; scanned, {scanned}")
     figure.get_layout_engine().set(wspace=0.28)
     return figure
 
@@ -193,7 +193,7 @@ def compile_surprises(data: Sequence[Compilation]) -> Figure:
     labels.at_ends(axes, ends, 1.5)
     words = "No step was compiled for several cache lengths"
     if {"step", "step+scan"} <= set(held):
-        words = f"Scanning the layers, a step with {max(slots)} slots holds {held['step+scan']:.3g} MB of temporaries"
+        words = f"At {max(slots):,} slots a scanned step holds {held['step+scan']:.3g} MB of temporaries"
         if donated := held.get("step+scan+donate"):
             words += f", {donated:.3g} MB with a donated cache"
         words += f"; unrolled, {held['step']:.3g} MB"

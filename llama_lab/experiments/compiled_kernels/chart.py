@@ -45,7 +45,7 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
     titles = {part: words for part, words in where.WORDS.items() if part != "rest"}
     figure, panels = new(10, 0.62 * max(2, len(entries)) + 2, columns=len(titles), sharex=True, sharey=True)
     for axes, (part, title) in zip(panels, titles.items(), strict=True):
-        heights = rows.heights(axes, [f"{e['name']}\n{e['total']:.1f} ms a token" for e in entries])
+        heights = rows.heights(axes, [f"{e['name']}\n{e['total']:.1f} ms per token" for e in entries])
         for e, height in zip(entries, heights.values(), strict=True):
             axes.barh(height, e[part], height=0.5, color=colour(e["name"]), alpha=0.6)
             axes.plot([e[f"{part}_low"], e[f"{part}_high"]], [height] * 2, color="black", linewidth=1.8)
@@ -54,7 +54,7 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
             axes.annotate(words, (end, height), (4, 0), textcoords="offset points", va="center", fontsize=9)
         axes.axvline(0, color="black", linewidth=0.8)
         axes.set_title(title.replace(", ", ",\n"))
-        axes.set_xlabel("ms of a token")
+        axes.set_xlabel("ms per token")
     panels[0].set_xlim(right=1.4 * max((e[f"{part}_high"] for e in entries for part in titles), default=1))
     n = min((e["n"] for e in entries), default=0)
     footnote(figure, f"Context {context}. Bar: mean of n = {n} blocks; line: its 95 % interval.")
@@ -97,7 +97,7 @@ def scaling(axes_points: Mapping[str, dict[str, list[dict]]], backends: Mapping[
             axes.scatter(*zip(*answers, strict=True), s=12, color=tint, alpha=0.4, linewidths=0)
             medians = [p["rate"].median for p in points]
             axes.plot(xs, medians, color=tint, marker=marker, linestyle=dashes[name], **LINE)
-            ends.append(End(f"{name}  {medians[-1] / medians[0]:.2f}x", xs[-1], medians[-1], tint))
+            ends.append(End(f"{name}: {medians[-1]:.0f}", xs[-1], medians[-1], tint))
         labels.at_ends(axes, ends, 1.13, offset=9, size=8.5, centred=True)
         axes.set_xticks(list(places.values()), list(places), fontsize=9)
         axes.xaxis.set_minor_locator(NullLocator())
@@ -105,13 +105,13 @@ def scaling(axes_points: Mapping[str, dict[str, list[dict]]], backends: Mapping[
         room_at_right(axes, 0.025 * max((len(text.get_text()) for text in axes.texts), default=0))
         readable(axes.yaxis)
         n, (title, noun) = min((p["rate"].n for points in subjects.values() for p in points), default=0), AXES[axis]
-        axes.set_xlabel(f"{noun}\n(dot: an answer, n ≥ {n} each; line: medians; x: last over first)", fontsize=9)
+        axes.set_xlabel(f"{noun}\n(dot: an answer, n ≥ {n} each; line: medians)", fontsize=9)
         axes.set_title(title, fontsize=12)
         if not subjects:
             notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
     panels[0][0].set_ylabel("decode rate, tokens/s (log scale)")
-    kept = finding.kept(axes_points.get("context", {}))
-    headline(figure, sentence(kept, "how rates go with the context was not measured"))
+    stays = finding.stays(axes_points.get("context", {}), backends)
+    headline(figure, stays or "Rates by context and by threads")
     return figure
 
 
@@ -201,6 +201,10 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         axes.vlines(xs, low, high, color=colour(name), linewidth=4, alpha=0.35)
         words = f"{name}, {shape.format(tokens)}"
         axes.plot(xs, values, "osD^vP"[i % 6], color=colour(name), markersize=8, markeredgecolor="white", label=words)
+        open_ = [(x, e["ratio"].value) for x, e in zip(xs, here, strict=True) if e["ratio"].verdict != Verdict.FASTER]
+        if open_:
+            style = dict(color=colour(name), markerfacecolor="white", markersize=8, linestyle="")
+            axes.plot(*zip(*open_, strict=True), "osD^vP"[i % 6], **style)
         for x, value in zip(xs, values, strict=True):
             axes.annotate(f"{value:.2f}", (x, value), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
     axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
@@ -214,7 +218,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         words = f"Compiled kernels {does} faster than the best other engine in {ahead} of {len(mine)} cases"
     else:
         notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
-        words = f"No {rate} was measured beside another engine's"
+        ahead, words = 0, f"No {rate} was measured beside another engine's"
     readable(axes.yaxis)
     axes.set_xlim(-0.6, len(files) - 0.4)
     axes.set_xticks(range(len(files)), [file_words(file, read[file]) for file in files], fontsize=9)
@@ -222,8 +226,9 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
     best = listed([f"{name} in {count}" for name, count in Counter(e["best"] for e in mine).most_common()])
     axes.set_xlabel(
-        f"file, and MB that a token reads, cache included (n ≥ {n} blocks{within}; bands: 95 % intervals)"
-        + f"\nbest peer: {best} cases" * bool(best),
+        f"file, and MB read per token, cache included (n ≥ {n} blocks{within}; bands: 95 % intervals)"
+        + f"\nbest peer: {best} cases" * bool(best)
+        + "; hollow: not shown to be faster" * (ahead < len(mine)),
         fontsize=10,
     )
     axes.set_ylabel(f"{rate},\nover the best peer's\non the same file (log scale)")

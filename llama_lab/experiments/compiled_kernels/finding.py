@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from llama_jax.kernels import isa
 from llama_lab.bench import standings, summary
 from llama_lab.bench.claim import Claim, stated
-from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed
-from llama_lab.experiments.compiled_kernels import rows, scaling, sizes
+from llama_lab.experiments.compiled_kernels import rows, sizes
 
 
 def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
@@ -20,16 +21,33 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
     mine = [e for e in mine if e["name"] == mine[0]["name"] and e["tokens"] == min(m["tokens"] for m in mine)]
     if not mine:
         return Claim("No size of model was measured with compiled kernels.")
-    others = listed(list(dict.fromkeys(e["backend"] for e in every if e["backend"] != standings.JAX)))
     limited = {e["file"] for e in by_file}  # MODEL/INSTRUCTIONS: one file may be there several times
-    verdicts = summary.grouped(
-        mine,
-        lambda e: e["file"].rpartition("/")[0] if e["file"] in limited else e["file"],
-        lambda e: e["ratio"].verdict,
-    )
-    ahead = sum(set(found) == {Verdict.FASTER} for found in verdicts.values())
-    said = "After {tokens} tokens compiled kernels decode faster than {others} on {ahead} of {n} files."
-    return stated(said, tokens=mine[0]["tokens"], others=others, ahead=ahead, n=len(verdicts))
+
+    def model_of(e: dict) -> str:
+        return e["file"].rpartition("/")[0] if e["file"] in limited else e["file"]
+
+    verdicts = summary.grouped(mine, model_of, lambda e: e["ratio"].verdict)
+    ahead = {file for file, found in verdicts.items() if set(found) == {Verdict.FASTER}}
+    asked: dict[str, set] = {}  # files that each other engine ran on
+    for e in every:
+        if e["backend"] != standings.JAX and model_of(e) in verdicts:
+            asked.setdefault(e["backend"], set()).add(model_of(e))
+    others = summary.grouped(sorted(asked), lambda backend: frozenset(asked[backend]))
+    than = [
+        f"than {listed(names)} on {len(ahead & files)} of {len(files)} files"
+        for files, names in sorted(others.items(), key=lambda item: -len(item[0]))
+    ]
+    return stated(f"After {mine[0]['tokens']} tokens compiled kernels decode faster {', '.join(than)}.")
+
+
+def machines(*tables: tuple[Sequence[dict], str]) -> str:
+    """`measured: 5 files on AMD EPYC (AVX-512 VNNI), 6 files on ...`. tables: (of `sizes.table`, `machine_line`)."""
+    said = []
+    for entries, line in (table for table in tables if table[0]):
+        parted = (e["file"].rpartition("/") for e in entries)
+        files = {model if kind in isa.NEEDS else f"{model}/{kind}" for model, _, kind in parted}
+        said.append(f"{len(files)} files on {line.split(',')[0]}")
+    return f"measured: {', '.join(said)}" if said else ""
 
 
 def lost(entries: Sequence[dict]) -> str:
@@ -43,16 +61,21 @@ def lost(entries: Sequence[dict]) -> str:
     worst = min(slower, key=lambda e: e["ratio"].value)
     does = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
     where = f"{does.format(worst['tokens'])}, {worst['file']}, {worst['best']}"
+    if worst["file"].endswith("/avx2"):
+        where += "; our kernels held to AVX2, the peer not"
     return f"{words}, most at {worst['ratio'].words} ({where})"
 
 
 def least_and_most(by_size: Sequence[dict]) -> str:
-    """`decode rate over the best other engine: 1.14x [1.11, 1.17] (ik-llamacpp, llama-3.2-1b/q4_0, 828 MB a token) to
-    ...`, of what the claim counts; "" without a peer."""
+    """`decode rate over the best other engine after 64 tokens: 1.14x [1.11, 1.17] (ik-llamacpp, llama-3.2-1b/q4_0,
+    828 MB per token) to ...`, of what the claim counts; "" without a peer."""
     mine = [e for e in sizes.fastest(by_size) if e["what"] == sizes.DECODE]
     mine = sorted((e for e in mine if e["tokens"] == mine[0]["tokens"]), key=lambda e: e["ratio"].value)
-    ends = [f"{e['ratio'].words} ({e['best']}, {e['file']}, {e['bytes'] / 1e6:,.0f} MB a token)" for e in mine]
-    return f"decode rate over the best other engine: {' to '.join(dict.fromkeys((ends[0], ends[-1])))}" if ends else ""
+    ends = [f"{e['ratio'].words} ({e['best']}, {e['file']}, {e['bytes'] / 1e6:,.0f} MB per token)" for e in mine]
+    if not ends:
+        return ""
+    spread = " to ".join(dict.fromkeys((ends[0], ends[-1])))
+    return f"decode rate over the best other engine after {mine[0]['tokens']} tokens: {spread}"
 
 
 def beside_best(entries: Sequence[dict]):
@@ -69,28 +92,38 @@ def beside_best(entries: Sequence[dict]):
 
 
 def halved(entries: Sequence[dict]) -> str:
-    """At how many megabytes a token the lead over the best peer is half of that on the smallest file, or that it never
-    is. entries: of `sizes.ours`, of one context."""
+    """`The lead is 122% on the smallest file, half of that or less from 144 MB per token on (56%), and least at 828 MB
+    (14%)`: by how much our rate exceeds the best peer's. entries: of `sizes.ours`, of one context."""
     if len(entries) < 2:
         return "one size alone does not say how the lead changes"
     first, *others = sorted(entries, key=lambda e: e["bytes"])
-    half = next((e for e in others if e["ratio"].value <= first["ratio"].value / 2), None)
-    said = f"first at {half['bytes'] / 1e6:,.0f} MB a token" if half else "at none of these sizes"
-    return f"half of the smallest file's lead, or less: {said}"
+    lead = {id(e): e["ratio"].value - 1 for e in entries}
+    half = next((e for e in others if lead[id(e)] <= lead[id(first)] / 2), None)
+    least = min(entries, key=lambda e: lead[id(e)])
+    at = (
+        f"first at {half['bytes'] / 1e6:,.0f} MB per token ({lead[id(half)]:.0%})" if half else "at none of these sizes"
+    )
+    return (
+        f"The lead is {lead[id(first)]:.0%} on the smallest file, half of that or less {at}, "
+        f"and least at {least['bytes'] / 1e6:,.0f} MB per token ({lead[id(least)]:.0%})"
+    )
 
 
 def instructions(entries: Sequence[dict]) -> str:
-    """`qwen2.5-coder-0.5b after 64 tokens: avx2 1.75x [1.74, 1.77], avx512vnni 2.05x [2.01, 2.10]`: the rate over the
-    best peer's, a line per file and context that was timed with several. entries: of `sizes.table`."""
-    lead: dict[tuple, dict[str, str]] = {}
+    """`qwen2.5-coder-0.5b after 64 tokens: avx2 1.75x [1.74, 1.77], avx512vnni 2.05x [2.01, 2.10], the ratio is 15 %
+    smaller with avx2`: the rate over the best peer's, a line
+    per file and context that was timed with several. entries: of `sizes.table`."""
+    lead: dict[tuple, dict[str, Ratio]] = {}
     for e in (e for e in sizes.fastest(entries) if e["what"] == sizes.DECODE):
-        file, _, isa = e["file"].rpartition("/")
-        lead.setdefault((file, e["tokens"]), {})[isa] = e["ratio"].words
-    lines = [
-        f"{file} after {tokens:,} tokens: " + ", ".join(f"{isa} {words}" for isa, words in sorted(of_one.items()))
-        for (file, tokens), of_one in sorted(lead.items())
-        if len(of_one) > 1
-    ]
+        file, _, kind = e["file"].rpartition("/")
+        lead.setdefault((file, e["tokens"]), {})[kind] = e["ratio"]
+    lines = []
+    for (file, tokens), of_one in sorted(lead.items()):
+        if len(of_one) > 1:
+            words = [f"{kind} {ratio.words}" for kind, ratio in sorted(of_one.items())]
+            (_, most), (fewest, least) = (end(of_one.items(), key=lambda item: item[1].value) for end in (max, min))
+            loss = f"the ratio is {1 - least.value / most.value:.0%} smaller with {fewest}"
+            lines.append(f"{file} after {tokens:,} tokens: {', '.join([*words, loss])}")
     return "\n".join(lines)
 
 
@@ -113,25 +146,22 @@ def hidden(entry: dict, part: str) -> bool:
     return math.isfinite(entry[f"{part}_low"]) and not entry[f"{part}_low"] > 0
 
 
-def kept(by_context: Mapping[str, Sequence[dict]]) -> str:
-    """`from context 256 to 4096 loop+fused keeps 35% of its rate and llamacpp 43%; n = 2 answers a point do not tell
-    them apart`, where the intervals of the rates allow all of them the same share."""
-    known = {name: points for name, points in by_context.items() if len(points) > 1}
-    if not known:
+def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str]) -> str:
+    """`loop+fused is 2.7 to 3.1 times as fast as llamacpp from 256 to 4,096 tokens (n = 2)`: the fastest placement
+    beside the fastest other engine, by medians; "" without both. backends: of each subject."""
+    first = {name: points[0]["rate"].median for name, points in by_context.items() if len(points) > 1}
+    ours, others = ([name for name in first if (backends[name] == standings.JAX) == mine] for mine in (True, False))
+    if not ours or not others:
         return ""
-    first, last = (next(iter(known.values()))[i]["value"] for i in (0, -1))
-    (name, left), *others = ((name, f"{scaling.kept(points):.0%}") for name, points in known.items())
-    words = listed([f"{name} keeps {left} of its rate", *(" ".join(other) for other in others)])
-    n = min(p["rate"].n for points in known.values() for p in points)
-    shares = [
-        (points[-1]["rate"].low / points[0]["rate"].high, points[-1]["rate"].high / points[0]["rate"].low)
-        for points in known.values()
-    ]
-    told = max(low for low, _ in shares) > min(high for _, high in shares)
-    aside = (
-        f" (medians of n = {n} answers)" if told or not others else f"; n = {n} answers a point do not tell them apart"
+    above, below = (max(names, key=first.get) for names in (ours, others))
+    of = {p["value"]: p["rate"] for p in by_context[below]}
+    pairs = [(p["value"], p["rate"], of[p["value"]]) for p in by_context[above] if p["value"] in of]
+    ratios = sorted(mine.median / theirs.median for _, mine, theirs in pairs)
+    n, (start, *_), (end, *_) = min(min(a.n, b.n) for _, a, b in pairs), pairs[0], pairs[-1]
+    return (
+        f"{above} is {ratios[0]:.1f} to {ratios[-1]:.1f} times as fast as {below} "
+        f"from {int(start):,} to {int(end):,} tokens (n = {n})"
     )
-    return f"from context {first} to {last} {words}{aside}"
 
 
 def together(costs: Sequence[dict]) -> str:

@@ -11,7 +11,7 @@ from llama_lab.bench import quality
 from llama_lab.experiments.fewer_bits.reading import ALL
 from llama_lab.figures import notes
 from llama_lab.figures.labels import labelled, readable
-from llama_lab.figures.marks import distance_words, fastest_and_near, gaps_words, look, marked, shade
+from llama_lab.figures.marks import fastest_and_near, gaps_words, look, marked, shade
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
 
 
@@ -38,7 +38,8 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     for (e, d), height in zip(shown, heights, strict=True):
         rate = e["decode"]
         bands += marked(axes, e, height, d if d["kl"] > quality.EXACT else None, 3.5)
-        labels.append((f"{e['name']}: {rate.median:.0f} tok/s, {distance_words(d)}", rate.median, height, shade(e)))
+        far_off = f", KL {d['kl']:.2g}" * (d["kl"] > quality.EXACT)
+        labels.append((f"{e['name']}: {rate.median:.0f} tok/s{far_off}", rate.median, height, shade(e)))
     labelled(axes, labels, bands)
     axes.axhline(quality.EXACT, color=GREY, linewidth=0.8, linestyle=":")
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
@@ -50,8 +51,9 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     n = min((e["decode"].n for e, _ in shown), default=0)
     axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, n ≥ {n} answers; bands: 95 % intervals)")
     axes.set_ylabel(
-        f"mean KL divergence from float32, nats a token\n({texts};\nlog scale, linear in the lowest decade)"
+        f"mean KL divergence from float32, nats per token\n({texts};\nlog scale, linear in the lowest decade)"
     )
+    axes.set_title("best: bottom right", loc="right", fontsize=10.5, color=GREY)
     headline(figure, fastest_and_near(shown))
     footnote(figure, gaps_words(missing))
     return figure
@@ -69,16 +71,17 @@ def roofline(entries: dict[int, Sequence[dict]], probes: dict[int, dict]) -> Fig
     for axes, (context, found) in zip(panels[0], entries.items(), strict=True):
         roof(axes, [e for e in found if e["decode"].n and e["bytes"]], probes[context], 0.6 * min(rates))
         intensity = [e["flops"] / e["bytes"] for e in found if e["decode"].n and e["bytes"] and e["flops"]]
-        words = f", {min(intensity):.1f} to {max(intensity):.1f} operations a byte" if intensity else ""
+        words = f", {min(intensity):.1f} to {max(intensity):.1f} operations per byte" if intensity else ""
         axes.set_title(f"Context {context}{words}", fontsize=11.5)
-    panels[0][0].set_ylabel("decode rate, tokens/s (log scale)\nlabels: rate, share of what the bandwidth allows")
+    panels[0][0].set_ylabel("decode rate, tokens/s (log scale)\nlabels: rate, share of the limit")
     near = max(
         (e for found in entries.values() for e in found if e["mbu"].n), key=lambda e: e["mbu"].median, default=None
     )
-    share = f": {near['name']} comes nearest, {near['mbu'].median:.0%}" if near else ""
-    beaten = near and near["mbu"].median > 1
-    verb = "A subject passes" if beaten else "Nothing reaches"
-    headline(figure, f"{verb} what the fastest bandwidth probe of its run allows{share}")
+    share = f"; {near['name']} comes nearest, at {near['mbu'].median:.0%}" if near else ""
+    if near and near["mbu"].median > 1:
+        headline(figure, f"{near['name']} passes the memory's limit, at {near['mbu'].median:.0%}")
+    else:
+        headline(figure, f"No program reaches the memory's limit{share}")
     return figure
 
 
@@ -93,7 +96,7 @@ def roof(axes, shown: Sequence[dict], probed: dict, bottom: float) -> None:
     middle = (min(sizes) * max(sizes)) ** 0.5
     source = "as probed"
     if usual < 0.98 * bandwidth:  # else there is no band to be seen
-        source = f"the fastest\n of {probed['n']} probes; band: to\n their median, {usual:.0f}"
+        source = f"the fastest probe\n (band: down to the median one, {usual:.0f})"
     words = f" the limit: {bandwidth:.0f} GB/s, {source}"
     axes.text(middle, 1.1 * bandwidth * 1e3 / middle, words, color=LIMIT_COLOUR, fontsize=9, va="bottom")
     labels, taken = [], [(line, bandwidth * 1e3 / line)]
@@ -106,4 +109,4 @@ def roof(axes, shown: Sequence[dict], probed: dict, bottom: float) -> None:
     labelled(axes, labels, taken)
     readable(axes.xaxis, axes.yaxis)
     n = min((e["decode"].n for e in shown), default=0)
-    axes.set_xlabel(f"MB that a token must read (log scale;\nn ≥ {n} answers; bands: 95 % intervals)")
+    axes.set_xlabel(f"MB read per token (log scale;\nn ≥ {n} answers; bands: 95 % intervals)")

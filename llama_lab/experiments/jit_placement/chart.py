@@ -139,7 +139,8 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
         "milliseconds added to a token\n"
         "(point: a sampled and a greedy answer of one block; bar: median; band: its 95 % interval)"
     )
-    headline(figure, f"{sampling_title(costs)} ({settings})")
+    headline(figure, sampling_title(costs))
+    footnote(figure, settings)
     return figure
 
 
@@ -149,8 +150,8 @@ def sampling_title(costs: Sequence[Cost]) -> str:
     jitted = [added[name].median for name in added if name != "eager"]
     if not jitted or any(each.low <= 0 for name, each in added.items() if name != "eager"):
         return "What sampling adds to a token does not show under every placement"
-    words = f"Sampling adds {min(jitted):.2f} to {max(jitted):.2f} ms to a token under jit"
-    return words + (f", {added['eager'].median:.2f} ms without" if "eager" in added else "")
+    words = f"Sampling adds {min(jitted):.0f} to {max(jitted):.0f} ms to a token under jit"
+    return words + (f", {added['eager'].median:.0f} ms without jit" if "eager" in added else "")
 
 
 def overlapped(costs: Sequence[Cost]) -> str:
@@ -222,8 +223,8 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
     right.margins(x=0.15)
     left.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
     most, least = (
-        f"{name} for {costs[name][0]:.1f} s ({costs[name][1]} programs)"
+        f"for {costs[name][0]:.1f} s under {name} ({costs[name][1]} programs)"
         for name in (max(costs, key=costs.get), min(costs, key=costs.get))
     )
-    headline(figure, f"Before its first answer a process compiles longest under {most}, shortest under {least}")
+    headline(figure, f"Before its first answer a process compiles {most}, {least}")
     return figure

@@ -18,7 +18,6 @@ from llama_lab.figures.marks import (
     distance_words,
     fastest_and_near,
     gaps_words,
-    interval_words,
     look,
     marked,
     shade,
@@ -41,7 +40,7 @@ def peer_ladder(
     heights = rows.heights(panels[0], [e["name"] for e in entries])
     titles = {
         "decode": "Decode, tokens/s",
-        "prefill": f"Prefill of {prompt_tokens}, tokens/s",
+        "prefill": f"Prefill ({prompt_tokens} tokens), tokens/s",
         "ttft": "Time to first token, ms",
     }
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
@@ -49,7 +48,7 @@ def peer_ladder(
         for e in entries:
             row(axes, e, what, heights[e["name"]])
         ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
-        axes.set_xlim(0, (1.85 if what == "decode" else 1.25) * max(ends, default=1))
+        axes.set_xlim(0, (1.4 if what == "decode" else 1.25) * max(ends, default=1))
         axes.set_title(title, fontsize=11.5, pad=16)
     for e in entries:
         if not e["decode"].n:  # as far to the right as the words go
@@ -63,8 +62,8 @@ def peer_ladder(
         notes.above(panels[1], prefill_limit, f"float32 arithmetic {prefill_limit:.0f} ", size=8.5)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     panels[0].set_xlabel(
-        "red: what the memory bandwidth allows for the subject's\nown bytes a token (point: one answer; bar:"
-        f" median; n ≥ {n})"
+        "red: what the bandwidth allows for the subject's own bytes, and\nin brackets the share reached (point: one"
+        f" answer; bar: median; n ≥ {n})"
     )
     ours, theirs = standings.fastest(entries), table.rival(entries)
     said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
@@ -96,7 +95,7 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     words = f"{summary.median:.0f}" if summary.median >= 100 else f"{summary.median:.1f}"
     if what == "decode" and entry["limit"]:
         tick(axes, entry["limit"], height)
-        words += f"   {summary.median / entry['limit']:.0%} of {entry['limit']:.0f} ({entry['dtype']})"
+        words += f" ({summary.median / entry['limit']:.0%})"
     axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
 
 
@@ -127,14 +126,13 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
     if any(place(d, bottom, top) == top for _, d in shown):
         axes.axhspan(top / 4, top * 4, color=GREY, alpha=0.12, linewidth=0)
-        words = "above the scale: without logits its distance is not known"
+        words = "above the scale: distance not known (no logits)"
         axes.annotate(words, (0.995, top * 4), (0, -4), fontsize=8.5, color=GREY, **note | dict(va="top"))
         axes.set_yticks([y for y in axes.get_yticks() if bottom / 3 < y < top / 4])
-    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats);\n"
-    words += "without a number: all best tokens too"
+    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
     axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
     axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
-    axes.set_ylabel(f"mean KL divergence from float32, nats a token\n(log scale, {tokens:,} tokens of English)")
+    axes.set_ylabel(f"mean KL divergence from float32, nats per token\n(log scale, {tokens:,} tokens of English)")
     headline(figure, fastest_and_near(shown))
     labelled(axes, labels, bands)
     return figure
@@ -196,8 +194,9 @@ def turns(axes, talks: dict[str, dict], backends: dict[str, str], history: Seque
 
 def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str) -> None:
     """Seconds of the whole conversation, one bar per subject."""
+    talks = dict(sorted(talks.items(), key=lambda item: item[1]["total"].median if item[1]["total"].n else np.inf))
     heights = rows.heights(axes, list(talks))
-    room = 1.9 * max((f["total"].median for f in talks.values() if f["total"].n), default=1)
+    room = 1.4 * max((f["total"].median for f in talks.values() if f["total"].n), default=1)
     for name, f in talks.items():
         total, height = f["total"], heights[name]
         if not total.n:
@@ -206,11 +205,12 @@ def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str
         bar = dict(height=0.55, alpha=0.75, hatch=HATCHES.get(backends[name], "--"), edgecolor="white")
         axes.barh(height, total.median, color=look(name, backends[name])[0], **bar)
         axes.plot([total.low, total.high], [height] * 2, color="black", linewidth=2)
-        words = f"n = {total.n}" if name == reference else interval_words(f["ratio"])
+        words = "" if name == reference else f", {f['ratio'].value:.1f}x"
         end = max(total.median, min(total.high, room) if np.isfinite(total.high) else 0)
-        axes.text(end, height, f"  {total.median:.2f} s, {words}", va="center", fontsize=8.5)
+        axes.text(end, height, f"  {total.median:.2f} s{words}", va="center", fontsize=8.5)
     axes.set_xlim(right=room)
-    meaning = f"(bar: median, line: 95 % interval;\nx: times as long as {reference})"
+    n = min((f["total"].n for f in talks.values() if f["total"].n), default=0)
+    meaning = f"(bar: median, n ≥ {n}; line: 95 % interval;\nx: times as long as {reference})"
     axes.set_xlabel(f"seconds of the whole conversation {meaning}")
     axes.set_title("the whole conversation", fontsize=10)
 

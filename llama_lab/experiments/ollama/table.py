@@ -10,7 +10,7 @@ from llama_lab.bench import AGAIN, frames, quality, standings, statistics, summa
 from llama_lab.bench.claim import Claim, Comparison, fastest_beside, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import JAX, LLAMACPP, MAIN, OLLAMA, TORCH, best, fastest, of_run
-from llama_lab.bench.wording import weights
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.ollama.measure import CHAT
 from llama_lab.experiments.ollama.turns import KEPT
 
@@ -71,25 +71,20 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Cl
     return stated(said, **numbers) or fastest_beside(first)
 
 
-def versus(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> str:
-    """The claim; the fastest placement beside the rivals that the claim does not name, and the fastest in float32
-    beside those that compute in it."""
-    said, first = claim(trials, entries, seed), fastest(entries)
-    mine = {e["name"]: e for e in (first, ours(entries)) if e}
-    others = {words: other for words, wanted in RIVALS.items() if (other := best(entries, wanted))}
-    told = {c.baseline for c in said.evidence}
-    return said.text(
-        *(
-            Comparison(
-                standings.ratio(trials, name, other["name"], seed),
-                f"{name} on {weights(e['dtype'])}",
-                f"{words} ({other['name']} on {weights(other['dtype'])})",
-            ).words
-            for name, e in mine.items()
-            for words, other in others.items()
-            if (words not in told if e is first else other["dtype"] == e["dtype"])
-        )
-    )
+def answer(
+    trials: Sequence[Trial], entries: Sequence[dict], file_bytes: int | None, larger: Sequence[dict], seed: int = 0
+) -> str:
+    """The claim with the size of the file, and what the same lead is on larger files: the finding. larger: of
+    `on_files`."""
+    said = claim(trials, entries, seed)
+    told = {e["backend"] for e in (rival(entries), best(entries, RIVALS["Ollama"])) if e}
+    leads: dict[str, list[str]] = {}
+    for e in larger:
+        if e["backend"] in told and e["over"].n:
+            leads.setdefault(e["model"], []).append(f"{e['over'].words} over {e['name']}")
+    size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes and said.evidence else ""
+    more = "".join(f"; on {model} its lead is {listed(words)}" for model, words in leads.items()) * bool(size)
+    return Claim(f"{said.sentence.removesuffix('.')}{size}{more}.", said.evidence).text()
 
 
 def talks(

@@ -3,7 +3,6 @@ cures."""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 
 import numpy as np
@@ -90,8 +89,8 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
     served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
-    axes.set_xlabel(f"{served}\nbar: a middle one; x: over the fastest{', with its 95 % interval' * (n > 1)})")
-    warm.set_xlabel("ms a request, the same stream again\n(padding: share of prompt positions)")
+    axes.set_xlabel(f"{served}\nbar: median process; x: over the fastest{', with its 95 % interval' * (n > 1)})")
+    warm.set_xlabel("ms per request, the same stream again\n(padding: share of prompt positions)")
     axes.set_title("from a fresh process", fontsize=10)
     warm.set_title("once warm", fontsize=10)
     headline(figure, once_warm(parts, accounts))
@@ -131,8 +130,7 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
             height, lost, later = heights[a.subject], middle(a.lost), middle(a.later)
             bars.stack(axes, height, zip((lost - later, later), SURPRISES.values(), strict=True), 0.5)
             axes.plot(a.lost, [height] * len(a.lost), "o", color="black", markersize=4, zorder=4)
-            words = f"{a.programs} programs, {a.surprises} of them later. {a.why}"
-            words = textwrap.fill(words, 56, subsequent_indent="  ")
+            words = f"{a.programs} programs, {a.surprises} of them later"
             words = words if a.surprises else f"{a.programs} programs, all for the first request"
             axes.text(max(a.lost), height, "  " + words, va="center", fontsize=9)
         top = heights[pair[0].subject]
@@ -144,10 +142,10 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
         edge = "white" if part.hatch else None
         axes.barh(0, 0, color=part.color, hatch=part.hatch, edgecolor=edge, label=label)
     figure.legend(loc="outside lower center", ncols=2, fontsize=9.5)
-    axes.set_xlim(0, 1.7 * max(max(a.lost) for a in every))
+    axes.set_xlim(0, 1.45 * max(max(a.lost) for a in every))
     n = min(len(a.blocks) for a in every)
     axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
-    again, left = ([a.surprises for a in side] for side in zip(*pairs.values(), strict=True))
-    claim = f"Three surprises compile {listed([str(n) for n in again])} programs for later requests"
-    headline(figure, f"{claim}; cured, {listed([str(n) for n in left]) if any(left) else 'none'}")
+    again, left = ([f"{middle(a.later):.1f}" for a in side] for side in zip(*pairs.values(), strict=True))
+    claim = f"Three surprises cost later requests {listed(again)} s"
+    headline(figure, f"{claim}; cured, {listed(left) + ' s' if any(float(s) for s in left) else 'nothing'}")
     return figure

@@ -190,12 +190,11 @@ def cure_words(name: str, bad: Account, cured: Account) -> str:
     """What a cure saves in programs, and what it costs or saves once warm."""
     warm = ratio(cured, bad, of="warm")
     few = warm.n < ENOUGH  # an interval of so few processes says nothing
-    known = f"{warm.value:.2f}x (n = {warm.n}, too few to tell)" if few else f"{warm.words} (n = {warm.n})"
-    return (
+    said = (
         f"{name}: {bad.surprises} programs and {middle(bad.later):.1f} s after the first request,"
-        f" {cured.surprises} once cured;"
-        f" once warm, the cured stream's time is {known} that of the other"
+        f" {cured.surprises} once cured"
     )
+    return said if few else f"{said}; once warm, the cured stream takes {warm.words} the time (n = {warm.n})"
 
 
 def draws_words(rows: Sequence[Served]) -> str:
@@ -215,10 +214,11 @@ def claim(policies: Sequence[Account], seed: int = 0) -> Claim:
     others = [Comparison(over_best[a.subject], a.subject, best.subject, "time of all requests") for a in known]
     slowest, longer = max(zip(known, others, strict=True), key=lambda pair: middle(pair[0].total))
     said = (
-        "A new server is fastest with {best}; {slowest} takes {longer:slower} times as long: it compiles more programs."
+        "A new server is fastest with {best}; {slowest} takes {longer:slower} times as long: "
+        "it compiles {many} programs, not {few}."
     )
     holds = slowest.programs > best.programs and all(c.outcome == Verdict.SLOWER for c in others)
-    numbers = dict(best=best.subject, slowest=slowest.subject, longer=longer)
+    numbers = dict(best=best.subject, slowest=slowest.subject, longer=longer, many=slowest.programs, few=best.programs)
     return stated(said, when=holds, **numbers) or longer.generic
 
 

@@ -52,7 +52,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
 
 @styled
 def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
-    """TTFT against prompt length of the placements and of the peer that is first after the longest prompt (left);
+    """TTFT against prompt length of the placements and of each other program's fastest mode (left);
     everybody's over that of llama.cpp's fastest mode of the same file (right).
 
     trials: of `same_file`. limits: length → ms of float32, `table.limits`. reading: label → ms to read other formats
@@ -68,8 +68,11 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
         for name in names
     }
     asked = table.lengths(trials)
-    ahead = table.best(trials, [name for name in names if backends[name] != standings.JAX], asked[-1:])
-    drawn = {name: looks[name] for name in names if backends[name] == standings.JAX or name == ahead}
+    peers = {backends[name]: [] for name in names if backends[name] != standings.JAX}
+    for name in names:
+        peers.get(backends[name], []).append(name)
+    ahead = {table.best(trials, modes, asked[-1:]) for modes in peers.values()}
+    drawn = {name: looks[name] for name in names if backends[name] == standings.JAX or name in ahead}
     by_length(left, trials, drawn, {name: name for name in drawn}, limits, reading, seed)
     raced = [
         (name, n, *same_file.over(trials, name, n, seed))
@@ -183,11 +186,12 @@ def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: d
     """The limit of float32 first tokens, its words below `top`, and what reading other formats once takes at the
     least."""
     axes.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
-    label = "limit of float32: weights read once,\nor the arithmetic"
+    whole = "limit of float32: weights read once,\nor the arithmetic"
+    label = "dotted: limit of float32" if reading else whole
     axes.text(asked[0], top, label, color=LIMIT_COLOUR, fontsize=8.5, va="top")
     for name, ms in reading.items():
-        axes.plot([asked[0], asked[0] * 1.35], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
-        axes.text(asked[0] * 1.38, ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="center")
+        axes.plot([asked[0], asked[-1]], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
+        axes.text(asked[0], 0.93 * ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="top")
 
 
 def of_length(axes, asked: Sequence[int]) -> None:

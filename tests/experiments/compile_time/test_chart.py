@@ -35,13 +35,13 @@ def test_each_chart_is_drawn_of_nothing_of_one_row_and_of_all(tmp_path, name, mu
 
 def test_the_charts_say_what_the_rows_say():
     rows = [*sweep(), *slots()]
-    for text in ("unrolled: 50 ms a layer", "scanned: 5 ms a layer", "compile: 40.0 ms a layer", "6 in all"):
+    for text in ("unrolled: 50 ms per layer", "scanned: 5 ms per layer", "compile: 40.0 ms per layer", "6 in all"):
         assert text in words(chart.compile_stages(rows))
     for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
         assert text in words(chart.compile_starts(trials()))
     for text in ("no valid trial", "10 tok/s, n = 4"):
         assert text in words(chart.bfloat16(trials()))
-    for text in ("with 1024 slots", "step+scan: 1.02 MB", "weights of one layer: 10 MB"):
+    for text in ("At 1,024 slots", "step+scan: 1.02 MB", "weights of one layer: 10 MB"):
         assert text in words(chart.compile_surprises(rows))
 
 

@@ -255,14 +255,25 @@ def beside(figure):
 
 def test_the_chart_is_drawn_of_nothing_of_one_block_of_void_ones_and_of_all(tmp_path):
     chart.xla_findings([])
-    assert "5.00x, n = 1" in beside(chart.xla_findings(measure.outcomes(made())))
+    assert "5.00x" in beside(chart.xla_findings(measure.outcomes(made())))
     void = made(valid=False, reason="wrong: the two programs compute different numbers")
     assert "void: other numbers" in beside(chart.xla_findings(measure.outcomes(void)))
     rows = [*blocks(shown=(113_442_816, 0), faults=3 * 27_697), *blocks(finding="cache of one row", shown=(4, 0))]
-    figure = chart.xla_findings(measure.outcomes([*rows, *blocks(finding="shared vector", shown=(40_000, 40_000))]))
+    found = measure.outcomes([*rows, *blocks(finding="shared vector", shown=(40_000, 40_000))])
+    figure = chart.xla_findings(found)
     assert_drawn(figure, tmp_path)
-    for words in ("113 MB against 0", "27,697", "4 against 0", "not seen with this jaxlib"):
-        assert words in beside(figure)
+    assert "not seen with this jaxlib" in beside(figure)
+    shown = [line["compiled programs"] for line in chart.spellings(found)]
+    for words in ("113 MB against 0", "27,697", "4 against 0"):
+        assert any(words in line for line in shown)
+
+
+def test_narrow_weights_are_set_beside_float32():
+    """The fast program of the bfloat16 product has a float32 weight of the same shape."""
+    found = measure.outcomes([*blocks(finding="bfloat16 product"), *blocks()])
+    whole = found[0].ms[1]
+    assert chart.beside_float32(found).startswith(f"float32 product {whole:.3g} ms; bfloat16 product")
+    assert chart.beside_float32(found[:1]) == ""
 
 
 @pytest.mark.parametrize(
