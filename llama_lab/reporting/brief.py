@@ -15,7 +15,7 @@ from functools import partial
 from llama_lab.bench import environment, provenance, quality, record, standings, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, weights
+from llama_lab.bench.wording import interval, listed, weights
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.shapes_and_recompilation import measure as served
@@ -30,7 +30,7 @@ from llama_lab.sharing.contribution import HEADLINE
 
 KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
 PICTURED = other_runtimes.FILES[0]  # its figure has the name of the table
-ALONE = "nothing else was measured in this run"
+ALONE = "no other runtime in this run"
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ def calls(tables: Tables) -> Said | None:
         f" {len(step.host_starts_ns)} under `{step.subject}`, and the device computes {len(eager.device_starts_ns)} and"
         f" {len(step.device_starts_ns)} operations for it."
     )
-    return Said(text, facts(table, f"{step.layers} layers of {model_label(step.model)}"), table.section)
+    return Said(
+        text, facts(table, f"{model_label(step.model.partition(',')[0])}, cut to {step.layers} layers"), table.section
+    )
 
 
 def compiled(tables: Tables) -> Said | None:
@@ -136,7 +138,14 @@ def rivals(tables: Tables) -> Said | None:
 
     words = [beside(first, f"{first.backend}, the fastest of {others} other runtimes,")]
     words += [beside(served, "Ollama")] if served and served.subject != first.subject else []
-    return about(run.table, ours, f"{rate(run, ours.subject)}, {' and '.join(words)} on the same {file(run, first)}.")
+    told = {other.backend for other in (first, served) if other}
+    files: dict[str, list[str]] = {}
+    for e in other_runtimes.larger([*tables.values()]):
+        if e["backend"] in told:
+            files.setdefault(e["file"], []).append(f"{times(e['over'])} that of {e['backend']}")
+    more = "".join(f" On {name} it runs at {listed(leads)}." for name, leads in files.items())
+    text = f"{rate(run, ours.subject)}, {' and '.join(words)} on the same {file(run, first)}.{more}"
+    return Said(text, facts(run.table, model_label(ours.model)), run.table.section)
 
 
 def ends(what: str, text: str, tables: Tables) -> Said | None:
@@ -190,11 +199,16 @@ def agreeing(tables: Tables) -> Said | None:
         return None
     rows, _ = record.read(table.path, kind=quality.Window)
     known = {entry["subject"]: entry for entry in quality.table(rows) if entry["top1"] is not None}
-    others = [f"{known[name]['top1']:.1%} under {known[name]['backend']}" for name in RIVAL_READERS if name in known]
-    if KERNEL not in known or not others:
+    if KERNEL not in known or not set(RIVAL_READERS) & set(known):
         return None
+
+    def kept(name: str) -> str:
+        entry = known[name]
+        return f"{entry['top1']:.1%} {interval(entry, lambda share: f'{100 * share:.1f}', 'top1_')}"
+
+    others = [f"{kept(name)} under {known[name]['backend']}" for name in RIVAL_READERS if name in known]
     text = (
-        f"Fewer bits cost quality: the best next token is still float32's for {known[KERNEL]['top1']:.1%} of"
+        f"Fewer bits cost quality: the best next token is still float32's for {kept(KERNEL)} of"
         f" {known[KERNEL]['tokens']} tokens under the kernel, for {listed(others)}."
     )
     return Said(text, facts(table, model_label(rows[0].model), "the file's own blocks"), table.section)
@@ -221,6 +235,7 @@ QUESTIONS = (  # question, figure, sentences
             rivals,
             partial(ends, sizes.DECODE, DECODED),
             partial(ends, sizes.PREFILL, PROMPTS),
+            partial(lost, other_runtimes.SAMPLED, other_runtimes.sampling),
             partial(lost, other_runtimes.FILES[-1], other_runtimes.prompts),
             partial(lost, other_runtimes.COMMANDS, other_runtimes.starts),
             partial(lost, other_runtimes.CONTEST, memory),

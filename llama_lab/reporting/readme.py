@@ -26,7 +26,7 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
 )
-PLACE_HEADS = ("you want to", "put jit around", "name")
+PLACE_HEADS = ("you want to", "put jit around", "placement")
 PLACES = (
     ("learn JAX, or change the sampler in Python", "one token", "`step`"),
     ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`"),
@@ -34,11 +34,12 @@ PLACES = (
     ("serve several requests at once", "one token of all slots", "`llama-jax serve --placement step+fused`"),
     (
         "do any of these on a CPU with a quantised file",
-        "a compiled kernel inside it",
+        "the same, with a compiled kernel inside",
         "add `+fused`: `loop+fused`",
     ),
 )
 ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
+BREAK = "<br>"  # between the lines of a cell
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
@@ -99,10 +100,11 @@ def plain(run: Setting) -> str:
     if not all(ratio.n for ratio in ratios.values()):
         return ""
     step, loop, best = map(rivals.times, ratios.values())
-    kind = overview.kept(summary.warm(run.rows, LLAMA_CPP)[0], run.rows)
+    theirs = summary.warm(run.rows, LLAMA_CPP)[0]
+    file = f"{overview.kept(theirs, run.rows)} file ({rivals.megabytes(theirs.weights_bytes)})"
     return (
-        f"On float32 weights, `step` and `loop` run at {step} and {loop} the rate of llama.cpp on its {kind} file."
-        f" `{BEST}`, which reads that file, runs at {best}."
+        f"On float32 weights, `step` and `loop` run at {step} and {loop} the rate of llama.cpp on the same model as a"
+        f" {file}. `{BEST}`, which reads that file, runs at {best}."
     )
 
 
@@ -112,8 +114,10 @@ def beside(
     """(compared with what, on which files and machines, how many times as fast, measured where) of the kernel; what was
     not measured is left out."""
     here = subject(run, summary.warm(run.rows, LLAMA_CPP)[0])
-    rows = [("llama.cpp", here, ratio(run, BEST, LLAMA_CPP), "the run below")]
-    rows += [("llama.cpp", *elsewhere(run, measured, known), "[machines](docs/machines.html)")]
+    again = zip(
+        (here, ratio(run, BEST, LLAMA_CPP), "the run below"), elsewhere(run, measured, known, home), strict=True
+    )
+    rows = [("llama.cpp", *(BREAK.join(filter(None, column)) for column in again))]
     contest = rivals.greedy(rivals.named(behind, rivals.CONTEST))
     first = contest and contest.fastest(ours=False)
     if first:
@@ -121,19 +125,23 @@ def beside(
         where = "the same file and kind of machine" if own == here else own
         older = provenance.complaint(contest.table.meta)
         place = linked(contest.table.section, home) + (f" ({older})" if older else "")
-        many = f", the fastest of {len(rivals.others(contest))} runtimes"
-        rows.append((rivals.named_well(first.backend) + many, where, ratio(contest, BEST, first.subject), place))
+        many, more = f", the fastest of {len(rivals.others(contest))} runtimes", rivals.larger(behind)
         served = next((t for t in contest.rows if t.valid and t.backend == standings.OLLAMA), first)
-        if served.subject != first.subject:
-            rows.append((rivals.named_well(served.backend), where, ratio(contest, BEST, served.subject), place))
+        for other, words in {served.subject: (served, ""), first.subject: (first, many)}.values():
+            found = [(where, ratio(contest, BEST, other.subject))]
+            found += [(e["file"], rivals.value(e["over"])) for e in more if e["backend"] == other.backend]
+            on, how = (BREAK.join(column) for column in zip(*found, strict=True))
+            rows.append((rivals.named_well(other.backend) + words, on, how, place))
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
-        files = f"{rivals.files(found)} files of {rivals.span(found)}; least: {low.place}; most: {high.place}"
+        faster = sum(case.ratio.verdict == Verdict.FASTER for case in found)
+        files = f"{rivals.files(found)} files of {rivals.span(found)}, faster in {faster} of {len(found)} cases"
+        files = BREAK.join((files, f"least: {low.place}", f"most: {high.place}"))
         both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         rows.append((rivals.contestants(found), files, both, linked(low.table.section, home)))
     if found := rivals.cases(behind, names=(rivals.TYPES,)):
         low = rivals.least(found)
-        files = f"{rivals.files(found)} files, each of one type of block; least: {low.place}"
+        files = f"{rivals.files(found)} files, each of one type of block{BREAK}least: {low.place}"
         rows.append(
             (rivals.contestants(found), files, f"{rivals.value(low.ratio)} or more", linked(low.table.section, home))
         )
@@ -142,7 +150,8 @@ def beside(
 
 def losing(behind: Sequence[Recorded]) -> str:
     """What other runtimes do better, as a list; "" where nothing of that was measured."""
-    lost = [rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, BEST, LLAMA_CPP)]
+    lost = [rivals.sampling(behind), rivals.prompts(behind), rivals.starts(behind)]
+    lost += [rivals.memory(behind, BEST, LLAMA_CPP)]
     return "\n".join(["**Where it loses:**", *(f"- {said}" for said in lost if said)]) if any(lost) else ""
 
 
@@ -152,24 +161,24 @@ def ratio(run: Setting, above: str, below: str) -> str:
     return rivals.value(found) if found.n else ""
 
 
-def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine]) -> tuple[str, str]:
-    """(how many runs, from the least ratio to the most that trials decide) of the kernel beside llama.cpp on the same
-    model in other runs, and on other machines; ("", "") of none. The share of the limit that llama.cpp reaches bounds
-    the lead over it."""
-    again = [(r.rows, r.table.meta["created"]) for r in measured if r.model == run.model]
-    again += [(m.trials, m.about["measured"]) for m in known]
-    found = []
-    for rows, created in again:
+def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine], home: Path) -> tuple[str, str, str]:
+    """(how many runs, from the least ratio to the most that trials decide, where these were measured) of the kernel
+    beside llama.cpp on the same model in other runs, and on other machines; empty texts of none."""
+    again = [(r.rows, r.table.meta["created"], linked(r.table.section, home)) for r in measured if r.model == run.model]
+    again += [(m.trials, m.about["measured"], "[machines](docs/machines.html)") for m in known]
+    found, unclear = [], 0
+    for rows, created, place in again:
         over = summary.paired_ratio(rows, BEST, LLAMA_CPP)
-        if created != run.table.meta["created"] and over.n and settled(over):
-            found.append((over.value, rivals.value(over), overview.share(summary.warm(rows, LLAMA_CPP))))
+        if created != run.table.meta["created"] and over.n:
+            unclear += not settled(over)
+            found += [(over.value, rivals.value(over), place)] if settled(over) else []
     if not found:
-        return "", ""
+        return "", "", ""
     ends = [choose(found) for choose in (min, max)]
-    shares = [f"{share:.0%}" if share else "an unknown share" for _, _, share in ends]
-    limit = " and ".join(dict.fromkeys(shares))
-    what = f"{len(found)} other runs of that model, in the extreme ones llama.cpp at {limit} of the memory's limit"
-    return what, " to ".join(dict.fromkeys(words for _, words, _ in ends))
+    more = f" and {unclear} that do{'es' if unclear == 1 else ''} not" * bool(unclear)
+    what = f"{len(found)} other runs of that model that decide it{more}; why they differ is not known"
+    values, places = (dict.fromkeys(column) for column in list(zip(*ends, strict=True))[1:])
+    return what, " to ".join(values), ", ".join(places)
 
 
 # In company ---------------------------------------------------------------------------------------------------------
@@ -191,7 +200,8 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
     counts = filter(None, (changed(ours, "ours"), changed(others, listed([e["name"] for e in others]))))
     return (
         f"Answers that changed when the same requests were sent alongside others: {' and '.join(counts)}"
-        f" ([notebook {table.section['number']}]({page(table.section, home)}))."
+        f" ({environment.processor(table.meta['environment'])}, [notebook {table.section['number']}]"
+        f"({page(table.section, home)}))."
     )
 
 
@@ -203,7 +213,7 @@ def about(run: Setting) -> str:
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     clauses = [
-        f"Medians of {len(good)} answers of {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
+        f"Medians of {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
         f" in {len({t.process for t in good})} processes, all rows interleaved"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)

@@ -6,25 +6,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llama_lab.bench import footprints, record, standings, summary
+from llama_lab.bench import environment, footprints, record, standings, summary
 from llama_lab.bench.environment import INSTRUCTIONS
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, within
+from llama_lab.bench.wording import listed, round_ratio, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
+from llama_lab.experiments.jit_placement.measure import costs
+from llama_lab.experiments.ollama.table import on_files
 from llama_lab.figures import model_label
 from llama_lab.reporting import document, overview
 from llama_lab.reporting.overview import Recorded, Setting
 
 FILES = ("07-compiled-kernels-sizes", "07-compiled-kernels-people")  # tables of whole files beside every runtime
 TYPES, COMMANDS = "07-compiled-kernels-types", "07-compiled-kernels-commands"
+SAMPLED = "02-jit-placement"  # greedy and drawn answers side by side
 CONTEST = "09-ollama"  # the headline's file beside most runtimes
 
 
 def times(ratio: Ratio) -> str:
     """`3.66 times [3.58, 3.73]`, with the verdict where the trials do not decide."""
     verdict = f" ({ratio.verdict})" if ratio.verdict == Verdict.UNDECIDED else ""
-    return f"{ratio.value:.2f} times{within(ratio)}{verdict}"
+    return f"{round_ratio(ratio.value)} times{within(ratio, round_ratio)}{verdict}"
 
 
 def value(ratio: Ratio) -> str:
@@ -54,6 +57,20 @@ def greedy(table: Recorded | None) -> Setting | None:
 def others(run: Setting) -> list[str]:
     """The other runtimes of a run."""
     return sorted({t.backend for t in run.rows if t.valid and t.backend != standings.JAX})
+
+
+def larger(behind: Sequence[Recorded]) -> list[dict]:
+    """Other runtimes on larger files than CONTEST's, see `on_files`, each with the words of its `file`."""
+    table = named(behind, f"{CONTEST}-files")
+    if table is None:
+        return []
+    rows, _ = record.read(table.path)
+    where = environment.processor(table.meta["environment"])
+    return [
+        e | dict(file=f"{model_label(e['model'])}, {overview.file_type(e['first'].weights_hash, rows)[1]}, {where}")
+        for e in on_files(rows)
+        if e["backend"] != standings.JAX and e["over"].n
+    ]
 
 
 # On every file --------------------------------------------------------------------------------------------------------
@@ -171,12 +188,12 @@ def prompts(behind: Sequence[Recorded]) -> str:
     faster = listed([*dict.fromkeys(case.rival for case in slower)])
     kept = INSTRUCTIONS.get(env.get("kernels"), "all")
     whole = [case for case in every if not case.limited]
-    few = sum(case.ratio.verdict == Verdict.SLOWER for case in whole)
-    otherwise = f" Without that limit {few or 'none'} of {len(whole)} {'are' if few > 1 else 'is'} read more slowly."
+    few, open_ = (sum(case.ratio.verdict == v for case in whole) for v in (Verdict.SLOWER, Verdict.UNDECIDED))
+    otherwise = f" Without that limit ours is slower in {few or 'none'} of {len(whole)} cases (undecided in {open_})."
     return (
-        f"With our kernels limited to {low.limited} while other runtimes kept {kept}, prompts of {lengths} tokens are"
-        f" read at {times(low.ratio)} to {times(high.ratio)} the rate of {faster} ({models}, {kinds},"
-        f" {env['cpu']}).{otherwise * bool(whole)}"
+        f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, prompts of"
+        f" {lengths} tokens are read at {times(low.ratio)} to {times(high.ratio)} the rate of {faster}"
+        f" ({models}, {kinds}, {env['cpu']}).{otherwise * bool(whole)}"
     )
 
 
@@ -185,22 +202,34 @@ def starts(behind: Sequence[Recorded]) -> str:
     if (table := named(behind, COMMANDS)) is None:
         return ""
     entries = commands.table(record.read(table.path, kind=commands.Command)[0])
-    by = {(e["file"], e["phase"], e["name"]): e["s"].median for e in entries if e["tokens"] == 1}
+    by = {(e["file"], e["phase"], e["name"]): e["s"] for e in entries if e["tokens"] == 1}
     mine = {at: s for at, s in by.items() if at[2] != commands.PEER and (*at[:2], commands.PEER) in by}
     firsts = [at for at in mine if at[1] == commands.FIRST]
     if not firsts:
         return ""
-    file, _, name = max(firsts, key=lambda at: mine[at] / by[(*at[:2], commands.PEER)])
+    file, _, name = max(firsts, key=lambda at: mine[at].median / by[(*at[:2], commands.PEER)].median)
 
     def both(phase: str) -> str:
-        ours, theirs = (document.short(by[file, phase, who]) for who in (name, commands.PEER))
-        return f"{ours} s against {theirs} s"
+        pair = [by[file, phase, who] for who in (name, commands.PEER)]
+        ours, theirs = (f"{document.short(s.median)} s{within(s, document.short) if s.n > 1 else ''}" for s in pair)
+        return f"{ours} against {theirs} of llama.cpp (n = {min(s.n for s in pair)})"
 
     later = f", a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
     about = f"{file}, one token, {table.meta['environment']['cpu']}"
+    return f"The first command on a machine compiles the kernels: it takes {both(commands.FIRST)}{later}; {about}."
+
+
+def sampling(behind: Sequence[Recorded]) -> str:
+    """What drawing tokens adds under `step`, and where it costs most; "" where both kinds did not run side by side."""
+    table = named(behind, SAMPLED)
+    rows = record.read(table.path)[0] if table else []
+    spent = {cost.name: cost for cost in costs(rows, summary.subjects(rows))}
+    if "step" not in spent:
+        return ""
+    added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
     return (
-        f"The first command on a machine compiles the kernels: it takes {both(commands.FIRST)} of llama.cpp{later}"
-        f" ({about})."
+        f"Sampling adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32; `{most.name}` then"
+        f" runs at {times(most.ratio)} its greedy rate (notebook {SAMPLED.partition('-')[0]})."
     )
 
 

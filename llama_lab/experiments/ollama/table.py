@@ -71,9 +71,7 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Cl
     return stated(said, **numbers) or fastest_beside(first)
 
 
-def answer(
-    trials: Sequence[Trial], entries: Sequence[dict], file_bytes: int | None, larger: Sequence[dict], seed: int = 0
-) -> str:
+def answer(trials: Sequence[Trial], entries: Sequence[dict], larger: Sequence[dict], seed: int = 0) -> str:
     """The claim with the size of the file, and what the same lead is on larger files: the finding. larger: of
     `on_files`."""
     said = claim(trials, entries, seed)
@@ -82,7 +80,8 @@ def answer(
     for e in larger:
         if e["backend"] in told and e["over"].n:
             leads.setdefault(e["model"], []).append(f"{e['over'].words} over {e['name']}")
-    size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes and said.evidence else ""
+    file_bytes = rival(entries)["first"].weights_bytes if said.evidence else None
+    size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes else ""
     more = "".join(f"; on {model} its lead is {listed(words)}" for model, words in leads.items()) * bool(size)
     return Claim(f"{said.sentence.removesuffix('.')}{size}{more}.", said.evidence).text()
 
