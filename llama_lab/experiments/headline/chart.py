@@ -65,6 +65,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
     """Decode tokens/s, a row a subject: every answer, median and interval; an open diamond is the published median."""
     figure, axes = new(9.5, 0.5 * len(table) + 1.5)
     said = claim(trials, seed)
+    rival = compared(trials, FUSED, RIVAL, seed)
     heights = rows.heights(axes, [e["name"] for e in table])
     medians = {e["name"]: e["tokens_per_second"]["median"] for e in published if e["tokens_per_second"]["n"]}
     for entry in table:
@@ -73,13 +74,16 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             hollow = dict(markerfacecolor="none", color=colour(name))
             axes.plot(medians[name], heights[name], "D", markersize=8, zorder=5, **hollow)
         if rate["n"]:
-            over = "baseline" if ratio["verdict"] == summary.BASELINE else times(ratio)
-            words = f"{rate['median']:.1f} tok/s · {over}, n = {rate['n']}"
+            over = "baseline" if ratio["verdict"] == summary.BASELINE else f"{times(ratio)} of {BASELINE}"
+            words = f"{rate['median']:.1f} tok/s · {over}"
             words += "".join(f"\n{c.ratio.words} of {c.baseline}" for c in said.evidence if c.subject == name)
+            words += f"\n{FUSED} is {rival.ratio.words} of this" if name == RIVAL and rival.ratio.n else ""
             rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, heights[name], words, seed)
     axes.set_xscale("log")
     labels.readable(axes.xaxis)
     diamond = "; diamond: the published median" if published else ""
-    axes.set_xlabel(f"decode rate, tokens/s, log scale\n(point: one answer; bar: median; band: 95 % interval{diamond})")
+    n = min((e["tokens_per_second"]["n"] for e in table if e["tokens_per_second"]["n"]), default=0)
+    marks = f"point: one answer, n ≥ {n} per row; bar: median; band: 95 % interval{diamond}"
+    axes.set_xlabel(f"decode rate, tokens/s, log scale\n({marks})")
     headline(figure, said)
     return figure

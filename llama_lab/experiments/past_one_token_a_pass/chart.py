@@ -68,7 +68,9 @@ def tokens_a_pass(entries: Sequence[dict], name: str) -> Figure:
     for i, e in enumerate(known):
         made, (shade, hatch) = np.array(e["passes"]["made"]), BARS[e["task"]]
         shares = [np.mean(made == n) for n in range(1, most + 1)]
-        words = f"{WORDS[e['task']]}: {e['passes']['tokens_a_pass']:.2f} a pass, {e['passes']['accepted']:.0%} accepted"
+        words = (
+            f"{WORDS[e['task']]}: {e['passes']['tokens_a_pass']:.2f} per pass, {e['passes']['accepted']:.0%} accepted"
+        )
         at = np.arange(1, most + 1) + (i - (len(known) - 1) / 2) * width
         axes.bar(at, shares, width, color=shade, hatch=hatch, edgecolor="white", label=words)
     axes.set_xticks(range(1, most + 1))

@@ -11,9 +11,11 @@ from llama_lab.bench import frames, standings, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
+from llama_lab.experiments.past_one_token_a_pass.by_text import ASKED
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 
 NOUNS = {"open": "open questions", "copy": "a copy", "edit": "a copy with a word replaced"}
+TEXTS = dict.fromkeys(text for text, _ in ASKED)
 
 
 def plain(name: str) -> str:
@@ -65,13 +67,48 @@ def drafts(row: dict) -> list[int]:
     return row["depths"] if "depths" in row else [row["count"] * drafted for drafted in row["drafted"]]
 
 
-def least(of_texts: Sequence[dict]) -> str:
-    """`least under loop+fused+lookup: 0.97x [0.91, 1.04] (open, smollm2-135m-instruct/avx2)`, a line per placement with
-    drafts. of_texts: of `by_text.table`."""
+def gains(of_texts: Sequence[dict]) -> list[dict]:
+    """One entry per file and placement with drafts: {file, name, by: text → entry, costs of its passes, () if
+    unknown}. of_texts: of `by_text.table`."""
     known = [e for e in of_texts if e["equal"] is not None and e["ratio"].n]
-    drafted = summary.grouped(known, lambda e: e["name"])
-    worst = {name: min(some, key=lambda e: e["ratio"].value) for name, some in drafted.items()}
-    return "\n".join(f"least under {k}: {e['ratio'].words} ({e['text']}, {e['file']})" for k, e in worst.items())
+    return [
+        dict(
+            file=file,
+            name=name,
+            by={e["text"]: e for e in some},
+            costs=next((e["passes"]["costs"] for e in some if e["passes"]), ()),
+        )
+        for (file, name), some in summary.grouped(known, lambda e: (e["file"], e["name"])).items()
+    ]
+
+
+def least(of_texts: Sequence[dict]) -> str:
+    """On which kind of text drafts gain least, in how many files, and the worst ratio there. of_texts: of
+    `by_text.table`."""
+    worst = [min(e["by"].values(), key=lambda e: e["ratio"].value) for e in gains(of_texts)]
+    if not worst:
+        return "No file was measured with drafts."
+    most = min(worst, key=lambda e: e["ratio"].value)
+    kinds = [e["text"] for e in worst]
+    lost = "a loss" if most["ratio"].verdict == Verdict.SLOWER else "no loss is shown"
+    return (
+        f"Least is gained on the text {most['text']}, in {kinds.count(most['text'])} of {len(kinds)} rows;"
+        f" at worst {most['ratio'].words} ({most['name']}, {most['file']}): {lost}"
+    )
+
+
+def beside(of_texts: Sequence[dict]) -> str:
+    """The range of each peer's ratios over the placement without drafts, a line per peer. of_texts: of
+    `by_text.table`."""
+    known = [e for e in of_texts if e["equal"] is None and e["ratio"] and e["ratio"].n]
+    plain = next((e["name"] for e in of_texts if not e["ratio"]), "")
+    ranges = {
+        name: sorted(some, key=lambda e: e["ratio"].value)
+        for name, some in summary.grouped(known, lambda e: e["name"]).items()
+    }
+    return "\n".join(
+        f"{name} over {plain}: {some[0]['ratio'].words} to {some[-1]['ratio'].words}" for name, some in ranges.items()
+    )
 
 
 def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) -> Claim:
@@ -87,14 +124,14 @@ def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) ->
     said = "Looked-up drafts make {name} {copy} times as fast on a copy"
     numbers = dict(name=name, copy=copy, free=free or copy, model=model, more=by_draft_model(of_texts))
     return (
-        stated(said + " and {free:open} on open questions ({model}){more}.", when=free is not None, **numbers)
+        stated(said + " and {free:open} on open questions ({model}).{more}", when=free is not None, **numbers)
         or stated(said + " ({model}).", **numbers)
         or copy.generic
     )
 
 
 def by_draft_model(of_texts: Sequence[dict]) -> str:
-    """`; a draft model makes qwen2.5-coder-1.5b 1.26x [1.23, 1.28] as fast on them`, the open questions, of the file
+    """` A draft model makes qwen2.5-coder-1.5b faster on them: 1.26x [1.23, 1.28].`, the open questions, of the file
     where it gains most; "" where none is faster. of_texts: of `by_text.table`."""
     known = [e for e in of_texts if e["text"] == "open" and "+draft:" in e["name"] and e["ratio"] and e["ratio"].n]
     faster = [e for e in known if e["ratio"].verdict == Verdict.FASTER]
@@ -102,7 +139,7 @@ def by_draft_model(of_texts: Sequence[dict]) -> str:
         return ""
     most = max(faster, key=lambda e: e["ratio"].value)
     model = most["file"].partition("/")[0]
-    return f"; a draft model makes {model} {most['ratio'].words} as fast on them"
+    return f" A draft model makes {model} faster on them: {most['ratio'].words}."
 
 
 COLUMNS = frames.Columns(
@@ -113,11 +150,27 @@ COLUMNS = frames.Columns(
         "n": "decode.n",
         "without drafts": lambda e: e["ratio"].words if e["ratio"] else "",
         "same tokens": lambda e: {True: "yes", False: "NO"}.get(e["equal"], ""),
-        "tokens a pass": "passes.tokens_a_pass",
+        "tokens per pass": "passes.tokens_a_pass",
         "passes with drafts": "passes.drafted",
         "drafts accepted": "passes.accepted",
         "void": "void",
     },
     index=("task", "subject"),
-    digits=3,
+    digits={
+        "tokens/s": 1,
+        "low": 1,
+        "high": 1,
+        "tokens per pass": 2,
+        "passes with drafts": 2,
+        "drafts accepted": 2,
+    },
+)
+GAINS = frames.Columns(
+    {
+        "file": "file",
+        "subject": "name",
+        **{text: (lambda e, text=text: e["by"][text]["ratio"].words if text in e["by"] else "") for text in TEXTS},
+        "passes cost": lambda e: ", ".join(f"{cost:.2f}" for cost in e["costs"]),
+    },
+    index=("file", "subject"),
 )

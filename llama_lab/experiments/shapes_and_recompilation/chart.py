@@ -25,7 +25,7 @@ PARTS = {
 }
 WARM = ("useful work", "padding")
 SURPRISES = {"first request of the process": Part(FIRST), "later requests: the surprise": Part(LOST, "//")}
-LABELS = {"useful work": "useful work: exact lengths, warm", "padding": "padding (growing cache: copying)"}
+LABELS = {"useful work": "useful work: exact lengths, warm"}
 LARGEST = 1700  # area of the largest mark, points squared
 LEVEL = 1.05  # times the least: closer than that, a few processes do not tell two policies apart
 
@@ -76,16 +76,16 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     warm.grid(axis="y", visible=False)
     for a in accounts:
         height, lengths = heights[a.subject], parts.get(a.subject, {})
-        end = bars.stack(axes, height, [(lengths.get(name, 0.0), part) for name, part in PARTS.items()])
+        bars.stack(axes, height, [(lengths.get(name, 0.0), part) for name, part in PARTS.items()])
         axes.plot(a.total, [height] * len(a.total), "o", color="black", markersize=4, zorder=4)
-        end = max([end, *(t for t in a.total if np.isfinite(t))])
-        axes.text(end, height, "  " + total_words(a, ratios.get(a.subject)), va="center", fontsize=9.5)
+        # at the edge: beside the last point the median would read as that point's
+        rows.beside(axes, height, total_words(a, ratios.get(a.subject)), 9.5, x=0.99, ha="right")
         if lengths:
             ms = bars.stack(warm, height, [(1e3 * lengths[name] / a.requests, PARTS[name]) for name in WARM])
             warm.text(ms, height, f"  {ms:.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
     bars.legend(axes, {LABELS.get(name, name): part for name, part in PARTS.items()})
     figure.legend(loc="outside lower center", ncols=4, fontsize=9.5)
-    axes.margins(x=0.45)
+    axes.margins(x=0.6)
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
     served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"

@@ -19,6 +19,7 @@ from llama_jax.sampling import Sampler
 ORDER = ("prefill", "extend", *TREE)  # of functions: outermost first
 PLACEMENTS = (*LADDER, "step+traced", "split+donate", "layer+donate")
 HEADS = ("jitted function", "under", "traced", "static", "donated", "why")
+SHORT = HEADS[:-1]
 STATIC = {  # argument: why it is part of the program
     "sampler": "settings, not arrays: a filter that is off adds no operation; another temperature compiles again",
     "slots": "a shape, the length of the new cache; another length compiles again",
@@ -110,6 +111,33 @@ def rows(placements: Sequence[str] = PLACEMENTS) -> list[tuple[str, ...]]:
         (code([one.name]), *map(code, (under[one], one.traced, one.static, one.donated)), because(one))
         for one in sorted(under, key=lambda one: ORDER.index(one.name))
     ]
+
+
+def by_function(placements: Sequence[str] = PLACEMENTS) -> list[tuple[str, ...]]:
+    """Cells under `SHORT`, in Markdown: a row per function, outermost first. An argument that is so under some of its
+    placements only is followed by those, or by the others where they are fewer."""
+    found: dict[str, dict[str, Jitted]] = {}
+    for name in placements:
+        for function in jitted(parse(name)):
+            found.setdefault(function.name, {})[name] = function
+    return [
+        (code([name]), code(under), *(where(under, part) for part in ("traced", "static", "donated")))
+        for name, under in sorted(found.items(), key=lambda item: ORDER.index(item[0]))
+    ]
+
+
+def where(under: dict[str, Jitted], part: str) -> str:
+    """The arguments of one function that are traced, static or donated, and under which of its placements."""
+    so: dict[str, list[str]] = {}
+    for placement, function in under.items():
+        for argument in getattr(function, part):
+            so.setdefault(argument, []).append(placement)
+    cells = []
+    for argument, placements in so.items():
+        others = [name for name in under if name not in placements]
+        some = f"under {code(placements)}" if len(placements) <= len(others) else f"not under {code(others)}"
+        cells.append(f"`{argument}`" + f" ({some})" * bool(others))
+    return " ".join(cells)
 
 
 def because(function: Jitted) -> str:

@@ -63,7 +63,7 @@ def test_what_passes_took_of_their_drafts():
     assert (passes["accepted"], passes["drafted"]) == (1 / 4, 1 / 4)
     assert entries["open", "llamacpp"]["passes"] is None
     frame = show(entries.values(), table.COLUMNS)
-    assert frame.loc[("copy", "loop+lookup"), "tokens a pass"] == 4.75
+    assert frame.loc[("copy", "loop+lookup"), "tokens per pass"] == 4.75
     assert frame.loc[("copy", "loop+lookup"), "same tokens"] == "yes"
 
 
@@ -93,4 +93,4 @@ def test_each_chart_draws_in_style_and_where_there_is_little(tmp_path, name):
         assert "3.0" in words(figure)
     else:
         labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-        assert labels[1].endswith("4.75 a pass, 94% accepted")
+        assert labels[1].endswith("4.75 per pass, 94% accepted")

@@ -63,6 +63,17 @@ def test_an_argument_without_a_reason_is_named(field):
         arguments.because(replace(plain, **{field: ("temperature",)}))
 
 
+def test_a_function_has_one_row_that_says_where_placements_differ():
+    rows = {row[0]: row[1:] for row in arguments.by_function(["step", "step+donate", "step+traced"])}
+    assert list(rows) == ["`prefill`", "`extend`", "`step`"]
+    assert rows["`step`"] == (
+        "`step` `step+donate` `step+traced`",
+        "`params` `token` `carry` `sampler` (under `step+traced`)",
+        "`sampler` (not under `step+traced`)",
+        "`carry` (under `step+donate`)",
+    )
+
+
 def test_every_reason_is_given_for_an_argument():
     functions = [one for name in arguments.PLACEMENTS for one in arguments.jitted(parse(name))]
     assert {name for one in functions for name in one.static} == set(arguments.STATIC)
