@@ -20,7 +20,7 @@ from llama_lab.experiments.compile_time.starts import BASELINE, WAYS
 from llama_lab.figures import bars, labels, notes, rows, style
 from llama_lab.figures.bars import Part
 from llama_lab.figures.labels import End
-from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
 
 SHADES = dict(zip((*STAGES, "first_run"), style.STAGES.values(), strict=True))
 MARKS = {"trace": "s", "lower": "^", "compile": "o", "first_run": "D"}
@@ -29,6 +29,7 @@ LINES = {
     for name, marker in {"step": "o", "step+scan": "s", "step+donate": "^", "step+scan+donate": "D"}.items()
 }
 A_LAYER = "ms per layer"
+NARROWED = ("step", "chunk8", "loop")  # measured with bfloat16 weights too
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
 PARTS = {
     name: Part(shade, hatch)
@@ -100,13 +101,15 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
             kept = [r for r in mine if r.placement == layout]
             middle = against_depth(axes, kept, value, **LINES[layout])
             if deepest in middle and not title.startswith("temp"):
-                over = dict(textcoords="offset points", ha="right", fontsize=9)
-                axes.annotate(f"{middle[deepest]:,.0f}", (deepest, middle[deepest]), (-6, 6), **over)
+                below = title.startswith("decode") and layout == LAYOUTS[1]  # clear of both falling lines
+                over = dict(textcoords="offset points", ha="center", va="top" if below else "bottom", fontsize=9)
+                axes.annotate(f"{middle[deepest]:,.0f}", (deepest, middle[deepest]), (0, -6 if below else 6), **over)
         axes.set(xlabel="layers", xlim=(0, deepest * 1.05), title=title, xticks=sorted({r.depth for r in mine}))
         if title.startswith("instructions"):
             axes.set_ylim(bottom=0)
         else:
             notes.log_scale(axes)
+            axes.margins(y=0.1)
     layer = next((r.layer_bytes for r in mine), None)
     if layer:
         panels[1].axhline(layer / 1e6, color=GREY, linestyle=":")
@@ -121,7 +124,7 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
     for layout in LAYOUTS:
         panels[0].plot([], [], label=TITLES[layout], **LINES[layout])
     n = min(Counter((r.placement, r.depth) for r in mine).values(), default=0)
-    counted = f"point: one of {n} processes a depth" if n > 1 else "n = 1 process a depth, so no interval"
+    counted = f"point: one of {n} processes per depth" if n > 1 else "n = 1 process per depth, so no interval"
     figure.legend(loc="outside lower center", ncols=2, fontsize=10, title=f"one decode program, batch 1 ({counted})")
     headline(figure, what_scanning_does(mine, deepest))
     return figure
@@ -135,7 +138,9 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
     few, many = (np.median([r.instructions for r in side]) for side in (scanned, unrolled))
     words = f"Scanned, {deepest} layers are {few:,.0f} instructions instead of {many:,.0f}"
     rates = [np.median([r.rate for r in side if r.rate] or [np.nan]) for side in (scanned, unrolled)]
-    return words + ("; {:.0f} tokens/s instead of {:.0f}".format(*rates) if np.isfinite(rates).all() else "")
+    return words + (
+        " and decode at {:.0f} tokens/s instead of {:.0f}".format(*rates) if np.isfinite(rates).all() else ""
+    )
 
 
 @styled
@@ -203,10 +208,12 @@ def compile_surprises(data: Sequence[Compilation]) -> Figure:
 
 @styled
 def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
-    """Where bfloat16 weights are converted: warm rates and temporaries, by placement."""
-    figure, axes = new(9.5, 4.8)
-    names = ["step", "chunk8", "loop", "step+bf16", "chunk8+bf16", "loop+bf16"]
+    """Where bfloat16 weights are converted: warm rates by placement, and the temporaries of all."""
+    figure, axes = new(9.5, 4.2)
+    names = [name + dtype for name in NARROWED for dtype in ("", "+bf16")]
     rates(axes, trials, names, seed)
+    held = sorted(t.temp_bytes / 1e6 for name in names for t in summary.warm(trials, name)[:1] if t.temp_bytes)
+    footnote(figure, f"Temporaries of these programs: {held[0]:.2f} to {held[-1]:.2f} MB." if held else "")
     gains = {name: summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop")}
     headline(figure, halved(gains))
     return figure
@@ -223,8 +230,8 @@ def halved(gains: dict[str, Ratio]) -> str:
 
 
 def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int) -> None:
-    """Warm decode rates, one row per placement: points, median, interval, temporaries; the ratio to `step`, or of
-    bfloat16 weights to float32 ones."""
+    """Warm decode rates, one row per placement: points, median, interval; the ratio of bfloat16 weights to float32
+    ones."""
     for name, height in rows.heights(axes, names).items():
         good = summary.warm(trials, name)
         if not good:
@@ -236,17 +243,15 @@ def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int) -> Non
         rows.points(axes, [t.tg for t in good], height, colour(name), seed)
         rows.interval(axes, rate, height, mark=16, edge=2, zorder=(2, 2))
         words = f"{rate.median:.0f} tok/s, n = {rate.n}"
-        if name != "step":
-            other = name.removesuffix("+bf16") if name.endswith("+bf16") else "step"
-            words += f"\n{summary.paired_ratio(trials, name, other, seed).words} of {other}"
-        if good[0].temp_bytes is not None:
-            words += f"\ntemporaries {good[0].temp_bytes / 1e6:.3g} MB"
-        rows.beside(axes, height, words, 8)
-    if any(t.bandwidth_gbps for t in summary.warm(trials, names[0])):
-        limit = summary.limit(trials, names[0])
-        axes.axvline(limit, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-        side = "right" if limit > axes.get_xlim()[1] / 2 else "left"  # where there is room
-        words = f" float32 bandwidth limit {limit:.0f} "
-        axes.text(limit, -0.66, words, color=LIMIT_COLOUR, ha=side, fontsize=8.5)
+        if (other := name.removesuffix("+bf16")) != name:
+            words += f" · {summary.paired_ratio(trials, name, other, seed).words} of {other}"
+        rows.beside(axes, height, words)
+    limits = {
+        words: summary.limit(trials, name)
+        for words, name in (("float32", names[0]), ("bfloat16", names[1]))
+        if any(t.bandwidth_gbps for t in summary.warm(trials, name))
+    }
+    for words, limit in limits.items():
+        notes.limit(axes, limit, f"{words} bandwidth limit {limit:.0f}")
     axes.set_xlim(left=0)
     axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")

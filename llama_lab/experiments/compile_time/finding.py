@@ -4,27 +4,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import within
+from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.compile_time import table
+
+OTHERS = ("eager", "step+scan")  # cold starts that one of `step` is compared with
 
 
 def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> Claim:
-    """What programs kept on disk leave of a start, from the beginning of the process to its first token."""
+    """What compiling takes of a cold start and when it has paid; and what programs kept on disk leave of that start, up
+    to its first token."""
     cold, compared = (placement, "cold"), []
     for way in ("serialised", "cached"):
         ratio = table.start_ratio(trials, (placement, way), cold, lambda t: t.to_first_ns, seed)
         compared.append(Comparison(ratio, f"a {way} start", "a cold one", "time to the first token"))
     least, most = sorted(compared, key=lambda c: c.ratio.value)
     words = "With compiled programs on disk the first token takes {least:share} to {most:share} of a cold start's time."
-    return stated(words, least=least, most=most) or most.generic
+    kept = stated(words, least=least, most=most) or most.generic
+    return Claim(" ".join(filter(None, [cost(trials, placement, seed), kept.sentence])), kept.evidence)
+
+
+def cost(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
+    """Seconds of a cold start's compiling, and from when on it is ahead of other cold starts; "" if not measured."""
+    starts = table.of_start(trials, placement, "cold").values()
+    if not starts:
+        return ""
+    spent = np.mean([sum(table.parts(start)[part] for part in table.COMPILING) for start in starts])
+    whole = np.mean([start.to_first_ns / 1e9 for start in starts])
+    evens = {other: table.break_even(trials, (placement, "cold"), (other, "cold"), seed) for other in OTHERS}
+    ahead = listed([f"of {other} {when(even)}" for other, even in evens.items() if even.pairs and even.n])
+    said = f"Compiling takes {spent:.1f} s of the {whole:.1f} s to the first token of {placement}"
+    return said + (f", which is ahead {ahead}." if ahead else ".")
 
 
 def when(even: table.BreakEven) -> str:
     """From which token on the way of starting that saves on each token is ahead."""
-    return {0: "from the first token on", table.NEVER: "never"}.get(even.tokens, f"after {even.tokens:.0f} tokens")
+    words = {0: "from the first token on", table.NEVER: "never"}.get(even.tokens, f"after {even.tokens:.0f} tokens")
+    return words + even.interval
 
 
 def share(ratio: Ratio) -> str:

@@ -76,6 +76,7 @@ def stage_table(rows: Sequence[Compilation]) -> list[dict]:
 
 PARTS = ("imports", "load weights", "trace", "lower", "compile (XLA) or read from cache", "read executables",
          "prefill and the rest")  # fmt: skip
+COMPILING = PARTS[2:5]  # of a cold start
 
 
 def of_start(trials: Sequence[Start], placement: str, way: str) -> dict[int, Start]:
@@ -129,9 +130,14 @@ class BreakEven:
         if math.isnan(self.tokens):
             return "not measured"
         words = "at once" if self.tokens == 0 else "never" if self.tokens == NEVER else f"{self.tokens:.0f} tokens"
-        if math.isnan(self.low) or self.low == self.high:
-            return words
-        return words + within(self, lambda tokens: "never" if tokens == NEVER else f"{tokens:.0f}")
+        return words + self.interval
+
+    @property
+    def interval(self) -> str:
+        """` [30, 55]`; "" where there is none, or only one number."""
+        if self.low == self.high:
+            return ""
+        return within(self, lambda tokens: "never" if tokens == NEVER else f"{tokens:.0f}")
 
 
 def break_even(trials: Sequence[Start], ours: Way, other: Way, seed: int = 0) -> BreakEven:

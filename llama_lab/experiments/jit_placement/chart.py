@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-import seaborn
 from matplotlib.figure import Figure
 
 from llama_lab.bench import AGAIN, SAMPLED, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, times
+from llama_lab.bench.wording import interval, listed, times, within
 from llama_lab.experiments.jit_placement.measure import BASELINE, PIPELINES, Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
@@ -102,28 +101,29 @@ def answers(trials: Sequence[Trial]) -> pd.DataFrame:
 
 @styled
 def pipelines(answers: pd.DataFrame, ratio: Ratio, seed: int = 0) -> Figure:
-    """The original notebook's picture, a histogram of both pipelines' answers (left), and the second pipeline over the
-    first question by question (right). answers: of the function of that name. ratio: of their pairs."""
-    figure, (left, right) = new(9.5, 3.4, columns=2, width_ratios=(3, 2))
-    shades = dict(zip(PIPELINES.values(), map(colour, PIPELINES), strict=True))
-    seaborn.histplot(answers, x="tokens/s", hue="pipeline", multiple="dodge", bins=12, palette=shades, ax=left)
-    left.set(xlabel="decode rate of an answer, tokens/s", ylabel="answers")
-    seaborn.move_legend(left, "upper left", title=None)
-    left.yaxis.get_major_locator().set_params(integer=True)
+    """Both pipelines' answers, a row each (left), and the second pipeline over the first question by question (right).
+    answers: of the function of that name. ratio: of their pairs."""
+    figure, (left, right) = new(9.5, 2.6, columns=2, width_ratios=(3, 2))
     first, second = (answers[answers.pipeline == label].set_index("block")["tokens/s"] for label in PIPELINES.values())
+    heights = rows.heights(left, list(PIPELINES.values()))
+    for (name, label), rates in zip(PIPELINES.items(), (first, second), strict=True):
+        rows.points(left, rates.tolist(), heights[label], colour(name), seed)
+        rows.median(left, rates.median(), heights[label])
+    left.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median)")
     rows.points(right, (second / first).dropna().tolist(), 0, colour("split"), seed)
     rows.interval(right, ratio, 0)
     right.axvline(1, color=GREY, linewidth=0.9)
     right.locator_params(axis="x", nbins=4)
     right.set(yticks=[], ylim=(-1, 1), xlabel=f"pipeline 2 over pipeline 1, same question\n(n = {ratio.n} questions)")
-    headline(figure, f"{comparison(ratio)}: {ratio.words}{ratio.aside}")
+    headline(figure, comparison(ratio) + ratio.aside)
     return figure
 
 
 def comparison(ratio: Ratio) -> str:
-    """What the pairs say of the two pipelines."""
+    """What the pairs say of the two pipelines, in three digits: the ratio is close to 1."""
     words = {Verdict.FASTER: "is faster than", Verdict.SLOWER: "is slower than", Verdict.EQUAL: "is as fast as"}
-    return f"With sampled tokens pipeline 2 {words.get(ratio.verdict, 'cannot be told from')} pipeline 1"
+    said = f"With sampled tokens pipeline 2 {words.get(ratio.verdict, 'cannot be told from')} pipeline 1"
+    return f"{said}: {ratio.value:.3f}x{within(ratio, '.3f')}"
 
 
 @styled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
@@ -17,6 +18,7 @@ from llama_lab.figures.marks import gaps_words
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
 
 LABELS = {"program": "mask in the program", "host": "mask by the host", "its own": "its own grammar"}
+DRAWN, ROWS = ("loop+fused", *GRAMMARS, "loop", "step"), 6  # subjects of the figure, foremost first; its rows at most
 
 
 def place(trial: Trial) -> tuple[int, int, int]:
@@ -78,6 +80,33 @@ def slowed(trials: Sequence[Trial], seed: int = 0) -> Claim | None:
     return Claim(f"Grammars of their own slow down {names}; {own}.", pairs)
 
 
+def left(entries: Sequence[dict]) -> list[str]:
+    """What each kind of mask leaves of the free rate, from the least to the most, and whom it is shown to
+    slow down."""
+    lines = []
+    for where, label in LABELS.items():
+        if mine := [e for e in entries if e["where"] == where and e["n"]]:
+            ends = dict.fromkeys(f"{pick(e['ratio'].value for e in mine):.0%}" for pick in (min, max))
+            lost = listed([e["subject"] for e in mine if e["ratio"].verdict == Verdict.SLOWER])
+            words = f"a loss is shown for {lost}" if lost else "no loss is shown"
+            lines.append(
+                f"{label}: {' to '.join(ends)} of the free rate ({len(mine)} subject{'s' * (len(mine) > 1)}); {words}"
+            )
+    return lines
+
+
+def foremost(entries: Sequence[dict], claim: Claim) -> list[dict]:
+    """At most ROWS entries, in their order: those of subjects that the claim names, then those of DRAWN."""
+    named = re.findall(r"[\w+-]+", str(claim))
+    last = len(DRAWN)
+
+    def place(i: int) -> tuple[bool, int]:
+        subject = entries[i]["subject"]
+        return subject not in named, DRAWN.index(subject) if subject in DRAWN else last
+
+    return [entries[i] for i in sorted(sorted(range(len(entries)), key=place)[:ROWS])]
+
+
 COLUMNS = frames.Columns(
     {
         "subject": "subject",
@@ -96,7 +125,8 @@ COLUMNS = frames.Columns(
 @styled
 def kept(entries: Sequence[dict], claim: Claim, missing: Sequence[dict] = (), seed: int = 0) -> Figure:
     """The decode rate with a grammar over that without, a row per subject and place of the mask. entries: of
-    `table`. missing: subjects that did not run."""
+    `table`, of which the `foremost` are drawn. missing: subjects that did not run."""
+    entries = foremost(entries, claim)
     figure, axes = new(9.5, 0.5 * len(entries) + 2)
     names = [f"{e['subject']}, {LABELS[e['where']]}" for e in entries]
     heights = rows.heights(axes, names)

@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from llama_lab.bench import statistics, summary
-from llama_lab.bench.published import standing
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, round_ratio
+from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.wording import listed, round_ratio, within
 from llama_lab.experiments.kv_cache.measure import COMBINATIONS, TYPES
-from llama_lab.figures import notes, rows
+from llama_lab.figures import labels, notes, rows
+from llama_lab.figures.labels import End
 from llama_lab.figures.marks import interval_words
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
 
@@ -75,9 +75,7 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
 @styled
 def published_case(case: dict) -> Figure:
     """The published 15-token case beside ours, all four combinations warm. case: `measure.published_case`."""
-    published, over = case["published"], "cache and jit over this:\n"
-    where = standing("kv-cache", "tokens/s, no cache", "tokens/s, cache and jit", "speed-up, long warm-up")
-    slow, fast = f"published ({where}): no cache, cold", f"published ({where}): cache + jit, warm"
+    published, slow, fast = case["published"], "published: no cache, cold", "published: cache + jit, warm"
     figure, axes = new(9.5, 4.2)
     heights = rows.heights(axes, [slow, fast, *COMBINATIONS.values()])
     for label, rate in ((slow, published["slow"]), (fast, published["fast"])):
@@ -91,9 +89,10 @@ def published_case(case: dict) -> Figure:
             middle, place = np.median(rates), dict(textcoords="offset points", ha="center", fontsize=9)
             rows.median(axes, middle, height, 20)
             axes.annotate(f"{middle:.1f}", (middle, height), (0, 12), **place)
-    rows.beside(axes, heights[fast], f"published {published['ratio']:.2f}x:\none side cold", 9.5)
+    rows.beside(axes, heights[slow] + 0.62, "cache and jit over this row", 9.5, fontweight="bold")
+    rows.beside(axes, heights[slow], f"{published['ratio']:.2f}x", 9.5)
     for name, ratio in {"eager": "jit_alone", "step+nocache": "cache_alone", "eager+nocache": "both"}.items():
-        rows.beside(axes, heights[COMBINATIONS[name]], over + interval_words(case[ratio]), 9.5)
+        rows.beside(axes, heights[COMBINATIONS[name]], interval_words(case[ratio]), 9.5)
     if case["limit"]:
         notes.bandwidth_limit(axes, case["limit"])
     axes.set_xscale("log")
@@ -127,6 +126,7 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
     left.minorticks_off()
     words = f"In a text of n tokens the work of attention grows with {grows['uncached']} without a cache"
     headline(figure, f"{words}, with {grows['cached']} with one")
+    ends = []
     for i, ((model, entries), line, marker) in enumerate(zip(sizes.items(), ("-", "--"), ("o", "s"), strict=False)):
         for kind in ("bf16",) if i else ("f32", "bf16", "int8"):  # one a width: f16 has bf16's
             these, shade = [e for e in entries if e["kv"] == kind], TYPE_SHADES[kind]
@@ -134,9 +134,15 @@ def work_and_bytes(work: Sequence[dict], sizes: dict[str, Sequence[dict]]) -> Fi
             right.plot(slots, predicted / 1e6, line, color=shade, linewidth=1.6)
             hollow = dict(markersize=5, markerfacecolor="white", label=f"{model}, {kind}")
             right.plot(slots, measured / 1e6, marker, color=shade, **hollow)
+            ends.append(End(f"{predicted[-1] / 1e6:.1f}", slots[-1], predicted[-1] / 1e6, shade))
     right.set(xscale="log", yscale="log", xlabel="slots of the cache (log scale)")
+    if sizes:
+        right.set_xticks(slots, map(str, slots))
+        right.set_xlim(right=1.9 * slots[-1])
+        right.minorticks_off()
     right.set_ylabel("MB of keys and values (log scale)")
-    notes.plain(right.xaxis, right.yaxis)
+    notes.plain(right.yaxis)
+    labels.at_ends(right, ends, 1.25)
     low, high = right.get_ylim()
     right.set_ylim(low, 8 * high)  # room for the legend
     right.legend(fontsize=8.5, title="line: predicted; mark: arrays made", title_fontsize=8.5, alignment="left")
@@ -148,6 +154,16 @@ def power_of(work: Sequence[dict], key: str) -> str:
     (shorter, before), (longer, after) = ((w["length"], w[key]) for w in work[-2:])
     power = np.log(after / before) / np.log(longer / shorter)
     return "n" + f"{power:.1f}".removesuffix(".0").translate(str.maketrans("0123456789.", "⁰¹²³⁴⁵⁶⁷⁸⁹·"))
+
+
+def decimal(value: float) -> str:
+    """A small number in one digit, without an exponent: `0.00004`."""
+    return np.format_float_positional(value, precision=1, fractional=False, trim="-")
+
+
+def three_digits(ratio: Ratio) -> str:
+    """As `interval_words`, of a ratio close to 1."""
+    return f"{ratio.value:.3f}x{within(ratio, '.3f')}, n = {ratio.n}"
 
 
 @styled
@@ -162,20 +178,20 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
         if good:
             rates = [t.tg for t in good]
             rate = statistics.summarise(rates, seed, [t.process for t in good])
-            words = "baseline" if name == baseline else interval_words(ratios[name])
+            words = "baseline" if name == baseline else three_digits(ratios[name])
             words = f"{good[0].kv_bytes / 1e6:.3g} MB\n{words}"
             rows.subject(left, name, rates, rate, heights[label], words, seed)
     left.set_xlim(left=0)
     left.set_xlabel("decode rate, tokens/s (point: one answer;\nbar: median; band: its 95 % interval)")
     for e, height in zip(quality, rows.heights(right, [e["kv"] for e in quality]).values(), strict=True):
         right.barh(height, e["kl"], height=0.5, color="#BBBBBB")
-        words = "reference" if e["kv"] == "f32" else f"{e['kl']:.1e}, best token\n same {e['top1']:.1%}"
+        words = "reference" if e["kv"] == "f32" else f"{decimal(e['kl'])}, best token\n same {e['top1']:.1%}"
         right.text(e["kl"], height, " " + words, va="center", fontsize=9)
     right.set_yticks([])
     right.set_xlim(right=3.2 * max((e["kl"] for e in quality), default=1) or 1)
     right.set_xlabel(f"KL divergence from float32,\nnats a token ({quality[0]['tokens'] if quality else 0} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
-    right.xaxis.set_major_formatter("{x:.0e}")
+    right.xaxis.set_major_formatter(lambda x, _: decimal(x))
     faster, slower = (
         listed([timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == verdict])
         for verdict in (Verdict.FASTER, Verdict.SLOWER)

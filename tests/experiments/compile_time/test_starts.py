@@ -8,7 +8,7 @@ from llama_lab.bench import phases, process, protocol, record
 from llama_lab.bench.cold import Start
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import NAN
-from llama_lab.experiments.compile_time import starts, table
+from llama_lab.experiments.compile_time import finding, starts, table
 from tests.bench.test_record import trial
 from tests.experiments.compile_time.test_measure import SMALL
 
@@ -94,6 +94,14 @@ def test_break_even_is_where_the_lines_cross():
     one = even("step", "cold", "eager", trials(1))
     assert one.tokens == pytest.approx(19)
     assert np.isnan(one.low)
+
+
+def test_the_finding_begins_with_what_compiling_costs_and_when_it_has_paid():
+    said = str(finding.claim(trials()))
+    assert said.startswith(
+        "Compiling takes 1.0 s of the 3.1 s to the first token of step, which is ahead of eager after 19 "
+    )
+    assert "Compiling" not in str(finding.claim([]))
 
 
 @pytest.mark.parametrize(

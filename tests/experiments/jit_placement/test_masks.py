@@ -162,6 +162,22 @@ def test_where_the_masks_are_not_told_apart_the_engines_that_lose_are_named():
     assert "decodes" not in str(masks_table.claim(made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 10})))
 
 
+def test_what_each_kind_of_mask_leaves_is_said_and_the_figure_keeps_the_foremost_rows():
+    gaps = {name + way: 10 for name in ("chunk8", "loop", "mine", "other") for way in ("", masks.TABLE)}
+    gaps |= {"step" + way: 10 for way in ("", masks.TABLE)} | {"step" + masks.HOST: 20}
+    gaps |= {name + way: 40 if way else 10 for name in masks.GRAMMARS for way in ("", masks.TABLE)}
+    entries, claim = masks_table.table(made(**gaps)), masks_table.claim(made(**gaps))
+    program, host, own = masks_table.left(entries)
+    assert program == "mask in the program: 100% of the free rate (5 subjects); no loss is shown"
+    assert host == "mask by the host: 50% of the free rate (1 subject); a loss is shown for step"
+    assert own.endswith("a loss is shown for ollama and llamacpp+generate")
+    kept = [(e["subject"], e["where"]) for e in masks_table.foremost(entries, claim)]
+    assert kept == [
+        ("chunk8", "program"), ("loop", "program"), ("step", "host"), ("step", "program"), ("ollama", "its own"),
+        ("llamacpp+generate", "its own"),
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_real_model_and_llamacpp_follow_the_schema():
     pytest.importorskip("llama_cpp")

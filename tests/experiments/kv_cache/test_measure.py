@@ -5,6 +5,7 @@ from llama_jax import checkpoint, config
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, passages
 from llama_lab.bench import run as suite
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.kv_cache import chart, finding, measure
 from tests.bench.test_record import trial
 from tests.figures.drawn import assert_drawn, words
@@ -32,9 +33,12 @@ def test_the_published_case_in_ratios():
     assert [case[name].value for name in ("both", "cache_alone", "jit_alone")] == pytest.approx([8, 2, 4])
     assert case["both"].n == 6
     assert case["published"] == {"slow": 1.5, "fast": 24.45, "ratio": 16.32}
-    assert finding.larger(case) == "jit gains more"
-    assert finding.larger(dict(cache_alone=case["jit_alone"], jit_alone=case["cache_alone"])) == "the cache gains more"
-    assert "neither" in finding.larger(dict(cache_alone=case["jit_alone"], jit_alone=case["jit_alone"]))
+    assert finding.larger(case) == "Jit gains more than the cache."
+    assert (
+        finding.larger(dict(cache_alone=case["jit_alone"], jit_alone=case["cache_alone"]))
+        == "The cache gains more than jit."
+    )
+    assert "Neither" in finding.larger(dict(cache_alone=case["jit_alone"], jit_alone=case["jit_alone"]))
     assert np.median(case["rates"]["step"]) == pytest.approx(15 / 0.5 / 1.025, rel=0.01)
     void = [
         t.model_copy(update=dict(valid=False)) if (t.subject, t.block) == ("step+nocache", 0) else t for t in the_case()
@@ -60,9 +64,11 @@ def test_latencies_are_those_of_one_model_by_context():
 
 
 def test_charts_say_what_was_measured_also_where_little_was(tmp_path):
-    assert "8.0 times as fast" in words(chart.published_case(measure.published_case(the_case())))
+    assert "8.00 times as fast" in words(chart.published_case(measure.published_case(the_case())))
     work, sizes = measure.attention_work(config.tiny(), 64), measure.cache_bytes(config.tiny(), (16, 64))
     figure = chart.work_and_bytes(work, {"m": sizes})
+    assert "An int8 cache slows down this decoder: 0.50x" in finding.sped_up(Ratio(0.5, 0.4, 0.6, 9))
+    assert "is undecided: 0.96x" in finding.sped_up(Ratio(0.96, 0.88, 1.06, 9))
     assert "grows with n³ without a cache, with n² with one" in words(figure)
     grown = [t.model_copy(update=dict(run="m after 4", reason="")) for t in the_case()]
     assert "After 4 tokens" in words(chart.latency_by_context({"M": measure.latencies(grown, "m")}))
