@@ -204,7 +204,7 @@ def agreeing(tables: Tables) -> Said | None:
 
     def kept(name: str) -> str:
         entry = known[name]
-        return f"{entry['top1']:.1%} {interval(entry, lambda share: f'{100 * share:.1f}', 'top1_')}"
+        return f"{entry['top1']:.1%} {interval(entry, '.1%', 'top1_')}"
 
     others = [f"{kept(name)} under {known[name]['backend']}" for name in RIVAL_READERS if name in known]
     text = (

@@ -54,11 +54,11 @@ def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengt
     text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
     assert words in text if words else text == ""
     if text:
-        assert "our kernels limited to AVX2 while other runtimes kept all, " in text
+        assert "our kernels limited to AVX2 by a setting, while other runtimes kept all, " in text
         assert text.endswith("the rate of llamacpp (m, q4_0, C).")
         made += rows("n", {"loop+fused": 9, "llamacpp": 4.5}, tokens=1, prompt=10, tokenize_ns=0, weights_hash="n")
         text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
-        assert text.endswith("Without that limit 1 of 1 is read more slowly.")
+        assert text.endswith("Without that limit ours is slower in 1 of 1 cases (undecided in 0).")
 
 
 def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
@@ -70,5 +70,5 @@ def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
     assert {"Q4_K_M"} < {case.kind for case in found}  # not that of most of its blocks
     lost = (rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, "loop+fused", "llamacpp"))
     assert all(lost)
-    assert "limited to AVX2 while other runtimes kept AVX-512" in lost[0]
+    assert "limited to AVX2 by a setting, while other runtimes kept AVX-512" in lost[0]
     assert [rivals.prompts([]), rivals.starts([]), rivals.memory([], "loop+fused", "llamacpp")] == [""] * 3
