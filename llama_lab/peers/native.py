@@ -88,7 +88,13 @@ def extract(part: str, folder: Path, names: Sequence[str] = ()) -> None:
             for member in archive.getmembers():
                 _, separator, path = member.name.partition(f"/vendor/llama.cpp/{part}")
                 if separator and member.isfile() and (not names or path.split("/")[0] in names):
-                    archive.extract(member.replace(name=path), folder, filter="data")
+                    target = folder / path
+                    if not target.resolve().is_relative_to(folder.resolve()):
+                        raise UserError(f"The source archive of llama.cpp has a file outside of it: {member.name}.")
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.extractfile(member) as source, target.open("wb") as written:
+                        shutil.copyfileobj(source, written)
+                    target.chmod(member.mode & 0o755)
 
 
 def last_words(log: IO[str]) -> str:

@@ -53,7 +53,8 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         rows.beside(axes, height, f"{rate.median:,.0f}{share}")
     axes.set_xlim(left=0)
     above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}" for name in ceilings[1:])
-    axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95 % interval{above})", fontsize=10)
+    meaning = f"point: one pass; bar: median; band: 95 % interval; share: in pairs of a block{above}"
+    axes.set_xlabel(f"tokens/s\n({meaning})", fontsize=10)
     overlap = extraction_table.overlap(trials, seed=seed)
     reached = f"`extract` reaches {overlap.value:.0%} of the slower of its two ceilings"
     headline(figure, reached if overlap.n else "Overlap: not measured")

@@ -126,7 +126,7 @@ COLUMNS = frames.Columns(
 def kept(entries: Sequence[dict], claim: Claim, missing: Sequence[dict] = (), seed: int = 0) -> Figure:
     """The decode rate with a grammar over that without, a row per subject and place of the mask. entries: of
     `table`, of which the `foremost` are drawn. missing: subjects that did not run."""
-    entries = foremost(entries, claim)
+    every, entries = entries, foremost(entries, claim)
     figure, axes = new(9.5, 0.5 * len(entries) + 2)
     names = [f"{e['subject']}, {LABELS[e['where']]}" for e in entries]
     heights = rows.heights(axes, names)
@@ -143,5 +143,6 @@ def kept(entries: Sequence[dict], claim: Claim, missing: Sequence[dict] = (), se
     axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
     axes.set_xlabel("decode rate with a grammar over without\n(point: a pair; bar: mean; band: its 95 % interval)")
     headline(figure, claim)
-    footnote(figure, gaps_words(missing))
+    hidden = listed([f"{e['subject']}, {LABELS[e['where']]}" for e in every if e not in entries])
+    footnote(figure, " · ".join(filter(None, (hidden and f"Only in the table: {hidden}.", gaps_words(missing)))))
     return figure

@@ -131,7 +131,7 @@ def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) ->
 
 
 def by_draft_model(of_texts: Sequence[dict]) -> str:
-    """` A draft model makes qwen2.5-coder-1.5b faster on them: 1.26x [1.23, 1.28].`, the open questions, of the file
+    """` A draft model makes qwen2.5-coder-1.5b faster on open questions: 1.26x [1.23, 1.28].`, of the file
     where it gains most; "" where none is faster. of_texts: of `by_text.table`."""
     known = [e for e in of_texts if e["text"] == "open" and "+draft:" in e["name"] and e["ratio"] and e["ratio"].n]
     faster = [e for e in known if e["ratio"].verdict == Verdict.FASTER]
@@ -139,7 +139,7 @@ def by_draft_model(of_texts: Sequence[dict]) -> str:
         return ""
     most = max(faster, key=lambda e: e["ratio"].value)
     model = most["file"].partition("/")[0]
-    return f" A draft model makes {model} faster on them: {most['ratio'].words}."
+    return f" A draft model makes {model} faster on open questions: {most['ratio'].words}."
 
 
 COLUMNS = frames.Columns(
