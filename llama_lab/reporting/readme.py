@@ -10,7 +10,7 @@ from llama_lab.bench import AGAIN, environment, provenance, record, standings, s
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, probed, within
+from llama_lab.bench.wording import interval, listed, probed
 from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import document, machines, notebooks, overview, rivals
 from llama_lab.reporting.machines import Machine
@@ -84,11 +84,9 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
         return f"whether {what} is faster than {than} these trials do not decide"
     if not settled(ratio):
         return f"{what} is {ratio.verdict} than {than}"
-    form = ".2f" if ratio.value < 10 else ".1f"
-    times = f"{ratio.value:{form}} times{within(ratio, form)}"
     if 1 < ratio.value <= LITTLE:
-        return f"{what} adds little to {than}: {ratio.value:.2f} times{within(ratio)}"
-    return f"{what} is {times} as fast as {than}"
+        return f"{what} adds little to {than}: {rivals.times(ratio)}"
+    return f"{what} is {rivals.times(ratio)} as fast as {than}"
 
 
 # Beside other runtimes ------------------------------------------------------------------------------------------------

@@ -212,7 +212,7 @@ def versions(behind: Sequence[Recorded], out_dir: Path) -> Table:
 
 def argument_table() -> str:
     """What jit makes of each argument, and once for each name why."""
-    table = Table(arguments.HEADS[:-1], [row[:-1] for row in arguments.rows()]).markdown()
+    table = Table(arguments.SHORT, [row[:-1] for row in arguments.rows()]).markdown()
     names: dict[tuple[str, str], list[str]] = {}
     for what, known in (("static", arguments.STATIC), ("donated", arguments.DONATED)):
         for name, why in known.items():

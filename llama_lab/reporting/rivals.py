@@ -24,15 +24,15 @@ SAMPLED = "02-jit-placement"  # greedy and drawn answers side by side
 CONTEST = "09-ollama"  # the headline's file beside most runtimes
 
 
-def times(ratio: Ratio) -> str:
-    """`3.66 times [3.58, 3.73]`, with the verdict where the trials do not decide."""
+def value(ratio: Ratio, unit: str = "") -> str:
+    """`3.66 [3.58, 3.73]`, with the verdict where the trials do not decide. unit: after the number."""
     verdict = f" ({ratio.verdict})" if ratio.verdict == Verdict.UNDECIDED else ""
-    return f"{round_ratio(ratio.value)} times{within(ratio, round_ratio)}{verdict}"
+    return f"{round_ratio(ratio.value)}{unit}{within(ratio, round_ratio)}{verdict}"
 
 
-def value(ratio: Ratio) -> str:
-    """The same for a column of such numbers: `3.66 [3.58, 3.73]`."""
-    return times(ratio).replace(" times", "", 1)
+def times(ratio: Ratio) -> str:
+    """`3.66 times [3.58, 3.73]`."""
+    return value(ratio, " times")
 
 
 def named_well(backend: str) -> str:
