@@ -40,9 +40,9 @@ def compile(grammar: dict | str, tokenizer: Tokenizer, vocab_size: int, stop: Co
     """The grammar of a JSON schema, or of any JSON object ("json"). vocab_size: ids of the model, which may be more
     than the tokenizer's. stop: ids that end an answer, at least one.
 
-    What a schema may hold, and how values are laid out, is said in `schemas` and docs/serving.md. Raises UserError for
-    a schema that is not supported, that no value satisfies (ImpossibleError), or that is too large (TooLargeError), and
-    for a tokenizer without a vocabulary. https://json-schema.org/draft/2020-12
+    `schemas` and docs/structured-answers.md say what a schema may hold and how values are laid out. Raises UserError
+    for a schema that is not supported, that no value satisfies (ImpossibleError), or that is too large (TooLargeError),
+    and for a tokenizer without a vocabulary. https://json-schema.org/draft/2020-12
     """
     schema = OBJECT if grammar == "json" else grammar
     if not isinstance(schema, dict):

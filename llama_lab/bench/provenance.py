@@ -21,7 +21,7 @@ from llama_jax.plumbing import paths
 from llama_jax.plumbing.boundary import Declared
 
 PACKAGES = ("llama_jax", "llama_lab")
-UNKNOWN, OLDER = "recorded before code was hashed", "older than its code"
+UNKNOWN, OLDER = "recorded before code was hashed", "recorded with older code"
 
 
 class Stamp(Declared):

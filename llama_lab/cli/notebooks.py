@@ -77,7 +77,7 @@ class Stale:
     stamps."""
 
     out: Path | None = option(None, "Folder with data/; the repository by default.")
-    strict: bool = flag("Exit with 1 if a headline is older than its code.")
+    strict: bool = flag("Exit with 1 if a headline was recorded with older code.")
     evidence: str | None = option(
         None,
         "Compare the current commit with this earlier one: every program, and times in one interleaved run (minutes).",
@@ -107,7 +107,7 @@ class Stale:
         wrong = [table.name for table in tables if table.wrong] if self.strict else []
         if wrong:
             tell(
-                f"A headline is older than its code: {', '.join(wrong)}. Record it again: `make record`; after a"
+                f"A headline was recorded with older code: {', '.join(wrong)}. Record it again: `make record`; after a"
                 " refactoring: `llama-jax stale --restamp WHY`."
             )
         return {"tables": [asdict(table) for table in tables]}, not wrong

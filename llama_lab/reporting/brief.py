@@ -1,4 +1,4 @@
-"""The first two pages: four questions, each with a picture and sentences that are computed from the recorded tables.
+"""The first two pages: questions, pictures, and sentences that are computed from the recorded tables.
 
 A sentence about speed names the strongest other runtime of its run, and the file, size and processor. A question whose
 tables and picture are missing is left out, so the page of another machine shows what that machine measured.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,11 +25,10 @@ from llama_lab.figures import model_label
 from llama_lab.reporting import document, overview, readme
 from llama_lab.reporting import rivals as other_runtimes
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.rivals import megabytes, times
+from llama_lab.reporting.rivals import megabytes, named_well, times
 from llama_lab.sharing.contribution import HEADLINE
 
 KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
-PICTURED = other_runtimes.FILES[0]  # its figure has the name of the table
 ALONE = "no other runtime in this run"
 
 
@@ -81,10 +80,10 @@ def placed(at: int, tables: Tables) -> Said | None:
     words, other = readme.compared(what, than, summary.paired_ratio(run.rows, above, below)), run.fastest(ours=False)
     beside, told = "", "no other runtime ran beside it"
     if other:
-        beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} the rate of {other.backend}"
-        many = len(other_runtimes.others(run)) > 1
+        name, many = named_well(other.backend), len(other_runtimes.others(run)) > 1
+        beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} the rate of {name}"
         which = "the fastest other runtime" if many else "the only other runtime"
-        told = f"{other.backend}, on a {file(run, other)}, is {which} of this run"
+        told = f"{name}, on a {file(run, other)}, is {which} of this run"
     text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}{beside}."
     return Said(text, facts(run.table, run.model, told), run.table.section)
 
@@ -117,63 +116,53 @@ def compiled(tables: Tables) -> Said | None:
         return None
     most = max(policies, key=lambda account: account.programs)
     text = (
-        f"`jit` compiles again for each new shape: for the same {best.requests} requests a new server compiles"
-        f" {best.programs} programs with {best.subject}, and {most.programs} with {most.subject}, which takes"
-        f" {times(shapes.ratio(most, best))} as long."
+        f"`jit` compiles again for each new shape: for the same {best.requests} requests a freshly started server"
+        f" compiles {best.programs} programs under `{best.subject}`, and {most.programs} under `{most.subject}`, which"
+        f" takes {times(shapes.ratio(most, best))} as long."
     )
     return Said(text, facts(table, table.meta["parameters"]["model"], ALONE), table.section)
 
 
-def rivals(tables: Tables) -> Said | None:
-    """Our fastest placement beside the strongest of all runtimes, and beside Ollama, on one file."""
-    run = other_runtimes.greedy(tables.get(other_runtimes.CONTEST))
-    ours = run and run.fastest()
-    if not (ours and (first := run.fastest(ours=False))):
+def contested(at: int, tables: Tables) -> Said | None:
+    """Our kernel on one file beside the fastest of all other runtimes there, and beside Ollama. at: of `contests`."""
+    if at >= len(runs := other_runtimes.contests([*tables.values()])):
         return None
-    others = len(other_runtimes.others(run))
-    served = next((t for t in run.rows if t.valid and t.backend == standings.OLLAMA), None)
-
-    def beside(other: Trial, what: str) -> str:
-        return f"{times(summary.paired_ratio(run.rows, ours.subject, other.subject))} the rate of {what}"
-
-    words = [beside(first, f"{first.backend}, the fastest of {others} other runtimes,")]
-    words += [beside(served, "Ollama")] if served and served.subject != first.subject else []
-    told = {other.backend for other in (first, served) if other}
-    files: dict[str, list[str]] = {}
-    for e in other_runtimes.larger([*tables.values()]):
-        if e["backend"] in told:
-            files.setdefault(e["file"], []).append(f"{times(e['over'])} that of {e['backend']}")
-    more = "".join(f" On {name} it runs at {listed(leads)}." for name, leads in files.items())
-    text = f"{rate(run, ours.subject)}, {' and '.join(words)} on the same {file(run, first)}.{more}"
-    return Said(text, facts(run.table, model_label(ours.model)), run.table.section)
+    run, others = runs[at], other_runtimes.strongest(runs[at])
+    mine, many = other_runtimes.ours(run), len(other_runtimes.others(run))
+    over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
+    names = [named_well(other.backend) for other in others]
+    text = (
+        f"Beside {many} other runtime{'s' * (many > 1)} {rate(run, mine)} on a {file(run, others[0])}: {over[0]} the"
+        f" rate of {names[0]}{', the fastest of them' * (many > 1)}"
+    )
+    served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
+    return Said(f"{text}{served}.", facts(run.table, run.model), run.table.section)
 
 
 def ends(what: str, text: str, tables: Tables) -> Said | None:
     """The least and the most favourable file beside its own strongest rival. what: DECODE or PREFILL of `sizes`. text:
-    with places for the number of {files}, {cases} and cases in which ours was {faster}, for {least} and {most}, for the
-    files on which our kernels were also {limited}."""
+    with places for {ours}, the number of {files}, {cases} and cases in which ours was {faster}, for {least} and {most},
+    for the files on which our kernels were also {limited}."""
     found = other_runtimes.cases([*tables.values()], what)
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose).words for choose in (min, max))
     verdicts = Counter(case.ratio.verdict for case in found)
     rest = [f"{verdict} in {n}" for verdict, n in sorted(verdicts.items()) if verdict != Verdict.FASTER]
-    fewer = [case for case in found if case.limited]
-    instructions = listed(sorted({case.limited for case in fewer}))
-    limited = f", {other_runtimes.files(fewer)} of them also with our kernels limited to {instructions}"
-    shown = sum(case.table.path.stem == PICTURED for case in found)
-    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=verdicts[Verdict.FASTER], shown=shown)
-    numbers |= dict(rest=f" ({listed(rest)})" * bool(rest), limited=limited * bool(fewer), least=low, most=high)
+    ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
+    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=verdicts[Verdict.FASTER], ours=ours)
+    numbers |= dict(rest=f" ({listed(rest)})" * bool(rest), limited=other_runtimes.limits(found), least=low, most=high)
     days = sorted({case.table.meta["created"][:10] for case in found})
-    processors = sorted({case.table.meta["environment"]["cpu"] for case in found})
+    processors = sorted({case.processor for case in found})
     when = " to ".join(dict.fromkeys([days[0], days[-1]]))
     return Said(text.format(**numbers), f"{listed(processors)} · {when}", found[0].table.section)
 
 
-def lost(stem: str, say: Callable[[Sequence[Recorded]], str], tables: Tables) -> Said | None:
-    """Where another runtime is better. stem: of the table; say: what it says of that."""
-    table, words = tables.get(stem), say([*tables.values()])
-    return Said(f"Where it loses: {words[0].lower()}{words[1:]}", facts(table), table.section) if words else None
+def lost(stem: str, tables: Tables) -> Said | None:
+    """What our placements cost, or where another runtime is better. stem: of LOSSES."""
+    table = tables.get(stem)
+    words = other_runtimes.LOSSES[stem](table) if table else ""
+    return Said(f"{words}.", facts(table), table.section) if words else None
 
 
 def cached(tables: Tables) -> Said | None:
@@ -206,7 +195,7 @@ def agreeing(tables: Tables) -> Said | None:
         entry = known[name]
         return f"{entry['top1']:.1%} {interval(entry, '.1%', 'top1_')}"
 
-    others = [f"{kept(name)} under {known[name]['backend']}" for name in RIVAL_READERS if name in known]
+    others = [f"{kept(name)} under {named_well(known[name]['backend'])}" for name in RIVAL_READERS if name in known]
     text = (
         f"Fewer bits cost quality: the best next token is still float32's for {kept(KERNEL)} of"
         f" {known[KERNEL]['tokens']} tokens under the kernel, for {listed(others)}."
@@ -214,32 +203,31 @@ def agreeing(tables: Tables) -> Said | None:
     return Said(text, facts(table, model_label(rows[0].model), "the file's own blocks"), table.section)
 
 
-def memory(behind: Sequence[Recorded]) -> str:
-    return other_runtimes.memory(behind, readme.BEST, readme.LLAMA_CPP)
-
-
 DECODED = (
-    "On {files} files at several lengths{limited}, our fastest placement decodes faster than the fastest other runtime"
-    " in {faster} of {cases} cases{rest}, {shown} of them in the figure: at the least {least}, at the most {most}."
+    "On {files} files at several lengths{limited}, decoding with {ours} is faster than with the fastest other runtime"
+    " in {faster} of {cases} cases{rest}: from {least} to {most}."
 )
 PROMPTS = (
-    "A prompt is read faster than by the fastest other runtime in {faster} of {cases} cases{rest}: {least} to {most}."
+    "{ours} reads prompts faster than the fastest other runtime in {faster} of {cases} cases{rest}: from {least} to"
+    " {most}."
 )
 QUESTIONS = (  # question, figure, sentences
     ("Where do I put jit, and what do I gain?", f"{HEADLINE}-rates", [partial(placed, at) for at in range(3)]),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     (
         "How far am I from Ollama and llama.cpp?",
-        PICTURED,
+        f"{other_runtimes.CONTEST}-ladder",
         [
-            rivals,
+            partial(contested, 0),
+            partial(contested, 1),
             partial(ends, sizes.DECODE, DECODED),
             partial(ends, sizes.PREFILL, PROMPTS),
-            partial(lost, other_runtimes.SAMPLED, other_runtimes.sampling),
-            partial(lost, other_runtimes.FILES[-1], other_runtimes.prompts),
-            partial(lost, other_runtimes.COMMANDS, other_runtimes.starts),
-            partial(lost, other_runtimes.CONTEST, memory),
         ],
+    ),
+    (
+        "What does it cost, and where does it lose?",
+        None,
+        [partial(lost, stem) for stem in other_runtimes.LOSSES],
     ),
     ("What else matters?", "04-kv-cache-latency", [cached, agreeing]),
 )

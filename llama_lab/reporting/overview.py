@@ -20,7 +20,7 @@ from llama_lab.bench.record import Row, Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.experiments.time_to_first_token import table as first_tokens
 from llama_lab.reporting import notebooks
-from llama_lab.reporting.document import Number
+from llama_lab.reporting.document import Number, short
 
 JOINTS = {Verdict.FASTER: " than ", Verdict.SLOWER: " than ", Verdict.EQUAL: " of "}  # of a verdict with its baseline
 OWN = "gguf"  # how `standings.weights` says that a file's own blocks are multiplied
@@ -120,7 +120,7 @@ class Setting:
         """
         valid, every = (summary.warm(self.rows, subject, valid) for valid in (True, False))
         row, bytes_, baseline = valid[0], getattr(self.rows[0], "weights_bytes", None), self.baseline
-        size = f"{bytes_ / 1e6:.3g} MB of weights" if bytes_ and "," in self.model else ""  # other than its preset's
+        size = f"{short(bytes_ / 1e6)} MB of weights" if bytes_ and "," in self.model else ""  # other than its preset's
         values = [first_tokens.first_ms(row) if self.first else row.tg for row in valid]
         pairing, ratio = first_tokens.FIRST if self.first else {}, None
         if baseline not in ("", subject):

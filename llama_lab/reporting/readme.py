@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from llama_lab.bench import AGAIN, environment, provenance, record, standings, summary
+from llama_lab.bench import AGAIN, environment, provenance, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
@@ -20,9 +20,9 @@ from llama_lab.sharing import contribution
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
-KERNEL = "a compiled kernel that multiplies the file's own 4-bit blocks"
+KERNEL = "the loop with a compiled kernel that multiplies the file's own 4-bit blocks"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each
-    ("step", "one `jax.jit` around the decode step", "eager", "running it op by op"),
+    ("step", "the decode step in one `jax.jit`", "eager", "the same step run op by op"),
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
 )
@@ -31,7 +31,7 @@ PLACES = (
     ("learn JAX, or change the sampler in Python", "one token", "`step`"),
     ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`"),
     ("stream to a person", "a few tokens at a time", "`chunk8`"),
-    ("serve several requests at once", "one token of all slots", "`llama-jax serve --placement step+fused`"),
+    ("serve several requests at once", "one token of every request", "`llama-jax serve --placement step+fused`"),
     (
         "do any of these on a CPU with a quantised file",
         "the same, with a compiled kernel inside",
@@ -39,7 +39,6 @@ PLACES = (
     ),
 )
 ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
-BREAK = "<br>"  # between the lines of a cell
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
@@ -108,49 +107,39 @@ def plain(run: Setting) -> str:
 
 def beside(
     run: Setting, measured: Sequence[Setting], behind: Sequence[Recorded], known: Sequence[Machine], home: Path
-) -> list[tuple[str, str, str, str]]:
-    """(compared with what, on which files and machines, how many times as fast, measured where) of the kernel; what was
-    not measured is left out."""
-    here = subject(run, summary.warm(run.rows, LLAMA_CPP)[0])
-    again = zip(
-        (here, ratio(run, BEST, LLAMA_CPP), "the run below"), elsewhere(run, measured, known, home), strict=True
-    )
-    rows = [("llama.cpp", *(BREAK.join(filter(None, column)) for column in again))]
-    contest = rivals.greedy(rivals.named(behind, rivals.CONTEST))
-    first = contest and contest.fastest(ours=False)
-    if first:
-        own = subject(contest, first)
-        where = "the same file and kind of machine" if own == here else own
+) -> list[tuple[str, ...]]:
+    """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
+    where); what was not measured is left out. On other models than the run's only the fastest runtime has a line."""
+    theirs = summary.warm(run.rows, LLAMA_CPP)[0]
+    rows = [(rivals.named_well(theirs.backend), *subject(run, theirs), ratio(run, BEST, LLAMA_CPP), "the run below")]
+    rows += elsewhere(run, measured, known, home)
+    for contest in (contest for contest in rivals.contests(behind) if BEST in contest.subjects):
         older = provenance.complaint(contest.table.meta)
-        place = linked(contest.table.section, home) + (f" ({older})" if older else "")
-        many, more = f", the fastest of {len(rivals.others(contest))} runtimes", rivals.larger(behind)
-        served = next((t for t in contest.rows if t.valid and t.backend == standings.OLLAMA), first)
-        for other, words in {served.subject: (served, ""), first.subject: (first, many)}.values():
-            found = [(where, ratio(contest, BEST, other.subject))]
-            found += [(e["file"], rivals.value(e["over"])) for e in more if e["backend"] == other.backend]
-            on, how = (BREAK.join(column) for column in zip(*found, strict=True))
-            rows.append((rivals.named_well(other.backend) + words, on, how, place))
+        place, many = linked(contest.table.section, home) + f" ({older})" * bool(older), len(rivals.others(contest))
+        for at, other in enumerate(rivals.strongest(contest)[: None if contest.model == run.model else 1]):
+            rank = f", the fastest of {many} runtimes" * (at == 0 and many > 1)
+            name, over = rivals.named_well(other.backend) + rank, ratio(contest, BEST, other.subject)
+            rows.append((name, *subject(contest, other), over, place))
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         faster = sum(case.ratio.verdict == Verdict.FASTER for case in found)
-        files = f"{rivals.files(found)} files of {rivals.span(found)}, faster in {faster} of {len(found)} cases"
-        files = BREAK.join((files, f"least: {low.place}", f"most: {high.place}"))
+        files = f"{rivals.files(found)} files of {rivals.span(found)}{rivals.limits(found)}: faster in {faster} of"
+        files += f" {len(found)} cases. Smallest lead: {low.place}"
         both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
-        rows.append((rivals.contestants(found), files, both, linked(low.table.section, home)))
-    if found := rivals.cases(behind, names=(rivals.TYPES,)):
-        low = rivals.least(found)
-        files = f"{rivals.files(found)} files, each of one type of block{BREAK}least: {low.place}"
-        rows.append(
-            (rivals.contestants(found), files, f"{rivals.value(low.ratio)} or more", linked(low.table.section, home))
-        )
-    return [row for row in rows if row[2]]
+        processors = listed(sorted({case.processor for case in found}))
+        rows.append((rivals.contestants(found), files, processors, both, linked(low.table.section, home)))
+    return [row for row in rows if row[3]]
 
 
-def losing(behind: Sequence[Recorded]) -> str:
-    """What other runtimes do better, as a list; "" where nothing of that was measured."""
-    lost = [rivals.sampling(behind), rivals.prompts(behind), rivals.starts(behind)]
-    lost += [rivals.memory(behind, BEST, LLAMA_CPP)]
-    return "\n".join(["**Where it loses:**", *(f"- {said}" for said in lost if said)]) if any(lost) else ""
+def losing(behind: Sequence[Recorded], home: Path) -> str:
+    """What the kernel costs and what other runtimes do better, as a list; "" where nothing of that was measured."""
+    found = [(table, say(table)) for stem, say in rivals.LOSSES.items() if (table := rivals.named(behind, stem))]
+    lost = [
+        f"- {words} · {environment.processor(table.meta['environment'])} · {linked(table.section, home)}"
+        for table, words in found
+        if words
+    ]
+    return "\n".join(["**What it costs, and where it loses:**", *lost]) if lost else ""
 
 
 def ratio(run: Setting, above: str, below: str) -> str:
@@ -159,24 +148,28 @@ def ratio(run: Setting, above: str, below: str) -> str:
     return rivals.value(found) if found.n else ""
 
 
-def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine], home: Path) -> tuple[str, str, str]:
-    """(how many runs, from the least ratio to the most that trials decide, where these were measured) of the kernel
-    beside llama.cpp on the same model in other runs, and on other machines; empty texts of none."""
-    again = [(r.rows, r.table.meta["created"], linked(r.table.section, home)) for r in measured if r.model == run.model]
-    again += [(m.trials, m.about["measured"], "[machines](docs/machines.html)") for m in known]
+def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine], home: Path) -> list[tuple[str, ...]]:
+    """A line of `beside` for the kernel beside llama.cpp on the same model in other runs and on other machines, from
+    the least ratio to the most that trials decide; none without one."""
+    again = [
+        (r.rows, r.table.meta["created"], r.table.meta["environment"], linked(r.table.section, home))
+        for r in measured
+        if r.model == run.model
+    ]
+    again += [(m.trials, m.about["measured"], m.environment, "[machines](docs/machines.html)") for m in known]
     found, unclear = [], 0
-    for rows, created, place in again:
+    for rows, created, env, place in again:
         over = summary.paired_ratio(rows, BEST, LLAMA_CPP)
         if created != run.table.meta["created"] and over.n:
             unclear += not settled(over)
-            found += [(over.value, rivals.value(over), place)] if settled(over) else []
+            found += [(over.value, rivals.value(over), environment.processor(env), place)] if settled(over) else []
     if not found:
-        return "", "", ""
-    ends = [choose(found) for choose in (min, max)]
-    more = f" and {unclear} that do{'es' if unclear == 1 else ''} not" * bool(unclear)
-    what = f"{len(found)} other runs of that model that decide it{more}; why they differ is not known"
-    values, places = (dict.fromkeys(column) for column in list(zip(*ends, strict=True))[1:])
-    return what, " to ".join(values), ", ".join(places)
+        return []
+    values, _, places = (dict.fromkeys(column) for column in zip(min(found)[1:], max(found)[1:], strict=True))
+    processors, many = sorted({processor for _, _, processor, _ in found}), len(found) + unclear
+    open_ = f", {unclear} of them undecided" * bool(unclear)
+    what = f"the same model: {many} other run{'s' * (many > 1)}{open_}; why they differ is not known"
+    return [("llama.cpp", what, listed(processors), " to ".join(values), ", ".join(places))]
 
 
 # In company ---------------------------------------------------------------------------------------------------------
@@ -193,11 +186,11 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
     others = [entry for entry in entries if entry not in ours]
 
     def changed(some: Sequence[dict], who: str) -> str:
-        return f"{sum(e['differ'] for e in some):,} of {sum(e['of'] for e in some):,} from {who}" if some else ""
+        return f"{sum(e['differ'] for e in some):,} of {sum(e['of'] for e in some):,} from {who}"
 
-    counts = filter(None, (changed(ours, "ours"), changed(others, listed([e["name"] for e in others]))))
+    counts = [changed(ours, "ours")] * bool(ours) + [changed([e], rivals.named_well(e["name"])) for e in others]
     return (
-        f"Answers that changed when the same requests were sent alongside others: {' and '.join(counts)}"
+        f"Answers that changed when the same requests were sent alongside others: {listed(counts)}"
         f" ({environment.processor(table.meta['environment'])}, [notebook {table.section['number']}]"
         f"({page(table.section, home)}))."
     )
@@ -227,11 +220,10 @@ def about(run: Setting) -> str:
 # The block ------------------------------------------------------------------------------------------------------------
 
 
-def subject(run: Setting, theirs: Trial) -> str:
-    """The file that another runtime read, and the machine. theirs: a row of it."""
-    env = run.table.meta["environment"]
+def subject(run: Setting, theirs: Trial) -> tuple[str, str]:
+    """(the file that another runtime read, the processor). theirs: a row of it."""
     file = f"{run.model}, {overview.kept(theirs, run.rows)}, {rivals.megabytes(theirs.weights_bytes)}"
-    return f"{file}, {environment.processor(env)}, {env['cores']} cores"
+    return file, environment.processor(run.table.meta["environment"])
 
 
 def linked(section: dict, home: Path) -> str:
@@ -258,11 +250,11 @@ def block(
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
     lines = beside(run, measured, behind, others, home) if run else []
-    heads = (f"`{BEST}` over", "on", "times as fast", "measured in")
+    heads = (f"`{BEST}` over", "file", "processor", "times as fast", "measured in")
     parts = [" ".join(filter(None, (claim(measured, home), plain(run) if run else "")))]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [document.Table(PLACE_HEADS, PLACES).markdown()] if pictures else []
-    parts += [document.Table(heads, lines).markdown() if lines else "", losing(behind)]
+    parts += [document.Table(heads, lines).markdown() if lines else "", losing(behind, home)]
     parts += [" ".join(filter(None, (about(measured[0]) if measured else "", company(behind, home))))]
     return "\n\n".join(filter(None, parts))
 

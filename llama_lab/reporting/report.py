@@ -24,9 +24,9 @@ POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # o
 ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
 RECORDED = (  # page, a table of data/ that stands in it, and how
     ("files.md", "families", document.of_csv),
-    ("serving.md", "clients", document.of_outcomes),
-    ("serving.md", "lm-eval", document.of_csv),
-    ("serving.md", "structured-answers", structured.sentences),
+    ("clients.md", "clients", document.of_outcomes),
+    ("clients.md", "lm-eval", document.of_csv),
+    ("structured-answers.md", "structured-answers", structured.sentences),
 )
 # that decide a time
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
@@ -137,7 +137,10 @@ def terms() -> list[dict]:
     """{id, term, meaning} of each point of docs/statistics.md; none outside a clone, where there is no such file."""
     path = paths.ROOT / "docs" / "statistics.md"
     points = POINT.findall(path.read_text(encoding="utf-8")) if path.is_file() else []
-    return [dict(id=document.anchor(term), term=term, meaning=document.inline(meaning)) for term, meaning in points]
+    return [
+        dict(id=document.anchor(term), term=document.inline(term), meaning=document.inline(meaning))
+        for term, meaning in points
+    ]
 
 
 def tables(out_dir: Path, known: Sequence[dict]) -> list[Recorded]:

@@ -13,13 +13,13 @@ from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed, round_ratio, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
 from llama_lab.experiments.jit_placement.measure import costs
-from llama_lab.experiments.ollama.table import on_files
 from llama_lab.figures import model_label
 from llama_lab.reporting import document, overview
+from llama_lab.reporting.machines import BEST, LLAMA_CPP
 from llama_lab.reporting.overview import Recorded, Setting
 
 FILES = ("07-compiled-kernels-sizes", "07-compiled-kernels-people")  # tables of whole files beside every runtime
-TYPES, COMMANDS = "07-compiled-kernels-types", "07-compiled-kernels-commands"
+COMMANDS = "07-compiled-kernels-commands"
 SAMPLED = "02-jit-placement"  # greedy and drawn answers side by side
 CONTEST = "09-ollama"  # the headline's file beside most runtimes
 
@@ -59,18 +59,23 @@ def others(run: Setting) -> list[str]:
     return sorted({t.backend for t in run.rows if t.valid and t.backend != standings.JAX})
 
 
-def larger(behind: Sequence[Recorded]) -> list[dict]:
-    """Other runtimes on larger files than CONTEST's, see `on_files`, each with the words of its `file`."""
-    table = named(behind, f"{CONTEST}-files")
-    if table is None:
-        return []
-    rows, _ = record.read(table.path)
-    where = environment.processor(table.meta["environment"])
-    return [
-        e | dict(file=f"{model_label(e['model'])}, {overview.file_type(e['first'].weights_hash, rows)[1]}, {where}")
-        for e in on_files(rows)
-        if e["backend"] != standings.JAX and e["over"].n
-    ]
+def contests(behind: Sequence[Recorded]) -> list[Setting]:
+    """The runs beside most runtimes: of CONTEST's own file, then of larger ones."""
+    first, larger = greedy(named(behind, CONTEST)), named(behind, f"{CONTEST}-files")
+    runs = [first, *(larger.settings if larger else ())]
+    return [run for run in runs if run and not run.first and run.fastest() and run.fastest(ours=False)]
+
+
+def ours(run: Setting) -> str:
+    """The placement that stands beside others: the kernel in the loop, or the fastest where that did not run."""
+    return BEST if BEST in run.subjects else run.fastest().subject
+
+
+def strongest(run: Setting) -> list[Trial]:
+    """A trial of the fastest other runtime, and one of Ollama if that is another."""
+    first = run.fastest(ours=False)
+    served = next((t for t in run.rows if t.valid and t.backend == standings.OLLAMA), first)
+    return [first, *([served] if served.subject != first.subject else [])]
 
 
 # On every file --------------------------------------------------------------------------------------------------------
@@ -117,20 +122,23 @@ class Case:
     @property
     def place(self) -> str:
         """The file, the length and the processor."""
-        where = f"{self.entry['tokens']:,} tokens, {self.table.meta['environment']['cpu']}"
         luck = ", one process" if self.ratio.clusters <= 1 else ""  # whose luck is not in the interval
-        return f"{self.file}, {where}{luck}"
+        return f"{self.file}, {self.entry['tokens']:,} tokens, {self.processor}{luck}"
+
+    @property
+    def processor(self) -> str:
+        return environment.processor(self.table.meta["environment"])
 
     @property
     def words(self) -> str:
         """The ratio, the rival, and where."""
-        return f"{times(self.ratio)} the rate of {self.rival} ({self.place})"
+        return f"{times(self.ratio)} the rate of {named_well(self.rival)} ({self.place})"
 
 
-def cases(behind: Sequence[Recorded], what: str = sizes.DECODE, names: Sequence[str] = FILES) -> list[Case]:
-    """Those of the tables of these names. what: DECODE or PREFILL of `sizes`."""
+def cases(behind: Sequence[Recorded], what: str = sizes.DECODE) -> list[Case]:
+    """Those of the tables of FILES. what: DECODE or PREFILL of `sizes`."""
     found = []
-    for table in (table for table in behind if table.path.stem in names):
+    for table in (table for table in behind if table.path.stem in FILES):
         rows, _ = record.read(table.path)
         backends = {t.subject: t.backend for t in rows}
         ran = summary.grouped((t for t in rows if t.valid and t.backend != standings.JAX), "run", "backend")
@@ -151,6 +159,13 @@ def files(found: Sequence[Case]) -> int:
     return len({case.first.weights_hash for case in found})
 
 
+def limits(found: Sequence[Case]) -> str:
+    """`, 2 of them also with our kernels limited to AVX2`; "" where none are."""
+    fewer = [case for case in found if case.limited]
+    which = listed(sorted({case.limited for case in fewer}))
+    return f", {files(fewer)} of them also with our kernels limited to {which}" * bool(fewer)
+
+
 def contestants(found: Sequence[Case]) -> str:
     """`the fastest of llama.cpp, ik_llama.cpp and, on 5 of the files, OpenVINO`: what stands beside ours."""
     on = {name: files([case for case in found if name in case.others]) for case in found for name in case.others}
@@ -167,13 +182,13 @@ def span(found: Sequence[Case]) -> str:
     return f"{min(bytes_) / 1e6:,.0f} to {megabytes(max(bytes_))}"
 
 
-# Where it loses -------------------------------------------------------------------------------------------------------
+# What it costs, and where it loses ------------------------------------------------------------------------------------
 
 
-def prompts(behind: Sequence[Recorded]) -> str:
+def prompts(table: Recorded) -> str:
     """Lengths of a prompt at which our kernels with fewer instructions read it more slowly on every file than a runtime
     that has all of them, and how it is without that limit; "" of none."""
-    every = cases(behind, sizes.PREFILL)
+    every = cases([table], sizes.PREFILL)
     found = [case for case in every if case.limited]
     by_length = summary.grouped(found, lambda case: case.entry["tokens"])
     lost = {n: group for n, group in sorted(by_length.items()) if all(case.ratio.value < 1 for case in group)}
@@ -182,25 +197,22 @@ def prompts(behind: Sequence[Recorded]) -> str:
     slower = [case for group in lost.values() for case in group]
     low, high = (least(slower, choose) for choose in (min, max))
     lengths = " to ".join(dict.fromkeys(str(n) for n in (min(lost), max(lost))))
-    env = low.table.meta["environment"]
     models = listed([*dict.fromkeys(case.model for case in slower)])
     kinds = listed([*dict.fromkeys(case.kind for case in slower)])
-    faster = listed([*dict.fromkeys(case.rival for case in slower)])
-    kept = INSTRUCTIONS.get(env.get("kernels"), "all")
+    faster = listed([*dict.fromkeys(named_well(case.rival) for case in slower)])
+    kept = INSTRUCTIONS.get(table.meta["environment"].get("kernels"), "all")
     whole = [case for case in every if not case.limited]
     few, open_ = (sum(case.ratio.verdict == v for case in whole) for v in (Verdict.SLOWER, Verdict.UNDECIDED))
-    otherwise = f" Without that limit ours is slower in {few or 'none'} of {len(whole)} cases (undecided in {open_})."
+    otherwise = f"; without that limit ours is slower in {few or 'none'} of {len(whole)} cases (undecided in {open_})"
     return (
         f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, prompts of"
         f" {lengths} tokens are read at {times(low.ratio)} to {times(high.ratio)} the rate of {faster}"
-        f" ({models}, {kinds}, {env['cpu']}).{otherwise * bool(whole)}"
+        f" ({models}, {kinds}){otherwise * bool(whole)}"
     )
 
 
-def starts(behind: Sequence[Recorded]) -> str:
+def starts(table: Recorded) -> str:
     """The first command and later ones of the file where the first loses most; "" where none were timed."""
-    if (table := named(behind, COMMANDS)) is None:
-        return ""
     entries = commands.table(record.read(table.path, kind=commands.Command)[0])
     by = {(e["file"], e["phase"], e["name"]): e["s"] for e in entries if e["tokens"] == 1}
     mine = {at: s for at, s in by.items() if at[2] != commands.PEER and (*at[:2], commands.PEER) in by}
@@ -212,35 +224,35 @@ def starts(behind: Sequence[Recorded]) -> str:
     def both(phase: str) -> str:
         pair = [by[file, phase, who] for who in (name, commands.PEER)]
         ours, theirs = (f"{document.short(s.median)} s{within(s, document.short) if s.n > 1 else ''}" for s in pair)
-        return f"{ours} against {theirs} of llama.cpp (n = {min(s.n for s in pair)})"
+        return f"takes {ours}, llama.cpp's {theirs} (n = {min(s.n for s in pair)})"
 
-    later = f", a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
-    about = f"{file}, one token, {table.meta['environment']['cpu']}"
-    return f"The first command on a machine compiles the kernels: it takes {both(commands.FIRST)}{later}; {about}."
+    later = f"; a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
+    return f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}; {file}, one token"
 
 
-def sampling(behind: Sequence[Recorded]) -> str:
+def sampling(table: Recorded) -> str:
     """What drawing tokens adds under `step`, and where it costs most; "" where both kinds did not run side by side."""
-    table = named(behind, SAMPLED)
-    rows = record.read(table.path)[0] if table else []
+    rows = record.read(table.path)[0]
     spent = {cost.name: cost for cost in costs(rows, summary.subjects(rows))}
     if "step" not in spent:
         return ""
     added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
+    kernel = f"; `{BEST}` was not timed with sampling" * (BEST not in spent)
     return (
-        f"Sampling adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32; `{most.name}` then"
-        f" runs at {times(most.ratio)} its greedy rate (notebook {SAMPLED.partition('-')[0]})."
+        f"Sampling adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32, and `{most.name}`"
+        f" then runs at {times(most.ratio)} its greedy rate{kernel}"
     )
 
 
-def memory(behind: Sequence[Recorded], ours: str, theirs: str) -> str:
+def memory(table: Recorded) -> str:
     """Peak memory of two subjects' own processes; "" where it was not measured."""
-    table = named(behind, CONTEST)
-    rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY) if table else []
-    peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (ours, theirs)}
+    rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY)
+    peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (BEST, LLAMA_CPP)}
     if not all(peaks.values()):
         return ""
-    mine, other = (megabytes(summary.median(peaks[name])) for name in (ours, theirs))
-    row, number = next(t for t in rows if t.subject == theirs and t.valid), CONTEST.partition("-")[0]
-    file = f"{model_label(row.model)}, {overview.kept(row, rows)}"
-    return f"A process needs {mine} against {other} of llama.cpp ({file}, notebook {number})."
+    mine, other = (megabytes(summary.median(peak)) for peak in peaks.values())
+    row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
+    return f"A process needs {mine}, llama.cpp's {other} ({model_label(row.model)}, {overview.kept(row, rows)})"
+
+
+LOSSES = {SAMPLED: sampling, FILES[-1]: prompts, COMMANDS: starts, CONTEST: memory}  # table → words, without full stop

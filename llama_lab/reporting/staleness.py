@@ -50,7 +50,7 @@ def tables(home: Path) -> list[Table]:
 def lines(known: Sequence[Table]) -> list[str]:
     """One line per stale table, one for all those of unknown code, and one with the number of current tables."""
     stale = [
-        f"{t.name}{' (headline)' * t.headline}: older than its code: {some(t.changed)}" for t in known if t.changed
+        f"{t.name}{' (headline)' * t.headline}: recorded with older code: {some(t.changed)}" for t in known if t.changed
     ]
     unknown = [t.name for t in known if t.changed is None]
     count = f"recorded before code was hashed, {len(unknown)} of {len(known)} tables: {', '.join(unknown)}"

@@ -1,4 +1,4 @@
-"""What became of answers that had to be JSON of a schema, in sentences of docs/serving.md."""
+"""What became of answers that had to be JSON of a schema, in sentences of docs/structured-answers.md."""
 
 from __future__ import annotations
 

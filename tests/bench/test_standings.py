@@ -98,7 +98,7 @@ def test_the_strongest_rival_is_said_before_ollama_and_never_left_out():
         return table.claim(made, standings.ladder(made, [*names, "loop+fused"])).sentence
 
     assert said("llamacpp", "ollama") == (
-        "loop+fused decodes 2.00 times as fast as llama.cpp, the best rival, and 2.50 times as fast as Ollama."
+        "loop+fused decodes 2.00 times as fast as llama.cpp, the fastest peer, and 2.50 times as fast as Ollama."
     )
     assert said("ollama", "torch").endswith("loop+fused, decodes 2.50 times as fast as Ollama.")
     assert said("torch").startswith("Neither Ollama nor llama.cpp was measured")

@@ -34,6 +34,6 @@ def test_an_accuracy_is_neither_chance_nor_all(found):
 
 
 def test_the_page_has_the_recorded_table():
-    text = (paths.ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (paths.ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
     begin, end = keys.marks("lm-eval")
     assert f"{begin}\n{document.of_csv(harness.FILE)}\n{end}" in text

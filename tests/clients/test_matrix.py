@@ -38,7 +38,7 @@ def test_what_is_recorded_works_or_is_refused_in_the_servers_words():
 
 
 def test_the_page_has_the_recorded_table():
-    text = (paths.ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (paths.ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
     begin, end = keys.marks("clients")
     assert f"{begin}\n{document.of_outcomes(matrix.FILE)}\n{end}" in text
 

@@ -56,7 +56,7 @@ def test_the_recorded_answers_are_a_thousand_and_none_is_wrong():
 
 def test_the_page_has_the_recorded_numbers():
     begin, end = keys.marks("structured-answers")
-    text = (paths.ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (paths.ROOT / "docs" / "structured-answers.md").read_text(encoding="utf-8")
     assert f"{begin}\n{structured.sentences(FILE)}\n{end}" in text
 
 

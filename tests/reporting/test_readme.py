@@ -117,7 +117,7 @@ def test_answers_that_differ_are_told_of_ours_and_of_each_other_server(tmp_path)
         parameters=dict(model="m", slots=4),
     )  # fmt: skip
     text = readme.company([told(path, SECTION, record.read_meta(path))], tmp_path)
-    assert "0 of 2,400 from ours and 3 of 1,200 from ollama (C, [" in text
+    assert "0 of 2,400 from ours and 3 of 1,200 from Ollama (C, [" in text
     assert readme.company([], tmp_path) == ""
 
 
@@ -144,11 +144,11 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
     machine = Machine(dict(machine="m", measured="2026-01-03", environment=ENVIRONMENT | dict(cpu="D")), trials())
-    ((_, where, times, _),) = readme.beside(run(), [run()], [], [machine], tmp_path)
-    assert where.split(readme.BREAK)[0].endswith("C, 2 cores")
-    assert times.split(readme.BREAK) == ["2.00 [2.00, 2.00]"] * 2
-    assert len(readme.block([], [run()], tmp_path).split("| --- | --- |")[1].strip().splitlines()) == 4
-    assert readme.losing([]) == ""
+    here, there = readme.beside(run(), [run()], [], [machine], tmp_path)
+    assert here[2:4] == ("C", "2.00 [2.00, 2.00]")
+    assert there[2:4] == ("D", "2.00 [2.00, 2.00]")
+    assert len(readme.block([], [run()], tmp_path).split("| --- |\n")[-1].strip().splitlines()) == 3
+    assert readme.losing([], tmp_path) == ""
     assert "| --- |" not in readme.block([], [run(("eager", "step", "loop"))], tmp_path)
 
 
@@ -168,9 +168,9 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
 
     itself = machine(run().table.meta["created"], trials())
     found = [itself, machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), cpu="D", kernels="avx2")]
-    words = readme.elsewhere(run(), [run()], found, tmp_path)
-    assert words[0].startswith("2 other runs of that model that decide it;")
-    assert words[1:] == ("1.25 [1.25, 1.25] to 2.50 [2.50, 2.50]", "[machines](docs/machines.html)")
+    ((name, runs, *rest),) = readme.elsewhere(run(), [run()], found, tmp_path)
+    assert (name, "2 other runs;" in runs) == ("llama.cpp", True)
+    assert rest == ["C and D (AVX2)", "1.25 [1.25, 1.25] to 2.50 [2.50, 2.50]", "[machines](docs/machines.html)"]
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
         if row.subject == readme.BEST and row.process
@@ -178,6 +178,6 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
         for row in trials()
     ]
     again = machine("2026-01-04", wide)
-    assert " and 1 that does not;" in readme.elsewhere(run(), [run()], [*found, again], tmp_path)[0]
-    assert readme.elsewhere(run(), [run()], [itself], tmp_path) == ("", "", "")
-    assert readme.elsewhere(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))], tmp_path) == ("",) * 3
+    assert "3 other runs, 1 of them undecided;" in readme.elsewhere(run(), [run()], [*found, again], tmp_path)[0][1]
+    assert readme.elsewhere(run(), [run()], [itself], tmp_path) == []
+    assert readme.elsewhere(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))], tmp_path) == []

@@ -51,14 +51,15 @@ def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengt
     for length, ours in ((10, 2), (100, ms), (400, ms)):
         pace = {"loop+fused": ours, "llamacpp": 4.5}
         made += rows("m/avx2", pace, tokens=1, prompt=length, tokenize_ns=0, weights_hash="w")
-    text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
+    table = recorded(tmp_path, rivals.FILES[1], made)
+    text = rivals.prompts(table)
     assert words in text if words else text == ""
     if text:
         assert "our kernels limited to AVX2 by a setting, while other runtimes kept all, " in text
-        assert text.endswith("the rate of llamacpp (m, q4_0, C).")
+        assert text.endswith("the rate of llamacpp (m, q4_0)")
         made += rows("n", {"loop+fused": 9, "llamacpp": 4.5}, tokens=1, prompt=10, tokenize_ns=0, weights_hash="n")
-        text = rivals.prompts([recorded(tmp_path, rivals.FILES[1], made)])
-        assert text.endswith("Without that limit ours is slower in 1 of 1 cases (undecided in 0).")
+        table = recorded(tmp_path, rivals.FILES[1], made)
+        assert rivals.prompts(table).endswith("ours is slower in 1 of 1 cases (undecided in 0)")
 
 
 def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
@@ -68,7 +69,7 @@ def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
     found = rivals.cases(behind)
     assert rivals.files(found) == len({row.weights_hash for row in (case.first for case in found)}) < len(found)
     assert {"Q4_K_M"} < {case.kind for case in found}  # not that of most of its blocks
-    lost = (rivals.prompts(behind), rivals.starts(behind), rivals.memory(behind, "loop+fused", "llamacpp"))
+    lost = [rivals.LOSSES[table.path.stem](table) for table in behind if table.path.stem in rivals.LOSSES]
+    assert len(lost) == 3
     assert all(lost)
     assert "limited to AVX2 by a setting, while other runtimes kept AVX-512" in lost[0]
-    assert [rivals.prompts([]), rivals.starts([]), rivals.memory([], "loop+fused", "llamacpp")] == [""] * 3

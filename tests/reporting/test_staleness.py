@@ -35,7 +35,7 @@ def test_tables_are_told_apart(home):
     assert [table.headline for table in found.values()] == [True, False, False]
     assert staleness.some("abcdefgh") == "a, b, c, d, e, f and 2 more"
     assert staleness.lines(list(found.values())) == [
-        f"{OTHER}: older than its code: llama_jax.norm",
+        f"{OTHER}: recorded with older code: llama_jax.norm",
         f"recorded before code was hashed, 1 of 3 tables: {UNKNOWN}",
         "1 of 3 tables are of today's code",
     ]
@@ -50,7 +50,7 @@ def test_only_a_headline_of_other_code_fails(home, capsys):
     (home / "data" / f"{OTHER}.meta.json").rename(home / "data" / f"{HEADLINE}.meta.json")
     code, said = run(capsys, "--strict", "--out", str(home))
     assert code == 1
-    assert f"A headline is older than its code: {HEADLINE}." in said
+    assert f"A headline was recorded with older code: {HEADLINE}." in said
     assert not run(capsys, "--out", str(home))[0]
 
 

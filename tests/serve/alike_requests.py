@@ -1,6 +1,6 @@
 """The requests that Ollama and this server are both asked, and where their answers differ by intent.
 
-`DIFFERENCES` is what docs/serving.md has as a table. It must not grow by itself: the test fails for a difference that
+`DIFFERENCES` is what docs/clients.md has as a table. It must not grow by itself: the test fails for a difference that
 is not in it, and for an entry that is none any more.
 """
 
@@ -224,6 +224,6 @@ DIFFERENCES = {name: Difference(*row[:4]) for row in ROWS for name in row[4:]}
 
 
 def table() -> str:
-    """The differences for docs/serving.md: a row for all that differ alike."""
+    """The differences for docs/clients.md: a row for all that differ alike."""
     rows = [f"| {', '.join(names)} | {theirs} | {ours} | {why} |" for _, theirs, ours, why, *names in ROWS]
     return "\n".join(["| request | Ollama | here | why |", "|---|---|---|---|", *rows])

@@ -98,7 +98,7 @@ def test_what_is_shown_of_the_model_is_shown_by_both_under_the_same_names(server
 
 
 def test_the_table_of_differences_is_the_documents():
-    text = (paths.ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (paths.ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
     assert table() in text
     assert DIFFERENCES.keys() <= REQUESTS.keys()
 

@@ -120,7 +120,7 @@ def listed(names):
 
 
 def tables():
-    """What becomes of each field, for docs/serving.md: of those that an API reads, and of the others."""
+    """What becomes of each field, for docs/serving-fields.md: of those that an API reads, and of the others."""
     v1, ours = ({name for model in models for name in model.model_fields}
                 for models in ((openai.Chat, openai.Completion), (ollama.Chat, ollama.Generate)))  # fmt: skip
     inside = set(ollama.Options.model_fields)
@@ -144,5 +144,5 @@ def tables():
 
 
 def test_the_tables_of_fields_are_the_documents():
-    text = (paths.ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
+    text = (paths.ROOT / "docs" / "serving-fields.md").read_text(encoding="utf-8")
     assert [table for table in tables() if table not in text] == []

@@ -215,10 +215,10 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
             cut_ends(axes, e["ratio"], x, colour(e["name"]))
         figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
         ahead = sum(e["ratio"].verdict == Verdict.FASTER for e in mine)
-        words = f"Compiled kernels {does} faster than the best other engine in {ahead} of {len(mine)} cases"
+        words = f"Compiled kernels {does} faster than the best peer in {ahead} of {len(mine)} cases"
     else:
         notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
-        ahead, words = 0, f"No {rate} was measured beside another engine's"
+        ahead, words = 0, f"No {rate} was measured beside a peer's"
     readable(axes.yaxis)
     axes.set_xlim(-0.6, len(files) - 0.4)
     axes.set_xticks(range(len(files)), [file_words(file, read[file]) for file in files], fontsize=9)

@@ -28,7 +28,7 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
 
     verdicts = summary.grouped(mine, model_of, lambda e: e["ratio"].verdict)
     ahead = {file for file, found in verdicts.items() if set(found) == {Verdict.FASTER}}
-    asked: dict[str, set] = {}  # files that each other engine ran on
+    asked: dict[str, set] = {}  # files that each peer ran on
     for e in every:
         if e["backend"] != standings.JAX and model_of(e) in verdicts:
             asked.setdefault(e["backend"], set()).add(model_of(e))
@@ -51,11 +51,11 @@ def machines(*tables: tuple[Sequence[dict], str]) -> str:
 
 
 def lost(entries: Sequence[dict]) -> str:
-    """`slower than the best other engine in 4 of 57 cases, most at 0.66x [0.46, 0.92] (reading 400 tokens,
+    """`slower than the best peer in 4 of 57 cases, most at 0.66x [0.46, 0.92] (reading 400 tokens,
     qwen2.5-coder-0.5b/avx2, ik-llamacpp)`. A case is a file and a request. entries: of `sizes.table`."""
     cases = sizes.fastest(entries)
     slower = [e for e in cases if e["ratio"].verdict == Verdict.SLOWER]
-    words = f"slower than the best other engine in {len(slower)} of {len(cases)} cases"
+    words = f"slower than the best peer in {len(slower)} of {len(cases)} cases"
     if not slower:
         return words * bool(cases)
     worst = min(slower, key=lambda e: e["ratio"].value)
@@ -67,7 +67,7 @@ def lost(entries: Sequence[dict]) -> str:
 
 
 def least_and_most(by_size: Sequence[dict]) -> str:
-    """`decode rate over the best other engine after 64 tokens: 1.14x [1.11, 1.17] (ik-llamacpp, llama-3.2-1b/q4_0,
+    """`decode rate over the best peer after 64 tokens: 1.14x [1.11, 1.17] (ik-llamacpp, llama-3.2-1b/q4_0,
     828 MB per token) to ...`, of what the claim counts; "" without a peer."""
     mine = [e for e in sizes.fastest(by_size) if e["what"] == sizes.DECODE]
     mine = sorted((e for e in mine if e["tokens"] == mine[0]["tokens"]), key=lambda e: e["ratio"].value)
@@ -75,7 +75,7 @@ def least_and_most(by_size: Sequence[dict]) -> str:
     if not ends:
         return ""
     spread = " to ".join(dict.fromkeys((ends[0], ends[-1])))
-    return f"decode rate over the best other engine after {mine[0]['tokens']} tokens: {spread}"
+    return f"decode rate over the best peer after {mine[0]['tokens']} tokens: {spread}"
 
 
 def beside_best(entries: Sequence[dict]):
@@ -148,7 +148,7 @@ def hidden(entry: dict, part: str) -> bool:
 
 def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str]) -> str:
     """`loop+fused is 2.7 to 3.1 times as fast as llamacpp from 256 to 4,096 tokens (n = 2)`: the fastest placement
-    beside the fastest other engine, by medians; "" without both. backends: of each subject."""
+    beside the fastest peer, by medians; "" without both. backends: of each subject."""
     first = {name: points[0]["rate"].median for name, points in by_context.items() if len(points) > 1}
     ours, others = ([name for name in first if (backends[name] == standings.JAX) == mine] for mine in (True, False))
     if not ours or not others:

@@ -53,7 +53,7 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     axes.set_ylabel(
         f"mean KL divergence from float32, nats per token\n({texts};\nlog scale, linear in the lowest decade)"
     )
-    axes.set_title("best: bottom right", loc="right", fontsize=10.5, color=GREY)
+    axes.set_title("better: lower right", loc="right", fontsize=10.5, color=GREY)
     headline(figure, fastest_and_near(shown))
     footnote(figure, gaps_words(missing))
     return figure

@@ -50,7 +50,7 @@ def beside_limit(axes, points: Sequence[dict]) -> None:
     for at, p in zip(x, points, strict=True):
         words = f"{table.over(p):.1f}x"
         axes.annotate(words, (at, p["median"]), (0, 7), textcoords="offset points", ha="center", fontsize=9)
-    models = any(not p["value"].isdigit() for p in points)
-    names = ["\n".join(label(p["value"]).replace("\n", "").split(" ")) for p in points]
-    axes.set_xticks(x, names, fontsize=8.5, rotation=90 if models else 0)
+    names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
+    words = ["\n".join([label(model), *placement.replace("+", " +").split()]) for model, placement in names]
+    axes.set_xticks(x, words, fontsize=8.5)
     axes.margins(x=0.2, y=0.15)

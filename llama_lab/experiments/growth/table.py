@@ -119,6 +119,6 @@ def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
     usual = dict.fromkeys(p["placement"] for p in every if " " not in p["value"])
     counts = sorted(p["n"] for p in every)
     n = " to ".join(dict.fromkeys(str(count) for count in (*counts[:1], *counts[-1:])))
-    under = f"Under {listed([f'`{name}`' for name in usual])}, n = {n} answers a point"
+    under = f"Under {listed([f'`{name}`' for name in usual])}, n = {n} answers per point"
     said = ["; ".join([": ".join([under, *grown[:1]]), *grown[1:]])] * bool(every) + ["; ".join(of_batch)]
     return " ".join([claim(points).sentence, *(f"{s[0].upper()}{s[1:]}." for s in said if s)])

@@ -16,6 +16,17 @@ from llama_lab.figures import labels, rows
 from llama_lab.figures.style import colour, headline, new, styled
 
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"
+PLACES = {  # where jit is, below the name
+    "eager": "no jit",
+    "ops": "jit: each operation",
+    "layer": "jit: each layer",
+    "split": "jit: model and sampler",
+    "step": "jit: one token",
+    "chunk8": "jit: eight tokens",
+    "loop": "jit: whole answer",
+    "step+fused": "jit: one token, kernel",
+    "loop+fused": "jit: whole answer, kernel",
+}
 
 
 def compared(trials: Sequence[Trial], subject: str, baseline: str, seed: int) -> Comparison:
@@ -67,6 +78,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
     said = claim(trials, seed)
     rival = compared(trials, FUSED, RIVAL, seed)
     heights = rows.heights(axes, [e["name"] for e in table])
+    axes.set_yticks([*heights.values()], ["\n".join(filter(None, (n, PLACES.get(n)))) for n in heights], fontsize=10)
     medians = {e["name"]: e["tokens_per_second"]["median"] for e in published if e["tokens_per_second"]["n"]}
     for entry in table:
         name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]

@@ -1,5 +1,5 @@
-"""What a grammar's mask costs, by where it is computed: in the compiled program or by the host, beside other engines
-with grammars of their own."""
+"""What a grammar's mask costs, by where it is computed: in the compiled program or by the host, beside peers with
+grammars of their own."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
 
 
 def slowed(trials: Sequence[Trial], seed: int = 0) -> Claim | None:
-    """Other engines that decode slower with their grammars, beside the fastest placement; None if its mask costs."""
+    """Peers that decode slower with their grammars, beside the fastest placement; None if its mask costs."""
     counted = [e for e in table(trials, seed) if e["n"]]
     ours = max((e for e in counted if e["where"] == "program"), key=lambda e: e["free"].median, default=None)
     theirs = [e for e in counted if e["where"] == "its own" and e["ratio"].verdict == Verdict.SLOWER]

@@ -51,13 +51,13 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
         limit = float(np.median([ms for answers in allowed.values() for ms in answers])) if allowed else np.nan
         dotted = dict(color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
         axes.axhline(limit, label="memory-bandwidth limit with a cache", **dotted)
-        axes.set(xscale="log", yscale="log", xlabel="tokens before the one that is made (log)")
+        axes.set(xscale="log", yscale="log", xlabel="tokens already in the text (log)")
         axes.set_xticks(list(allowed), [str(c) for c in allowed], fontsize=9)
         axes.minorticks_off()
         axes.set_xlim(right=2.2 * max(allowed, default=1))  # room for the last medians
         notes.plain(axes.yaxis)
         n = min((len(v) for name in COMBINATIONS for v in series[name].values()), default=0)
-        axes.set_title(f"{title}\n(line: median; n ≥ {n} answers a point)", fontsize=10)
+        axes.set_title(f"{title}\n(line: median; n ≥ {n} answers per point)", fontsize=10)
     panels[0][0].set_ylabel("ms a token after the first (log scale)")
     handles = panels[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=10)
@@ -189,7 +189,7 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
         right.text(e["kl"], height, " " + words, va="center", fontsize=9)
     right.set_yticks([])
     right.set_xlim(right=3.2 * max((e["kl"] for e in quality), default=1) or 1)
-    right.set_xlabel(f"KL divergence from float32,\nnats a token ({quality[0]['tokens'] if quality else 0} tokens)")
+    right.set_xlabel(f"KL divergence from float32,\nnats per token ({quality[0]['tokens'] if quality else 0} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
     right.xaxis.set_major_formatter(lambda x, _: decimal(x))
     faster, slower = (

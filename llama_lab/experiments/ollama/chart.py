@@ -62,8 +62,8 @@ def peer_ladder(
         notes.above(panels[1], prefill_limit, f"float32 arithmetic {prefill_limit:.0f} ", size=8.5)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     panels[0].set_xlabel(
-        "red: what the bandwidth allows for the subject's own bytes, and\nin brackets the share reached (point: one"
-        f" answer; bar: median; n ≥ {n})"
+        "red: limit (for decode, from the subject's own bytes; share reached in brackets)\n"
+        f"point: one of n ≥ {n} answers; bar: median; band: its 95 % interval"
     )
     ours, theirs = standings.fastest(entries), table.rival(entries)
     said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 
 import numpy as np
 
@@ -66,7 +67,9 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Cl
     if strongest is other:
         return fastest_beside(over(other, name))
     first, second = over(strongest, strongest["backend"]), over(other, name)
-    said = "{name} decodes {first} times as fast as {strongest}, the best rival, and {second} times as fast as {other}."
+    said = (
+        "{name} decodes {first} times as fast as {strongest}, the fastest peer, and {second} times as fast as {other}."
+    )
     numbers = dict(name=mine["name"], first=first, strongest=strongest["backend"], second=second, other=name)
     return stated(said, **numbers) or fastest_beside(first)
 
@@ -75,11 +78,11 @@ def answer(trials: Sequence[Trial], entries: Sequence[dict], larger: Sequence[di
     """The claim with the size of the file, and what the same lead is on larger files: the finding. larger: of
     `on_files`."""
     said = claim(trials, entries, seed)
-    told = {e["backend"] for e in (rival(entries), best(entries, RIVALS["Ollama"])) if e}
     leads: dict[str, list[str]] = {}
-    for e in larger:
-        if e["backend"] in told and e["over"].n:
-            leads.setdefault(e["model"], []).append(f"{e['over'].words} over {e['name']}")
+    for model, of_one in summary.grouped(larger, itemgetter("model")).items():
+        for e in contenders(of_one):
+            if e["backend"] != JAX and e["over"].n:
+                leads.setdefault(model, []).append(f"{e['over'].words} over {e['name']}")
     file_bytes = rival(entries)["first"].weights_bytes if said.evidence else None
     size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes else ""
     more = "".join(f"; on {model} its lead is {listed(words)}" for model, words in leads.items()) * bool(size)

@@ -120,7 +120,8 @@ def by_length(
     named_ends(axes, ends, looks, words, asked)
     axes.set_ylabel("time to first token, ms (log scale)")
     n = min((e["n"] for e in entries if e["subject"] in looks), default=0)
-    axes.set_title(f"median, 95 % interval, n ≥ {n}", fontsize=10)
+    dotted = "; dotted: limit of float32" * bool(reading)
+    axes.set_title(f"median, 95 % interval, n ≥ {n}{dotted}", fontsize=10)
 
 
 def ratios_by_length(
@@ -183,12 +184,12 @@ def named_ends(
 
 
 def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float], top: float) -> None:
-    """The limit of float32 first tokens, its words below `top`, and what reading other formats once takes at the
-    least."""
+    """The limit of float32 first tokens, and what reading other formats once takes at the least: the panel's title
+    says which is which. Alone, the limit is explained below `top`."""
     axes.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
-    whole = "limit of float32: weights read once,\nor the arithmetic"
-    label = "dotted: limit of float32" if reading else whole
-    axes.text(asked[0], top, label, color=LIMIT_COLOUR, fontsize=8.5, va="top")
+    if not reading:
+        words = "limit of float32: weights read once,\nor the arithmetic"
+        axes.text(asked[0], top, words, color=LIMIT_COLOUR, fontsize=8.5, va="top")
     for name, ms in reading.items():
         axes.plot([asked[0], asked[-1]], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
         axes.text(asked[0], 0.93 * ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="top")

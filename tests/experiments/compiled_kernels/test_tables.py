@@ -206,9 +206,9 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     said = finding.least_and_most(table)
     assert said.index("llamacpp, large/q4_0, 1,000 MB") < said.index("openvino, small/q4_0, 100 MB")
     lost = finding.lost(table)
-    assert lost.startswith("slower than the best other engine in 1 of 3 cases, most at 0.")
+    assert lost.startswith("slower than the best peer in 1 of 3 cases, most at 0.")
     assert lost.endswith("(reading 50 tokens, small/q4_0, llamacpp)")
-    assert finding.lost(decode) == "slower than the best other engine in 0 of 2 cases"
+    assert finding.lost(decode) == "slower than the best peer in 0 of 2 cases"
     frame = finding.beside_best(table)
     assert frame.loc["small/q4_0", "after 64 tokens"].endswith("openvino")
     assert list(frame) == ["after 64 tokens", "reading 50 tokens"]
