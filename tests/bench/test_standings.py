@@ -83,7 +83,9 @@ def test_leads_and_shares_on_a_larger_file():
     small = table.under_ours(standings.ladder(made, names), made)
     more = dict(run="large", model="large")
     large = [answer(n, b, slower=10, bytes_per_token=1e6, **more) for n in (*names, "loop" + AGAIN) for b in range(4)]
-    found = table.on_files(large)
+    found = table.on_files(large, ours="none of these")
+    over_loop = {e["name"]: e["over"].value for e in table.on_files(large, ours="loop")}
+    assert over_loop["llamacpp"] < 1 < {e["name"]: e["over"].value for e in found}["llamacpp"]
     assert [e["name"] for e in found] == names  # not the baseline's twin
     lines = table.beside_files(small, found).splitlines()
     assert len(lines) == 4
@@ -144,7 +146,7 @@ def test_the_frame_has_a_row_a_subject():
     made = contest()
     frame = show(table.under_ours(standings.ladder(made, list(RATES)), made), table.COLUMNS)
     assert list(frame.index) == list(RATES)
-    assert frame.loc["transformers", "fastest of ours over it"] == pytest.approx(3, rel=0.02)
+    assert frame.loc["transformers", "ours over it"] == pytest.approx(3, rel=0.02)
     assert frame.loc["loop", "verdict"] == ""
     assert frame.loc["transformers", "verdict"] == "faster"
 

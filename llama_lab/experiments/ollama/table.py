@@ -82,7 +82,8 @@ def answer(trials: Sequence[Trial], entries: Sequence[dict], larger: Sequence[di
     for model, of_one in summary.grouped(larger, itemgetter("model")).items():
         for e in contenders(of_one):
             if e["backend"] != JAX and e["over"].n:
-                leads.setdefault(model, []).append(f"{e['over'].words} over {e['name']}")
+                open_ = " (undecided)" * (e["over"].verdict == statistics.Verdict.UNDECIDED)
+                leads.setdefault(model, []).append(f"{e['over'].words} over {e['name']}{open_}")
     file_bytes = rival(entries)["first"].weights_bytes if said.evidence else None
     size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes else ""
     more = "".join(f"; on {model} its lead is {listed(words)}" for model, words in leads.items()) * bool(size)
@@ -132,18 +133,21 @@ def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
     return pd.DataFrame(lines, columns=["server", "turn", "kept, s", "read again, s", "n"]).round(3)
 
 
-def on_files(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
+def on_files(trials: Sequence[Trial], seed: int = 0, ours: str = "") -> list[dict]:
     """`under_ours` of each model's own file, each entry with its `model`. trials: of `measure.Files`."""
     lines = []
     for model, rows in summary.grouped(trials, "run").items():
         names = [name for name in dict.fromkeys(t.subject for t in rows) if not name.endswith(AGAIN)]
-        lines += under_ours(standings.ladder(rows, names, seed, model), rows, seed, model)
+        lines += under_ours(standings.ladder(rows, names, seed, model), rows, seed, model, ours)
     return [dict(model=e["first"].model) | e for e in lines]
 
 
-def under_ours(entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0, run: str = MAIN) -> list[dict]:
-    """The entries, each with `over`: the decode rate of the fastest placement over its, and the `verdict` of that."""
-    mine, lines = fastest(entries), []
+def under_ours(
+    entries: Sequence[dict], trials: Sequence[Trial], seed: int = 0, run: str = MAIN, ours: str = ""
+) -> list[dict]:
+    """The entries, each with `over`: the decode rate of one placement over its, and the `verdict` of that. ours: that
+    placement; the fastest where it is not among them."""
+    mine, lines = best(entries, lambda e: e["name"] == ours) or fastest(entries), []
     for e in entries:
         known = mine and e["decode"].n
         over = standings.ratio(trials, mine["name"], e["name"], seed, run) if known else statistics.NO_RATIO
@@ -176,7 +180,7 @@ COLUMNS = frames.Columns(
         "prefill tok/s": "prefill.median",
         "TTFT ms": "ttft.median",
         "limit tok/s": "limit",
-        **frames.interval("fastest of ours over it", "over", "value", ends="ratio "),
+        **frames.interval("ours over it", "over", "value", ends="ratio "),
         "verdict": "verdict",
         "valid": "decode.n",
         "void": "void",

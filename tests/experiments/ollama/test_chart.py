@@ -70,7 +70,7 @@ def test_charts_say_what_the_trials_say():
     wrong = dict(valid=False, reason="wrong: token 1")
     void = [t.model_copy(update=wrong) if t.subject == "torch" else t for t in made]
     for name, trials, texts in (
-        ("ladder", void, ["%)", "the share reached", "float32 arithmetic 400"]),
+        ("ladder", void, ["%)", "share reached", "float32 arithmetic 400"]),
         ("ladder", void, ["no valid trial: wrong: token 1"]),
         ("quality", made, ["llamacpp: KL 0.02, top-1 87.5%", "ollama: no logits, top-1 86.7%"]),
         ("memory", made, ["No row for ollama", "One answer needs"]),
