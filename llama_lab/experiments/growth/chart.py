@@ -19,7 +19,9 @@ def growth(axes_points: Mapping[str, Sequence[dict]]) -> Figure:
     axes_points: axis → `table.axis_of`.
     """
     found = {axis: points for axis, points in axes_points.items() if points}
-    figure, panels = new(11.5, 4.6, columns=len(found) or 1, sharey=True, squeeze=False)
+    # names of models need more room than numbers
+    widths = [1 if all(p["value"].isdigit() for p in points) else 1.4 for points in found.values()]
+    figure, panels = new(11.5, 4.6, columns=len(found) or 1, sharey=True, squeeze=False, width_ratios=widths or None)
     for axes, (axis, points) in zip(panels[0], found.items(), strict=False):
         beside_limit(axes, points)
         axes.set_title(table.NOUNS[axis], fontsize=10.5)
