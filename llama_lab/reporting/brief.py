@@ -146,16 +146,16 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     found = other_runtimes.cases([*tables.values()], what)
     if not found:
         return None
-    low, high = (other_runtimes.least(found, choose).words for choose in (min, max))
+    low, high = (other_runtimes.least(found, choose) for choose in (min, max))
     verdicts = Counter(case.ratio.verdict for case in found)
     rest = [f"{verdict} in {n}" for verdict, n in sorted(verdicts.items()) if verdict != Verdict.FASTER]
     ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
     numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=verdicts[Verdict.FASTER], ours=ours)
-    numbers |= dict(rest=f" ({listed(rest)})" * bool(rest), limited=other_runtimes.limits(found), least=low, most=high)
+    numbers |= dict(rest=f" ({listed(rest)})" * bool(rest), limited=other_runtimes.limits(found))
     days = sorted({case.table.meta["created"][:10] for case in found})
-    processors = sorted({case.processor for case in found})
-    when = " to ".join(dict.fromkeys([days[0], days[-1]]))
-    return Said(text.format(**numbers), f"{listed(processors)} · {when}", found[0].table.section)
+    ends = [f"{what}: {named_well(case.rival)}, {case.place}" for what, case in (("least", low), ("most", high))]
+    facts = "; ".join([*ends, " to ".join(dict.fromkeys([days[0], days[-1]]))])
+    return Said(text.format(**numbers, least=times(low.ratio), most=times(high.ratio)), facts, found[0].table.section)
 
 
 def lost(stem: str, tables: Tables) -> Said | None:
@@ -204,12 +204,12 @@ def agreeing(tables: Tables) -> Said | None:
 
 
 DECODED = (
-    "On {files} files at several lengths{limited}, decoding with {ours} is faster than with the fastest other runtime"
-    " in {faster} of {cases} cases{rest}: from {least} to {most}."
+    "On {files} files at several lengths{limited}, {ours} runs at {least} to {most} the decode rate of the fastest"
+    " other runtime: faster in {faster} of {cases} cases{rest}."
 )
 PROMPTS = (
-    "{ours} reads prompts faster than the fastest other runtime in {faster} of {cases} cases{rest}: from {least} to"
-    " {most}."
+    "It reads prompts at {least} to {most} the rate of the fastest other runtime: faster in {faster} of {cases}"
+    " cases{rest}."
 )
 QUESTIONS = (  # question, figure, sentences
     ("Where do I put jit, and what do I gain?", f"{HEADLINE}-rates", [partial(placed, at) for at in range(3)]),

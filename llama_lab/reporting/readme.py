@@ -22,7 +22,7 @@ SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llama
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 KERNEL = "the loop with a compiled kernel that multiplies the file's own 4-bit blocks"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each
-    ("step", "the decode step in one `jax.jit`", "eager", "the same step run op by op"),
+    ("step", "the decode step in one `jax.jit`", "eager", "without `jit`"),
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
 )
@@ -101,7 +101,7 @@ def plain(run: Setting) -> str:
     file = f"{overview.kept(theirs, run.rows)} file ({rivals.megabytes(theirs.weights_bytes)})"
     return (
         f"On float32 weights, `step` and `loop` run at {step} and {loop} the rate of llama.cpp on the same model as a"
-        f" {file}. `{BEST}`, which reads that file, runs at {best}."
+        f" {file}. `{BEST}`, which reads that file, runs at {best} its rate."
     )
 
 
@@ -123,7 +123,7 @@ def beside(
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         faster = sum(case.ratio.verdict == Verdict.FASTER for case in found)
-        files = f"{rivals.files(found)} files of {rivals.span(found)}{rivals.limits(found)}: faster in {faster} of"
+        files = f"{rivals.files(found)} files of {rivals.span(found)}: faster in {faster} of"
         files += f" {len(found)} cases. Smallest lead: {low.place}"
         both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         processors = listed(sorted({case.processor for case in found}))
@@ -205,7 +205,8 @@ def about(run: Setting) -> str:
     env = meta["environment"]
     clauses = [
         f"Medians of {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
-        f" in {len({t.process for t in good})} processes, all rows interleaved"
+        f" in {len({t.process for t in good})} processes, all rows interleaved; a ratio is the mean of"
+        " pairs, not the quotient of two medians"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""

@@ -129,11 +129,6 @@ class Case:
     def processor(self) -> str:
         return environment.processor(self.table.meta["environment"])
 
-    @property
-    def words(self) -> str:
-        """The ratio, the rival, and where."""
-        return f"{times(self.ratio)} the rate of {named_well(self.rival)} ({self.place})"
-
 
 def cases(behind: Sequence[Recorded], what: str = sizes.DECODE) -> list[Case]:
     """Those of the tables of FILES. what: DECODE or PREFILL of `sizes`."""

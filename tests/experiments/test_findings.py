@@ -227,7 +227,7 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ("host_loop", calls(1.0, 0.25), "Starting programs takes 50%.*in the largest"),
     ("host_loop", calls(0.25, 1.0), "Starting programs takes 20%(?!.*in the largest)"),
     ("host_loop", [[]], "No model"),
-    ("growth", grown(3.0, 8.0), "A step takes 1.5 to 4.0 times its limit, the most at 8 layers.$"),
+    ("growth", grown(3.0, 8.0), "A step takes 1.5 to 4.0 times its memory or arithmetic limit, the most at 8 layers.$"),
     ("growth", [{}], "No size"),
     ("your_own_placement", [FATES], "1 of 2 faulty ones get no time.$"),
     ("what_serving_needs", served(99.0), "keeps up, at 99 tokens/s; ollama makes at most 40."),

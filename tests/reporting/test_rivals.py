@@ -28,9 +28,10 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
     """On each file the fastest of our placements, beside the fastest of the others."""
     table = recorded(tmp_path, rivals.FILES[0], [row for file, pace in PACE.items() for row in rows(file, pace)])
     found = rivals.cases([table])
-    low, high = (rivals.least(found, choose).words for choose in (min, max))
-    assert low == "0.90 times [0.90, 0.90] the rate of llamacpp (b, q4_0, 100 MB, 64 tokens, C, one process)"
-    assert high == "2.00 times [2.00, 2.00] the rate of llamacpp (a, q4_0, 100 MB, 64 tokens, C, one process)"
+    low, high = (rivals.least(found, choose) for choose in (min, max))
+    assert (rivals.times(low.ratio), low.rival) == ("0.90 times [0.90, 0.90]", "llamacpp")
+    assert low.place == "b, q4_0, 100 MB, 64 tokens, C, one process"
+    assert (rivals.times(high.ratio), high.place[:2]) == ("2.00 times [2.00, 2.00]", "a,")
     assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
     assert rivals.contestants(found) == "the fastest of llamacpp and, on 1 of the files, OpenVINO"
     assert rivals.cases([recorded(tmp_path, "02-jit-placement", rows("a", PACE["a"]))]) == []

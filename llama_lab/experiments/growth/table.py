@@ -98,7 +98,9 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
         return Claim("No size was measured.")
     most, axis, value = every[-1]
     where = f"{value} {NOUNS[axis]}" if value.isdigit() and axis != "width" else f"{NOUNS[axis]} {value}"
-    return Claim(f"A step takes {every[0][0]:.1f} to {most:.1f} times its limit, the most at {where}.")
+    return Claim(
+        f"A step takes {every[0][0]:.1f} to {most:.1f} times its memory or arithmetic limit, the most at {where}."
+    )
 
 
 def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:

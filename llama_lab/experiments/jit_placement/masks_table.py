@@ -61,8 +61,9 @@ def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
     if not (known := [pair for pair in pairs if pair.ratio.n]):
         return Claim("No valid answers were masked both in the program and by the host.")
     most = max(known, key=lambda pair: pair.ratio.value)
-    said = "{name} decodes {gain:outcome} than with {other}."
-    return stated(said, name=most.subject, gain=most, other=most.baseline) or slowed(trials, seed) or most.generic
+    said = "{name} decodes {gain} times as fast as with {other}."
+    numbers = dict(name=most.subject, gain=most, other=most.baseline)
+    return stated(said, **numbers) or slowed(trials, seed) or most.generic
 
 
 def slowed(trials: Sequence[Trial], seed: int = 0) -> Claim | None:

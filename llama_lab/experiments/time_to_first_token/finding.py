@@ -23,7 +23,9 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     at = list(dict.fromkeys(r["tokens"] for r in judged))
     ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
              if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
-    sooner = "; with other weights than any placement here, {peers} are earlier still, at {m} of {n}" if ahead else ""
+    sooner = (
+        "; with weights that no placement of this run has, {peers} are earlier still, at {m} of {n}" if ahead else ""
+    )
     return (
         stated(
             "With {kind} weights our first token is earlier than any {other}'s at {n} of {n} prompt lengths"

@@ -35,7 +35,7 @@ def token(rows: Sequence[Traced]) -> Figure:
         axes.set_title(f"{row.subject}: {counted}", fontsize=11)
     panels[-1, 0].set(xlim=(0, longest * 1.02), xlabel="ms since the token began (one trace each, under the profiler)")
     said = ", ".join(f"{calls(row)} from Python under {row.subject}" for row in rows)
-    headline(figure, f"One token takes {said}")
+    headline(figure, f"One token through {rows[0].layers} layers takes {said}" if rows else "No token was traced")
     return figure
 
 
