@@ -230,7 +230,7 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ("growth", grown(3.0, 8.0), "A step takes 1.5 to 4.0 times its memory or arithmetic limit, the most at 8 layers.$"),
     ("growth", [{}], "No size"),
     ("your_own_placement", [FATES], "1 of 2 faulty ones get no time.$"),
-    ("what_serving_needs", served(99.0), "keeps up, at 99 tokens/s; ollama makes at most 40."),
+    ("what_serving_needs", served(99.0), "keeps up, at 99 tokens/s; ollama makes 40 at most."),
     ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
     ("what_serving_needs", [{}], "No server"),
     ("compiled_kernels", on_files(FASTER, OPEN), "^After 64 tokens compiled kernels .* llama.cpp on 1 of 2 files.$"),
