@@ -121,7 +121,7 @@ def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) ->
     on = {e["task"]: Comparison(e["ratio"], f"{name} with drafts on {NOUNS[e['task']]}", "the same without")
           for e in drafted if e["name"] == best["name"]}  # fmt: skip
     copy, free = on["copy"], on.get("open")
-    said = "Looked-up drafts make {name} {copy} times as fast on a copy"
+    said = "Prompt-lookup drafts make {name} {copy} times as fast at copying"
     numbers = dict(name=name, copy=copy, free=free or copy, model=model, more=by_draft_model(of_texts))
     return (
         stated(said + " and {free:open} on open questions ({model}).{more}", when=free is not None, **numbers)

@@ -13,6 +13,7 @@ from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.upgrading_jax.child import CLOSE
+from llama_lab.experiments.upgrading_jax.environments import FLAGGED
 from llama_lab.experiments.upgrading_jax.measure import DECODE, START
 
 PLACEMENT = "step"  # of which the claim speaks
@@ -158,10 +159,11 @@ def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
     rest = (
         "; the {n} correct set-ups besides {slow} lie within {rest:.1f}x" if len(others) > 1 and slow in right else ""
     )
-    said = "Under `{under}`, JAX {slow} takes {gain} times as long for a token as the best set-up, {fast}" + rest + "."
+    flag = " (with the XLA flag that this package sets)" * fast.endswith(FLAGGED)
+    said = "Under `{under}`, JAX {slow} takes {gain} times as long for a token as the best set-up, {fast}{flag}"
     apart = rates[others[-1]] / rates[others[0]] if others else 1.0
-    numbers = dict(gain=gain, under=PLACEMENT, slow=slow, fast=fast, n=len(others), rest=apart)
-    return stated(said, when=bool(right), **numbers) or gain.generic
+    numbers = dict(gain=gain, under=PLACEMENT, slow=slow, fast=fast, flag=flag, n=len(others), rest=apart)
+    return stated(f"{said}{rest}.", when=bool(right), **numbers) or gain.generic
 
 
 def finding(trials: Sequence[Trial], meta: dict | None) -> str:
