@@ -12,24 +12,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from llama_lab.bench import environment, provenance, quality, record, standings, summary
+from llama_lab.bench import environment, provenance, record, standings, summary, workload
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import interval, listed, weights
+from llama_lab.bench.wording import listed, weights
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, overview, readme
+from llama_lab.reporting import document, readme
 from llama_lab.reporting import rivals as other_runtimes
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.rivals import megabytes, named_well, times
+from llama_lab.reporting.rivals import megabytes, named_well, read_by, times
 from llama_lab.sharing.contribution import HEADLINE
 
-KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
 ALONE = "no other runtime in this run"
+SHAPED = {
+    workload.GROWING: "with a cache that grows by each token",
+    workload.EXACT: "with each prompt's own length",
+    workload.BUCKETS: "with prompts padded to a few lengths",
+    workload.POWERS: "with prompts padded to powers of two",
+    workload.ONE: "with all prompts padded to one length",
+}
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,6 @@ def facts(table: Recorded, *about: str) -> str:
     machine = environment.machine_line(table.meta["environment"]).partition(" · jax")[0]
     told = [*about, machine, table.meta["created"][:10], provenance.complaint(table.meta)]
     return " · ".join(filter(None, told))
-
-
-def file(run: Setting, trial: Trial) -> str:
-    """`q4_1 file of 97 MB`: what another runtime read."""
-    return f"{overview.kept(trial, run.rows)} file of {megabytes(trial.weights_bytes)}"
 
 
 def rate(run: Setting, subject: str) -> str:
@@ -83,7 +84,7 @@ def placed(at: int, tables: Tables) -> Said | None:
         name, many = named_well(other.backend), len(other_runtimes.others(run)) > 1
         beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} the rate of {name}"
         which = "the fastest other runtime" if many else "the only other runtime"
-        told = f"{name}, on a {file(run, other)}, is {which} of this run"
+        told = f"{name}, on a {read_by(run, other)}, is {which} of this run"
     text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}{beside}."
     return Said(text, facts(run.table, run.model, told), run.table.section)
 
@@ -97,7 +98,7 @@ def calls(tables: Tables) -> Said | None:
         return None
     eager, step = (rows[name] for name in PLACEMENTS)
     text = (
-        f"A token takes {len(eager.host_starts_ns)} calls from Python under `{eager.subject}` and"
+        f"A token takes {len(eager.host_starts_ns)} calls from Python without `jit` (`{eager.subject}`) and"
         f" {len(step.host_starts_ns)} under `{step.subject}`, and the device computes {len(eager.device_starts_ns)} and"
         f" {len(step.device_starts_ns)} operations for it."
     )
@@ -117,7 +118,7 @@ def compiled(tables: Tables) -> Said | None:
     most = max(policies, key=lambda account: account.programs)
     text = (
         f"`jit` compiles again for each new shape: for the same {best.requests} requests a freshly started server"
-        f" compiles {best.programs} programs under `{best.subject}`, and {most.programs} under `{most.subject}`, which"
+        f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}, which"
         f" takes {times(shapes.ratio(most, best))} as long."
     )
     return Said(text, facts(table, table.meta["parameters"]["model"], ALONE), table.section)
@@ -132,7 +133,7 @@ def contested(at: int, tables: Tables) -> Said | None:
     over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
     names = [named_well(other.backend) for other in others]
     text = (
-        f"Beside {many} other runtime{'s' * (many > 1)} {rate(run, mine)} on a {file(run, others[0])}: {over[0]} the"
+        f"Beside {many} other runtime{'s' * (many > 1)} {rate(run, mine)} on a {read_by(run, others[0])}: {over[0]} the"
         f" rate of {names[0]}{', the fastest of them' * (many > 1)}"
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
@@ -153,16 +154,16 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=verdicts[Verdict.FASTER], ours=ours)
     numbers |= dict(rest=f" ({listed(rest)})" * bool(rest), limited=other_runtimes.limits(found))
     days = sorted({case.table.meta["created"][:10] for case in found})
-    ends = [f"{what}: {named_well(case.rival)}, {case.place}" for what, case in (("least", low), ("most", high))]
-    facts = "; ".join([*ends, " to ".join(dict.fromkeys([days[0], days[-1]]))])
+    places = [f"{end}: {named_well(case.rival)}, {case.place}" for end, case in (("least", low), ("most", high))]
+    facts = "; ".join([*places, " to ".join(dict.fromkeys([days[0], days[-1]]))])
     return Said(text.format(**numbers, least=times(low.ratio), most=times(high.ratio)), facts, found[0].table.section)
 
 
 def lost(stem: str, tables: Tables) -> Said | None:
     """What our placements cost, or where another runtime is better. stem: of LOSSES."""
     table = tables.get(stem)
-    words = other_runtimes.LOSSES[stem](table) if table else ""
-    return Said(f"{words}.", facts(table), table.section) if words else None
+    loss = other_runtimes.LOSSES[stem](table) if table else None
+    return Said(f"{loss.text}.", facts(table, loss.about), table.section) if loss else None
 
 
 def cached(tables: Tables) -> Said | None:
@@ -182,63 +183,47 @@ def cached(tables: Tables) -> Said | None:
     return about(table, row, text, ALONE)
 
 
-def agreeing(tables: Tables) -> Said | None:
-    """What the kernel's arithmetic costs in quality, beside that of others on the same file."""
-    if (table := tables.get("09-ollama-quality")) is None:
-        return None
-    rows, _ = record.read(table.path, kind=quality.Window)
-    known = {entry["subject"]: entry for entry in quality.table(rows) if entry["top1"] is not None}
-    if KERNEL not in known or not set(RIVAL_READERS) & set(known):
-        return None
-
-    def kept(name: str) -> str:
-        entry = known[name]
-        return f"{entry['top1']:.1%} {interval(entry, '.1%', 'top1_')}"
-
-    others = [f"{kept(name)} under {named_well(known[name]['backend'])}" for name in RIVAL_READERS if name in known]
-    text = (
-        f"Fewer bits cost quality: the best next token is still float32's for {kept(KERNEL)} of"
-        f" {known[KERNEL]['tokens']} tokens under the kernel, for {listed(others)}."
-    )
-    return Said(text, facts(table, model_label(rows[0].model), "the file's own blocks"), table.section)
-
-
 DECODED = (
     "On {files} files at several lengths{limited}, {ours} runs at {least} to {most} the decode rate of the fastest"
     " other runtime: faster in {faster} of {cases} cases{rest}."
 )
 PROMPTS = (
-    "It reads prompts at {least} to {most} the rate of the fastest other runtime: faster in {faster} of {cases}"
+    "{ours} reads prompts at {least} to {most} the rate of the fastest other runtime: faster in {faster} of {cases}"
     " cases{rest}."
 )
+LADDER = f"{other_runtimes.CONTEST}-ladder"  # three panels, which need the page's width
 QUESTIONS = (  # question, figure, sentences
-    ("Where do I put jit, and what do I gain?", f"{HEADLINE}-rates", [partial(placed, at) for at in range(3)]),
-    ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     (
-        "How far am I from Ollama and llama.cpp?",
-        f"{other_runtimes.CONTEST}-ladder",
-        [
-            partial(contested, 0),
-            partial(contested, 1),
-            partial(ends, sizes.DECODE, DECODED),
-            partial(ends, sizes.PREFILL, PROMPTS),
-        ],
+        "Where do I put jit, and what do I gain?",
+        f"{HEADLINE}-rates",
+        [*(partial(placed, at) for at in range(3)), partial(contested, 0)],
     ),
     (
         "What does it cost, and where does it lose?",
         None,
         [partial(lost, stem) for stem in other_runtimes.LOSSES],
     ),
-    ("What else matters?", "04-kv-cache-latency", [cached, agreeing]),
+    (
+        "How far am I from Ollama and llama.cpp?",
+        LADDER,
+        [partial(contested, 1), partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS)],
+    ),
+    ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
+    ("What does a KV cache gain?", "04-kv-cache-latency", [cached]),
 )
 
 
 def questions(behind: Sequence[Recorded], drawn: Mapping[str, dict]) -> list[dict]:
-    """[{question, figure: of `drawn`, or None, said: sentences}] of what is there; with the first the table of where to
-    put jit. drawn: figures by name."""
+    """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences}] of what is
+    there; with the first the table of where to put jit. drawn: figures by name."""
     tables = {table.path.stem: table for table in behind}
     asked = [
-        dict(question=question, figure=drawn.get(name), said=[*filter(None, (say(tables) for say in sentences))])
+        dict(
+            question=question,
+            figure=drawn.get(name),
+            aside=name in drawn and name != LADDER,
+            said=[*filter(None, (say(tables) for say in sentences))],
+        )
         for question, name, sentences in QUESTIONS
     ]
     places = document.Table(readme.PLACE_HEADS, [[*map(document.inline, row)] for row in readme.PLACES])

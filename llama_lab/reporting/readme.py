@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from llama_jax.plumbing import xla_flags
 from llama_lab.bench import AGAIN, environment, provenance, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
@@ -22,15 +24,15 @@ SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llama
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 KERNEL = "the loop with a compiled kernel that multiplies the file's own 4-bit blocks"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each
-    ("step", "the decode step in one `jax.jit`", "eager", "without `jit`"),
+    ("step", "decoding with one `jax.jit` around the step", "eager", "without it"),
     ("loop", "compiling the whole answer", "step", "compiling one token"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
 )
 PLACE_HEADS = ("you want to", "put jit around", "placement")
 PLACES = (
-    ("learn JAX, or change the sampler in Python", "one token", "`step`"),
+    ("learn JAX, change the sampler in Python, or stream every token at once", "one token", "`step`"),
     ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`"),
-    ("stream to a person", "a few tokens at a time", "`chunk8`"),
+    ("stream in bursts", "a few tokens at a time", "`chunk8`"),
     ("serve several requests at once", "one token of every request", "`llama-jax serve --placement step+fused`"),
     (
         "do any of these on a CPU with a quantised file",
@@ -70,7 +72,7 @@ def claim(measured: Sequence[Setting], home: Path) -> str:
             section = run.table.section
             link = f" (the run of {linked(section, home)})"
             share = overview.share(summary.warm(run.rows, above)) if above == BEST else None
-            limit = f", at {share:.0%} of what the memory's bandwidth allows" if share else ""
+            limit = f", at {share:.0%} of what the fastest probe of the memory's bandwidth allows" if share else ""
             sentences.append(f"{words[0].upper()}{words[1:]}{limit}{link * (run is not measured[0])}.")
     return " ".join([f"**{sentence}**" for sentence in sentences[:1]] + sentences[1:])
 
@@ -91,18 +93,26 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
-def plain(run: Setting) -> str:
-    """How far placements without the kernel are from llama.cpp, and the kernel; "" where one of them is missing."""
+def distances(run: Setting, behind: Sequence[Recorded]) -> str:
+    """How far placements without the kernel are from llama.cpp, and the kernel from it and from the fastest runtime on
+    each file; "" where one of the run's is missing."""
     ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("step", "loop", BEST)}
     if not all(ratio.n for ratio in ratios.values()):
         return ""
     step, loop, best = map(rivals.times, ratios.values())
-    theirs = summary.warm(run.rows, LLAMA_CPP)[0]
-    file = f"{overview.kept(theirs, run.rows)} file ({rivals.megabytes(theirs.weights_bytes)})"
-    return (
+    said = (
         f"On float32 weights, `step` and `loop` run at {step} and {loop} the rate of llama.cpp on the same model as a"
-        f" {file}. `{BEST}`, which reads that file, runs at {best} its rate."
+        f" {rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])}. `{BEST}`, which reads that file, runs at {best}"
+        " its rate."
     )
+    for contest in contests(behind):
+        first, *more = rivals.strongest(contest)
+        many, own = len(rivals.others(contest)), contest.model == run.model
+        rank = f", the fastest of {many} other runtimes" * (many > 1)
+        where = "" if own else f"On {contest.model} ({rivals.read_by(contest, first)}), "
+        said += f" {where}{'It' if own else 'it'} runs at {over(contest, first)} the rate of {named(first)}{rank}"
+        said += "".join(f", and at {over(contest, other)} that of {named(other)}" for other in more if own) + "."
+    return said
 
 
 def beside(
@@ -111,20 +121,20 @@ def beside(
     """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
     where); what was not measured is left out. On other models than the run's only the fastest runtime has a line."""
     theirs = summary.warm(run.rows, LLAMA_CPP)[0]
-    rows = [(rivals.named_well(theirs.backend), *subject(run, theirs), ratio(run, BEST, LLAMA_CPP), "the run below")]
+    rows = [(named(theirs), *subject(run, theirs), over(run, theirs, ""), "the run below")]
     rows += elsewhere(run, measured, known, home)
-    for contest in (contest for contest in rivals.contests(behind) if BEST in contest.subjects):
-        older = provenance.complaint(contest.table.meta)
-        place, many = linked(contest.table.section, home) + f" ({older})" * bool(older), len(rivals.others(contest))
-        for at, other in enumerate(rivals.strongest(contest)[: None if contest.model == run.model else 1]):
-            rank = f", the fastest of {many} runtimes" * (at == 0 and many > 1)
-            name, over = rivals.named_well(other.backend) + rank, ratio(contest, BEST, other.subject)
-            rows.append((name, *subject(contest, other), over, place))
+    for contest in contests(behind):
+        older, many = provenance.complaint(contest.table.meta), len(rivals.others(contest))
+        place = linked(contest.table.section, home) + f" ({older})" * bool(older)
+        first, *more = rivals.strongest(contest)
+        more = more * (contest.model == run.model)
+        names = [named(first) + f", the fastest of {many} other runtimes" * (many > 1), *map(named, more)]
+        ratios = "; ".join(over(contest, other, "") for other in (first, *more))
+        rows.append(("; ".join(names), *subject(contest, first), ratios, place))
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
-        faster = sum(case.ratio.verdict == Verdict.FASTER for case in found)
-        files = f"{rivals.files(found)} files of {rivals.span(found)}: faster in {faster} of"
-        files += f" {len(found)} cases. Smallest lead: {low.place}"
+        files = f"{rivals.files(found)} files of {rivals.span(found)}{rivals.limits(found)}: of {len(found)} cases"
+        files += f" {often([case.ratio for case in found])}"
         both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         processors = listed(sorted({case.processor for case in found}))
         rows.append((rivals.contestants(found), files, processors, both, linked(low.table.section, home)))
@@ -135,41 +145,60 @@ def losing(behind: Sequence[Recorded], home: Path) -> str:
     """What the kernel costs and what other runtimes do better, as a list; "" where nothing of that was measured."""
     found = [(table, say(table)) for stem, say in rivals.LOSSES.items() if (table := rivals.named(behind, stem))]
     lost = [
-        f"- {words} · {environment.processor(table.meta['environment'])} · {linked(table.section, home)}"
-        for table, words in found
-        if words
+        f"- {loss.text} · {loss.about} · {environment.processor(table.meta['environment'])} ·"
+        f" {linked(table.section, home)}"
+        for table, loss in found
+        if loss
     ]
     return "\n".join(["**What it costs, and where it loses:**", *lost]) if lost else ""
 
 
-def ratio(run: Setting, above: str, below: str) -> str:
-    """`2.82 [2.73, 2.90]`; "" where one of the two has no trial."""
-    found = summary.paired_ratio(run.rows, above, below)
-    return rivals.value(found) if found.n else ""
+def contests(behind: Sequence[Recorded]) -> list[Setting]:
+    """Those of `rivals.contests` in which the kernel ran."""
+    return [contest for contest in rivals.contests(behind) if BEST in contest.subjects]
+
+
+def named(trial: Trial) -> str:
+    return rivals.named_well(trial.backend)
+
+
+def over(run: Setting, other: Trial, unit: str = " times") -> str:
+    """The kernel's rate over that of another runtime's trials: `2.82 times [2.73, 2.90]`."""
+    return rivals.value(summary.paired_ratio(run.rows, BEST, other.subject), unit)
+
+
+def often(ratios: Sequence[Ratio]) -> str:
+    """`faster in 25 (undecided in 1)`; `faster in all`."""
+    verdicts = Counter(ratio.verdict for ratio in ratios)
+    faster = verdicts.pop(Verdict.FASTER, 0)
+    rest = listed([f"{verdict} in {n}" for verdict, n in sorted(verdicts.items())])
+    return f"faster in {faster} ({rest})" if rest else "faster in all"
 
 
 def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine], home: Path) -> list[tuple[str, ...]]:
     """A line of `beside` for the kernel beside llama.cpp on the same model in other runs and on other machines, from
-    the least ratio to the most that trials decide; none without one."""
+    the least ratio to the most; none without one."""
     again = [
         (r.rows, r.table.meta["created"], r.table.meta["environment"], linked(r.table.section, home))
         for r in measured
         if r.model == run.model
     ]
     again += [(m.trials, m.about["measured"], m.environment, "[machines](docs/machines.html)") for m in known]
-    found, unclear = [], 0
-    for rows, created, env, place in again:
-        over = summary.paired_ratio(rows, BEST, LLAMA_CPP)
-        if created != run.table.meta["created"] and over.n:
-            unclear += not settled(over)
-            found += [(over.value, rivals.value(over), environment.processor(env), place)] if settled(over) else []
+    found = [
+        (ratio, environment.processor(env), place)
+        for rows, created, env, place in again
+        if created != run.table.meta["created"] and (ratio := summary.paired_ratio(rows, BEST, LLAMA_CPP)).n
+    ]
     if not found:
         return []
-    values, _, places = (dict.fromkeys(column) for column in zip(min(found)[1:], max(found)[1:], strict=True))
-    processors, many = sorted({processor for _, _, processor, _ in found}), len(found) + unclear
-    open_ = f", {unclear} of them undecided" * bool(unclear)
-    what = f"the same model: {many} other run{'s' * (many > 1)}{open_}; why they differ is not known"
-    return [("llama.cpp", what, listed(processors), " to ".join(values), ", ".join(places))]
+    ends = [choose(found, key=lambda entry: entry[0].value) for choose in (min, max)]
+    both = " to ".join(dict.fromkeys(rivals.value(ratio) for ratio, _, _ in ends))
+    same = dict.fromkeys(processor for _, processor, _ in ends)
+    where = f"both ends of the range are on {listed([*same])}, and the" if len(same) == 1 else "the"
+    runs = f"{len(found)} other run{'s' * (len(found) > 1)}"
+    what = f"the same model in {runs}: {often([ratio for ratio, _, _ in found])}; {where} cause is not known"
+    processors = sorted({processor for _, processor, _ in found})
+    return [("llama.cpp", what, listed(processors), both, ", ".join(dict.fromkeys(place for *_, place in ends)))]
 
 
 # In company ---------------------------------------------------------------------------------------------------------
@@ -205,8 +234,7 @@ def about(run: Setting) -> str:
     env = meta["environment"]
     clauses = [
         f"Medians of {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
-        f" in {len({t.process for t in good})} processes, all rows interleaved; a ratio is the mean of"
-        " pairs, not the quotient of two medians"
+        f" in {len({t.process for t in good})} processes"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
@@ -214,7 +242,9 @@ def about(run: Setting) -> str:
     trials = "; ".join(filter(None, [*clauses, environment.busy(env)]))
     gaps = listed([f"`{name}`" for name in SUBJECTS if name not in known(run)])
     missing = f" Not in it: {gaps}." if gaps else ""
-    where = " · ".join(filter(None, (environment.machine_line(env), probed(meta))))
+    flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
+    flag = "with [the XLA flag](docs/protocol.md) that keeps this release correct" * flagged
+    where = " · ".join(filter(None, (environment.machine_line(env), flag, probed(meta))))
     return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 
@@ -251,8 +281,8 @@ def block(
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
     lines = beside(run, measured, behind, others, home) if run else []
-    heads = (f"`{BEST}` over", "file", "processor", "times as fast", "measured in")
-    parts = [" ".join(filter(None, (claim(measured, home), plain(run) if run else "")))]
+    heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
+    parts = ["<br>".join(filter(None, (claim(measured, home), distances(run, behind) if run else "")))]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [document.Table(PLACE_HEADS, PLACES).markdown()] if pictures else []
     parts += [document.Table(heads, lines).markdown() if lines else "", losing(behind, home)]

@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llama_lab.bench import environment, footprints, record, standings, summary
+from llama_lab.bench import environment, footprints, quality, record, standings, summary
 from llama_lab.bench.environment import INSTRUCTIONS
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, round_ratio, within
+from llama_lab.bench.wording import interval, listed, round_ratio, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
 from llama_lab.experiments.jit_placement.measure import costs
 from llama_lab.figures import model_label
@@ -22,6 +22,7 @@ FILES = ("07-compiled-kernels-sizes", "07-compiled-kernels-people")  # tables of
 COMMANDS = "07-compiled-kernels-commands"
 SAMPLED = "02-jit-placement"  # greedy and drawn answers side by side
 CONTEST = "09-ollama"  # the headline's file beside most runtimes
+KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
 
 
 def value(ratio: Ratio, unit: str = "") -> str:
@@ -64,6 +65,11 @@ def contests(behind: Sequence[Recorded]) -> list[Setting]:
     first, larger = greedy(named(behind, CONTEST)), named(behind, f"{CONTEST}-files")
     runs = [first, *(larger.settings if larger else ())]
     return [run for run in runs if run and not run.first and run.fastest() and run.fastest(ours=False)]
+
+
+def read_by(run: Setting, trial: Trial) -> str:
+    """`q4_1 file of 97 MB`: what another runtime read."""
+    return f"{overview.kept(trial, run.rows)} file of {megabytes(trial.weights_bytes)}"
 
 
 def ours(run: Setting) -> str:
@@ -180,15 +186,23 @@ def span(found: Sequence[Case]) -> str:
 # What it costs, and where it loses ------------------------------------------------------------------------------------
 
 
-def prompts(table: Recorded) -> str:
+@dataclass(frozen=True)
+class Loss:
+    """A sentence without its full stop, and the model and file that it is of."""
+
+    text: str
+    about: str
+
+
+def prompts(table: Recorded) -> Loss | None:
     """Lengths of a prompt at which our kernels with fewer instructions read it more slowly on every file than a runtime
-    that has all of them, and how it is without that limit; "" of none."""
+    that has all of them, and how it is without that limit; None of none."""
     every = cases([table], sizes.PREFILL)
     found = [case for case in every if case.limited]
     by_length = summary.grouped(found, lambda case: case.entry["tokens"])
     lost = {n: group for n, group in sorted(by_length.items()) if all(case.ratio.value < 1 for case in group)}
     if not lost:
-        return ""
+        return None
     slower = [case for group in lost.values() for case in group]
     low, high = (least(slower, choose) for choose in (min, max))
     lengths = " to ".join(dict.fromkeys(str(n) for n in (min(lost), max(lost))))
@@ -199,21 +213,21 @@ def prompts(table: Recorded) -> str:
     whole = [case for case in every if not case.limited]
     few, open_ = (sum(case.ratio.verdict == v for case in whole) for v in (Verdict.SLOWER, Verdict.UNDECIDED))
     otherwise = f"; without that limit ours is slower in {few or 'none'} of {len(whole)} cases (undecided in {open_})"
-    return (
+    text = (
         f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, prompts of"
         f" {lengths} tokens are read at {times(low.ratio)} to {times(high.ratio)} the rate of {faster}"
-        f" ({models}, {kinds}){otherwise * bool(whole)}"
     )
+    return Loss(f"{text}{otherwise * bool(whole)}", f"{models}, {kinds}")
 
 
-def starts(table: Recorded) -> str:
-    """The first command and later ones of the file where the first loses most; "" where none were timed."""
+def starts(table: Recorded) -> Loss | None:
+    """The first command and later ones of the file where the first loses most; None where none were timed."""
     entries = commands.table(record.read(table.path, kind=commands.Command)[0])
     by = {(e["file"], e["phase"], e["name"]): e["s"] for e in entries if e["tokens"] == 1}
     mine = {at: s for at, s in by.items() if at[2] != commands.PEER and (*at[:2], commands.PEER) in by}
     firsts = [at for at in mine if at[1] == commands.FIRST]
     if not firsts:
-        return ""
+        return None
     file, _, name = max(firsts, key=lambda at: mine[at].median / by[(*at[:2], commands.PEER)].median)
 
     def both(phase: str) -> str:
@@ -222,32 +236,64 @@ def starts(table: Recorded) -> str:
         return f"takes {ours}, llama.cpp's {theirs} (n = {min(s.n for s in pair)})"
 
     later = f"; a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
-    return f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}; {file}, one token"
-
-
-def sampling(table: Recorded) -> str:
-    """What drawing tokens adds under `step`, and where it costs most; "" where both kinds did not run side by side."""
-    rows = record.read(table.path)[0]
-    spent = {cost.name: cost for cost in costs(rows, summary.subjects(rows))}
-    if "step" not in spent:
-        return ""
-    added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
-    kernel = f"; `{BEST}` was not timed with sampling" * (BEST not in spent)
-    return (
-        f"Sampling adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32, and `{most.name}`"
-        f" then runs at {times(most.ratio)} its greedy rate{kernel}"
+    return Loss(
+        f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}", f"{file}, one token"
     )
 
 
-def memory(table: Recorded) -> str:
-    """Peak memory of two subjects' own processes; "" where it was not measured."""
+def sampling(table: Recorded) -> Loss | None:
+    """What drawing tokens adds under `step`, and where it costs most; None where both kinds did not run side by
+    side."""
+    rows = record.read(table.path)[0]
+    spent = {cost.name: cost for cost in costs(rows, summary.subjects(rows))}
+    if "step" not in spent:
+        return None
+    added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
+    kernel = f"; `{BEST}` was not timed with sampling" * (BEST not in spent)
+    text = (
+        f"Sampling adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32, and `{most.name}`"
+        f" then runs at {times(most.ratio)} its greedy rate{kernel}"
+    )
+    return Loss(text, model_label(rows[0].model))
+
+
+def memory(table: Recorded) -> Loss | None:
+    """Peak memory of two subjects' own processes; None where it was not measured."""
     rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY)
     peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (BEST, LLAMA_CPP)}
     if not all(peaks.values()):
-        return ""
+        return None
     mine, other = (megabytes(summary.median(peak)) for peak in peaks.values())
     row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
-    return f"A process needs {mine}, llama.cpp's {other} ({model_label(row.model)}, {overview.kept(row, rows)})"
+    return Loss(f"A process needs {mine}, llama.cpp's {other}", f"{model_label(row.model)}, {overview.kept(row, rows)}")
 
 
-LOSSES = {SAMPLED: sampling, FILES[-1]: prompts, COMMANDS: starts, CONTEST: memory}  # table → words, without full stop
+def accuracy(table: Recorded) -> Loss | None:
+    """What fewer bits cost under the kernel and under the others on the same file; None where one of them is
+    missing."""
+    rows, _ = record.read(table.path, kind=quality.Window)
+    known = {entry["subject"]: entry for entry in quality.table(rows) if entry["top1"] is not None}
+    read = [name for name in RIVAL_READERS if name in known]
+    if KERNEL not in known or not read:
+        return None
+
+    def kept(name: str) -> str:
+        return f"{known[name]['top1']:.1%} {interval(known[name], '.1%', 'top1_')}"
+
+    others = listed([f"{kept(name)} under {named_well(known[name]['backend'])}" for name in read])
+    ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
+    level = " (intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
+    text = (
+        f"Quantised weights cost accuracy under every runtime: the most probable next token is still float32's for"
+        f" {kept(KERNEL)} of {known[KERNEL]['tokens']:,} tokens under `{BEST}`, for {others}{level}"
+    )
+    return Loss(text, model_label(rows[0].model))
+
+
+LOSSES = {  # table → what it says
+    SAMPLED: sampling,
+    f"{CONTEST}-quality": accuracy,
+    FILES[-1]: prompts,
+    COMMANDS: starts,
+    CONTEST: memory,
+}

@@ -36,7 +36,8 @@ def test_four_pictures_and_few_sentences_say_what_is_published(behind):
     known = report.sections(paths.ROOT)
     drawn = {figure["name"]: figure for section in known for figure in section["figures"]}
     asked = brief.questions(behind, drawn)
-    assert [entry["figure"] is not None for entry in asked] == [True, True, True, False, True]
+    assert [entry["figure"] is not None for entry in asked] == [True, False, True, True, True]
+    assert [entry["aside"] for entry in asked] == [True, False, False, True, True]
     assert sum(len(entry["said"]) for entry in asked) == 15
     assert [entry["table"] is not None for entry in asked] == [True] + [False] * 4
     backends = {"llama.cpp", "ik_llama.cpp", "ik-llamacpp", "openvino", "ollama"}
@@ -107,7 +108,7 @@ def test_an_open_ratio_says_so():
 def test_no_number_is_typed():
     """Digits stand in names of tables and types only, never in a sentence's words."""
     words = [q for q, _, _ in brief.QUESTIONS] + [brief.DECODED, brief.PROMPTS, brief.ALONE]
-    told = (brief.placed, brief.calls, brief.compiled, brief.contested, brief.ends, brief.cached, brief.agreeing)
+    told = (brief.placed, brief.calls, brief.compiled, brief.contested, brief.ends, brief.cached)
     told += (*rivals.LOSSES.values(), rivals.limits)
     for function in told:
         body = inspect.getsource(function).partition('"""')[2].partition('"""')[2]

@@ -60,7 +60,7 @@ def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_anoth
     assert readme.claim([ladder, engines], tmp_path).count("[notebook 09](docs/index.html#n09)") == 1
     assert "kernel" not in readme.claim([ladder], tmp_path)
     share = overview.share(summary.warm(run().rows, readme.BEST))
-    assert f"at {share:.0%} of what the memory" in claim
+    assert f"at {share:.0%} of what" in claim
     assert readme.claim([], tmp_path) == ""
 
 
@@ -146,6 +146,7 @@ def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_pa
     machine = Machine(dict(machine="m", measured="2026-01-03", environment=ENVIRONMENT | dict(cpu="D")), trials())
     here, there = readme.beside(run(), [run()], [], [machine], tmp_path)
     assert here[2:4] == ("C", "2.00 [2.00, 2.00]")
+    assert "runs at 2.00 times [2.00, 2.00] its rate." in readme.distances(run(), [])
     assert there[2:4] == ("D", "2.00 [2.00, 2.00]")
     assert len(readme.block([], [run()], tmp_path).split("| --- |\n")[-1].strip().splitlines()) == 3
     assert readme.losing([], tmp_path) == ""
@@ -169,7 +170,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
     itself = machine(run().table.meta["created"], trials())
     found = [itself, machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), cpu="D", kernels="avx2")]
     ((name, runs, *rest),) = readme.elsewhere(run(), [run()], found, tmp_path)
-    assert (name, "2 other runs;" in runs) == ("llama.cpp", True)
+    assert (name, "2 other runs: faster in all; the cause" in runs) == ("llama.cpp", True)
     assert rest == ["C and D (AVX2)", "1.25 [1.25, 1.25] to 2.50 [2.50, 2.50]", "[machines](docs/machines.html)"]
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
@@ -177,7 +178,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
         else row
         for row in trials()
     ]
-    again = machine("2026-01-04", wide)
-    assert "3 other runs, 1 of them undecided;" in readme.elsewhere(run(), [run()], [*found, again], tmp_path)[0][1]
+    again = readme.elsewhere(run(), [run()], [*found, machine("2026-01-04", wide)], tmp_path)
+    assert "3 other runs: faster in 2 (undecided in 1); both ends of the range are on C" in again[0][1]
     assert readme.elsewhere(run(), [run()], [itself], tmp_path) == []
     assert readme.elsewhere(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))], tmp_path) == []

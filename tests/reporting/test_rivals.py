@@ -53,14 +53,15 @@ def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengt
         pace = {"loop+fused": ours, "llamacpp": 4.5}
         made += rows("m/avx2", pace, tokens=1, prompt=length, tokenize_ns=0, weights_hash="w")
     table = recorded(tmp_path, rivals.FILES[1], made)
-    text = rivals.prompts(table)
-    assert words in text if words else text == ""
-    if text:
-        assert "our kernels limited to AVX2 by a setting, while other runtimes kept all, " in text
-        assert text.endswith("the rate of llamacpp (m, q4_0)")
+    lost = rivals.prompts(table)
+    assert words in lost.text if words else lost is None
+    if lost:
+        assert "our kernels limited to AVX2 by a setting, while other runtimes kept all, " in lost.text
+        assert lost.text.endswith("the rate of llamacpp")
+        assert lost.about == "m, q4_0"
         made += rows("n", {"loop+fused": 9, "llamacpp": 4.5}, tokens=1, prompt=10, tokenize_ns=0, weights_hash="n")
         table = recorded(tmp_path, rivals.FILES[1], made)
-        assert rivals.prompts(table).endswith("ours is slower in 1 of 1 cases (undecided in 0)")
+        assert rivals.prompts(table).text.endswith("ours is slower in 1 of 1 cases (undecided in 0)")
 
 
 def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
@@ -73,4 +74,4 @@ def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
     lost = [rivals.LOSSES[table.path.stem](table) for table in behind if table.path.stem in rivals.LOSSES]
     assert len(lost) == 3
     assert all(lost)
-    assert "limited to AVX2 by a setting, while other runtimes kept AVX-512" in lost[0]
+    assert "limited to AVX2 by a setting, while other runtimes kept AVX-512" in lost[0].text
