@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from llama_lab.figures.style import colour
+from llama_lab.figures.style import LIMIT_COLOUR, colour
 
 
 def heights(axes, names: Sequence[str]) -> dict[str, int]:
@@ -53,6 +53,11 @@ def interval(axes, summary, height: float, color="black", mark=18.0, edge=2.2, z
 def median(axes, value: float, height: float, mark=18.0, edge=2.0, zorder=2) -> None:
     """An upright black mark in a row."""
     axes.plot(value, height, "|", color="black", markersize=mark, markeredgewidth=edge, zorder=zorder)
+
+
+def tick(axes, limit: float, height: float) -> None:
+    """A row's own limit."""
+    axes.plot([limit] * 2, [height - 0.3, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
 
 
 def beside(axes, height: float, words: str, size=9.0, x=1.01, **style) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from llama_lab.bench import AGAIN, summary
+from llama_lab.bench import AGAIN, standings, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import interval, listed, times, within
@@ -71,14 +71,23 @@ def beside(table: Sequence[dict], published: Sequence[dict]) -> str:
     )
 
 
+def below(trials: Sequence[Trial], name: str) -> str:
+    """What stands under a row's name: where jit is, and what it reads where that is not float32."""
+    file = next((t.dtype for t in summary.warm(trials, RIVAL)), "quantised")  # the very file that the kernels read
+    reads = {standings.weights(t) for t in summary.warm(trials, name)} - {"float32"}
+    return ", ".join(filter(None, [PLACES.get(name), f"{file} file" if reads else ""]))
+
+
 @styled
 def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[dict] = (), seed: int = 0) -> Figure:
-    """Decode tokens/s, a row a subject: every answer, median and interval; an open diamond is the published median."""
-    figure, axes = new(9.5, 0.5 * len(table) + 1.5)
+    """Decode tokens/s, a row a subject: every answer, median, interval and the row's bandwidth limit; an open diamond
+    is the published median."""
+    figure, axes = new(8.6, 0.5 * len(table) + 1.7)
     said = claim(trials, seed)
     rival = compared(trials, FUSED, RIVAL, seed)
     heights = rows.heights(axes, [e["name"] for e in table])
-    axes.set_yticks([*heights.values()], ["\n".join(filter(None, (n, PLACES.get(n)))) for n in heights], fontsize=10)
+    axes.set_yticks([*heights.values()], ["\n".join(filter(None, (n, below(trials, n)))) for n in heights])
+    limits = ""
     medians = {e["name"]: e["tokens_per_second"]["median"] for e in published if e["tokens_per_second"]["n"]}
     for entry in table:
         name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]
@@ -90,12 +99,15 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             words = f"{rate['median']:.1f} tok/s · {over}"
             words += "".join(f"\n{c.ratio.words} of {c.baseline}" for c in said.evidence if c.subject == name)
             words += f"\n{FUSED} is {rival.ratio.words} of this" if name == RIVAL and rival.ratio.n else ""
+            if any(t.bandwidth_gbps and t.bytes_per_token for t in trials if t.subject == name):
+                rows.tick(axes, summary.limit(trials, name), heights[name])
+                limits = ";\nred: the row's bandwidth limit"
             rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, heights[name], words, seed)
     axes.set_xscale("log")
     labels.readable(axes.xaxis)
     diamond = "; diamond: the published median" if published else ""
     n = min((e["tokens_per_second"]["n"] for e in table if e["tokens_per_second"]["n"]), default=0)
-    marks = f"point: one answer, n ≥ {n} per row; bar: median; band: 95 % interval{diamond}"
+    marks = f"point: one answer, n ≥ {n} per row; bar: median; band: 95 % interval{limits}{diamond}"
     axes.set_xlabel(f"decode rate, tokens/s, log scale\n({marks})")
     headline(figure, said)
     return figure

@@ -73,9 +73,9 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
         if rate["n"]:
             valid = [t.tg for t in summary.warm(trials, name)]
             ratio = line["ratio_to_baseline"]
-            known = f"{times(ratio)}, n = {ratio['n']}"
+            known = f"{times(ratio)} of {BASELINE}, n = {ratio['n']}"
             known = f"baseline{over}, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else known
-            words = f"{rate['median']:.1f} tok/s · {known}" + " · rate scatters" * line["unstable"]
+            words = f"{rate['median']:.1f} tok/s · {known}"
             rows.subject(axes, name, valid, rate, height, words, seed, mark=20)
         else:
             reasons = "  no valid trial: " + "; ".join(line["reasons"])[:80]
@@ -222,9 +222,8 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
     left.margins(x=0.15)
     right.margins(x=0.15)
     left.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
-    most, least = (
-        f"for {costs[name][0]:.1f} s under {name} ({costs[name][1]} programs)"
-        for name in (max(costs, key=costs.get), min(costs, key=costs.get))
-    )
-    headline(figure, f"Before its first answer a process compiles {most}, {least}")
+    ends = (BASELINE if BASELINE in costs else min(costs, key=costs.get), max(costs, key=costs.get))
+    said = [f"{name} {{}}for {costs[name][0]:.1f} s in {costs[name][1]}" for name in dict.fromkeys(ends)]
+    words = f"{said[0].format('compiles ')} programs" + "".join(f", {other.format('')}" for other in said[1:])
+    headline(figure, f"Before its first answer {words}")
     return figure

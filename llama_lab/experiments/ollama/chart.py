@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
 from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -21,6 +22,7 @@ from llama_lab.figures.marks import (
     look,
     marked,
     shade,
+    written,
 )
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
 
@@ -36,38 +38,40 @@ def peer_ladder(
 
     entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
     """
-    figure, panels = new(11.5, 0.44 * len(entries) + 2.2, columns=3, sharey=True, width_ratios=(1.5, 1, 1))
+    figure, panels = new(10, 0.5 * len(entries) + 2, columns=3, sharey=True)
     heights = rows.heights(panels[0], [e["name"] for e in entries])
     titles = {
-        "decode": "Decode, tokens/s",
-        "prefill": f"Prefill ({prompt_tokens} tokens), tokens/s",
-        "ttft": "Time to first token, ms",
+        "decode": "decode, tokens/s",
+        "prefill": "prefill, tokens/s",
+        "ttft": "first token, ms",
     }
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
         axes.grid(axis="y", visible=False)
         for e in entries:
             row(axes, e, what, heights[e["name"]])
         ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
-        axes.set_xlim(0, (1.4 if what == "decode" else 1.25) * max(ends, default=1))
-        axes.set_title(title, fontsize=11.5, pad=16)
+        axes.set_xlim(0, (1.6 if what == "decode" else 1.4) * max(ends, default=1))
+        axes.set_title(title, fontsize=13)
+        axes.tick_params(labelsize=12)
+        axes.locator_params(axis="x", nbins=4)
     for e in entries:
         if not e["decode"].n:  # as far to the right as the words go
             words = f"no valid trial: {'; '.join(e['reasons'])[:WIDE] or 'not measured'}"
             style = dict(va="center", fontsize=8.5, color=LIMIT_COLOUR, transform=panels[0].get_yaxis_transform())
             panels[0].text(0.02, heights[e["name"]], words, zorder=9, **style).set_in_layout(False)
+    reads = f"{prompt_tokens} tokens"
     if prefill_limit:  # of those that multiply in float32; 8-bit products may pass it
         for e in entries:
             if e["dtype"] == "float32":
-                tick(panels[1], prefill_limit, heights[e["name"]])
-        notes.above(panels[1], prefill_limit, f"float32 arithmetic {prefill_limit:.0f} ", size=8.5)
+                rows.tick(panels[1], prefill_limit, heights[e["name"]])
+        reads += f"; red: float32 rows'\nlimit, {prefill_limit:.0f} tokens/s"
+    panels[1].set_xlabel(reads)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
-    panels[0].set_xlabel(
-        "red: limit (for decode, from the subject's own bytes; share reached in brackets)\n"
-        f"point: one of n ≥ {n} answers; bar: median; band: its 95 % interval"
-    )
+    panels[0].set_xlabel("red: the row's bandwidth limit\n(share reached)")
+    panels[2].set_xlabel(f"point: one of n ≥ {n} answers;\nbar: median; band: 95 % interval")
     ours, theirs = standings.fastest(entries), table.rival(entries)
     said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
-    said += [f"{theirs['name']}, the fastest of the others, {theirs['decode'].median:.0f}"] if theirs else []
+    said += [f"{written(theirs['name'])}, the fastest of the others, {theirs['decode'].median:.0f}"] if theirs else []
     headline(figure, "; ".join(said) or "Nothing was measured")
     footnote(figure, gaps_words(missing))
     return figure
@@ -79,11 +83,6 @@ def furthest(entry: dict, what: str) -> float:
     return max([*entry["points"][what], high, (entry["limit"] or 0) * (what == "decode")])
 
 
-def tick(axes, limit: float, height: float) -> None:
-    """A subject's limit, in its row."""
-    axes.plot([limit] * 2, [height - 0.3, height + 0.3], color=LIMIT_COLOUR, linewidth=2, linestyle=(0, (2, 1)))
-
-
 def row(axes, entry: dict, what: str, height: float) -> None:
     """One subject's trials, median and interval in one panel, and in the first its own limit."""
     summary, tint = entry[what], shade(entry)
@@ -92,11 +91,11 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     marker = look(entry["name"], entry["backend"])[1]
     rows.points(axes, entry["points"][what], height, tint, spread=0.16, even=True, s=13, marker=marker)
     rows.interval(axes, summary, height, mark=15)
-    words = f"{summary.median:.0f}" if summary.median >= 100 else f"{summary.median:.1f}"
+    words = f"{summary.median:.0f}"
     if what == "decode" and entry["limit"]:
-        tick(axes, entry["limit"], height)
+        rows.tick(axes, entry["limit"], height)
         words += f" ({summary.median / entry['limit']:.0%})"
-    axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=8.5)
+    axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=11)
 
 
 @styled
@@ -104,46 +103,41 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further
     away.
 
-    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale, what has no
-    logits above it.
+    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale; what has no
+    logits has no place, and is named below.
     """
     figure, axes = new(10.5, 5)
     known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
-    shown = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
-    positive = [d["kl"] for _, d in shown if d and d["kl"] and d["kl"] > quality.EXACT]
-    bottom, top = quality.EXACT, max([*positive, 1e-2]) * 10
+    both = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
+    shown = [(e, d) for e, d in both if d and d["kl"] is not None]
+    positive = [d["kl"] for _, d in shown if d["kl"] > quality.EXACT]
+    bottom, top = quality.EXACT, 4 * max([*positive, 1e-2])
     rates = [e["decode"].median for e, _ in shown] or [1.0]
-    axes.set(xscale="log", yscale="log", ylim=(bottom / 3, top * 4), xlim=(0.6 * min(rates), 2 * max(rates)))
+    axes.set(xscale="log", yscale="log", ylim=(bottom / 3, top), xlim=(0.6 * min(rates), 2 * max(rates)))
     labels, bands = [], [((0.6 * min(rates), 2 * max(rates)), (bottom,) * 2)]
     for e, d in shown:
-        height = place(d, bottom, top)
-        bands += marked(axes, e, height, d if bottom < height < top else None, 4)
+        height = max(d["kl"], bottom)
+        bands += marked(axes, e, height, d if height > bottom else None, 4)
         exact = height == bottom and d["top1"] == 1
         words = e["name"] if exact else f"{e['name']}: {distance_words(d)}"
         labels.append((words, e["decode"].median, height, shade(e)))
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
     note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
-    if any(place(d, bottom, top) == top for _, d in shown):
-        axes.axhspan(top / 4, top * 4, color=GREY, alpha=0.12, linewidth=0)
-        words = "above the scale: distance not known (no logits)"
-        axes.annotate(words, (0.995, top * 4), (0, -4), fontsize=8.5, color=GREY, **note | dict(va="top"))
-        axes.set_yticks([y for y in axes.get_yticks() if bottom / 3 < y < top / 4])
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
     axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
     axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
     axes.set_ylabel(f"mean KL divergence from float32, nats per token\n(log scale, {tokens:,} tokens of English)")
+    axes.set_title("better: lower right", loc="right", fontsize=10.5, color=GREY)
     headline(figure, fastest_and_near(shown))
+    without = [
+        f"{e['name']} ({e['decode'].median:.0f} tokens/s; {distance_words(d)})"
+        for e, d in both
+        if d is None or d["kl"] is None
+    ]
+    footnote(figure, f"Distance not measured, so not drawn: {listed(without)}" if without else "")
     labelled(axes, labels, bands)
     return figure
-
-
-def place(distance: dict | None, bottom: float, top: float) -> float:
-    """Height of a subject: its mean KL, the line below for what rounding explains, the one above where nothing is known
-    of it."""
-    if distance is None or distance["kl"] is None:
-        return top
-    return distance["kl"] if distance["kl"] > quality.EXACT else bottom
 
 
 @styled

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.shapes_and_recompilation import table
 from llama_lab.experiments.shapes_and_recompilation.table import Account, middle
@@ -27,7 +27,6 @@ WARM = ("useful work", "padding")
 SURPRISES = {"first request of the process": Part(FIRST), "later requests: the surprise": Part(LOST, "//")}
 LABELS = {"useful work": "useful work: exact lengths, warm"}
 LARGEST = 1700  # area of the largest mark, points squared
-LEVEL = 1.05  # times the least: closer than that, a few processes do not tell two policies apart
 
 
 @styled
@@ -98,14 +97,22 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
 
 
 def once_warm(parts: dict[str, dict[str, float]], accounts: Sequence[Account]) -> str:
-    """Who serves the same stream fastest from a fresh process, and who, or who alike, once nothing compiles."""
-    warm = {name: sum(lengths[part] for part in WARM) for name, lengths in parts.items()}
+    """Who serves the same stream fastest from a fresh process, and what it and the fastest take once nothing
+    compiles."""
+    known = {a.subject: a for a in accounts if a.subject in parts}
+    ms = {name: 1e3 * sum(parts[name][part] for part in WARM) / a.requests for name, a in known.items()}
     best = table.fastest(accounts)
-    if not warm or not best:
+    if not ms or not best:
         return "No policy has a time"
-    level = [name for name in sorted(warm, key=warm.get) if warm[name] <= LEVEL * min(warm.values())]
-    warmed = f"{listed(level)} are level" if len(level) > 1 else f"{level[0]} is"
-    return f"In a fresh process {best.subject} is fastest; once warm, {warmed}"
+    least = min(ms, key=ms.get)
+    said = f"{best.subject[0].upper()}{best.subject[1:]} is fastest in a fresh process"
+    if best.subject == least:
+        return f"{said} and once warm, at {ms[least]:.0f} ms a request"
+    if best.subject not in ms:
+        return f"{said}; once warm, {least}, at {ms[least]:.0f} ms a request"
+    said += f"; once warm, it takes {ms[best.subject]:.0f} ms a request, {least} {ms[least]:.0f}"
+    verdict = table.ratio(best, known[least], of="warm").verdict
+    return said + {Verdict.SLOWER: "", Verdict.EQUAL: " (level)"}.get(verdict, " (undecided)")
 
 
 def total_words(a: Account, ratio: Ratio | None) -> str:
@@ -145,7 +152,8 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     axes.set_xlim(0, 1.45 * max(max(a.lost) for a in every))
     n = min(len(a.blocks) for a in every)
     axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
-    again, left = ([f"{middle(a.later):.1f}" for a in side] for side in zip(*pairs.values(), strict=True))
-    claim = f"Three surprises cost later requests {listed(again)} s"
-    headline(figure, f"{claim}; cured, {listed(left) + ' s' if any(float(s) for s in left) else 'nothing'}")
+    dearest = sorted(pairs, key=lambda name: -middle(pairs[name][0].later))
+    claim = f"{listed(dearest)} cost {listed([f'{middle(pairs[name][0].later):.1f}' for name in dearest])} s"
+    left = f"{sum(middle(cured.later) for _, cured in pairs.values()):.1f}"
+    headline(figure, f"{claim[0].upper()}{claim[1:]}; cures leave {f'{left} s' if float(left) else 'nothing'}")
     return figure

@@ -11,7 +11,7 @@ from matplotlib.ticker import NullLocator
 from llama_lab.experiments.what_serving_needs import finding
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
-from llama_lab.figures.marks import look
+from llama_lab.figures.marks import WIDE, look
 from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
 
 
@@ -24,14 +24,15 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
     figure, panels = new(11, 5, columns=2)
     tokens, first = panels
     every = [e for entries in rising.values() for e in entries]
+    most = max((e["rate"] for e in every), default=0)
     for i, (name, entries) in enumerate(rising.items()):
         (shade, marker), apart = look(name, entries[0]["backend"]), 1.035 ** (i - (len(rising) - 1) / 2)
         x = [e["rate"] * apart for e in entries]
         style = dict(color=shade, marker=marker, markersize=6, linewidth=2)
         for at, e in zip(x, entries, strict=True):
             first.scatter([at] * len(e["points"]), np.array(e["points"]) / 1e3, s=7, alpha=0.25, color=shade, lw=0)
-            lost = [f"{e[key]} of {e['n']} {key}" for key in ("refused", "void") if e[key]]
-            tokens.annotate("\n".join(lost), (at, e["tokens_s"]), (5, -6), ha="left", va="top",
+            tokens.annotate("\n".join(lost(e, most)), (at, e["tokens_s"]), (5, -6), va="top",
+                            ha="right" if e["rate"] == most else "left",
                             textcoords="offset points", fontsize=8.5, color=shade)  # fmt: skip
         first.plot(x, [e["first"].median / 1e3 for e in entries], label=name, **style)
         tokens.plot(x, [e["tokens_s"] for e in entries], **style)
@@ -55,6 +56,15 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
     )
     headline(figure, finding.claim(rising))
     return figure
+
+
+def lost(e: dict, most: float) -> list[str]:
+    """How many requests of a load have no time, and why. most: the highest rate that any server was asked."""
+    words = [f"{e['refused']} of {e['n']} refused"] * bool(e["refused"])
+    words += ["so asked no faster"] * bool(e["refused"] and e["rate"] < most)
+    if e["void"]:
+        words += [f"{e['void']} of {e['n']} void:", *dict.fromkeys(r.partition(":")[0][:WIDE] for r in e["reasons"])]
+    return words
 
 
 def noted(axes, title: str, unit: str, note: str) -> None:

@@ -13,9 +13,9 @@ NAMES = {"one": "one shape", "buckets": "buckets", "exact": "exact lengths"}
 
 
 def answer(rising: Mapping[str, Sequence[dict]]) -> str:
-    """What serving needs, and what it is good for: `claim`."""
+    """What it is good for, `claim`, and what serving needs."""
     needs = "Serving needs few shapes, calls of one token or a few, and a cache of its own for each request."
-    return f"{needs} {claim(rising)}"
+    return f"{claim(rising)} {needs}"
 
 
 def falls_behind(loads: Sequence[dict]) -> float | None:

@@ -64,3 +64,17 @@ def test_the_published_machine_stands_beside(tmp_path):
         assert "27.6 tok/s" in text or "27.5 tok/s" in text
         assert ("diamond" in text) == bool(published)
         assert_drawn(figure, tmp_path)
+
+
+def test_a_row_says_what_it_reads_and_has_its_own_limit():
+    reads = {"loop+fused": dict(quantisation="gguf+fused"), "llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
+    data = [t.model_copy(update=reads.get(t.subject, {})) for t in trials()]
+    for here, file in ((data, "q4_1"), ([t for t in data if t.subject != "llamacpp"], "quantised")):
+        table = [e for e in entries(here) if e["tokens_per_second"]["n"]]
+        figure = chart.rates(here, table)
+        below = [label.get_text().split("\n")[-1] for label in figure.axes[0].get_yticklabels()]
+        assert f"jit: whole answer, kernel, {file} file" in below
+        assert "jit: whole answer" in below
+        assert "red: the row's bandwidth limit" in words(figure)
+    bare = [t.model_copy(update=dict(bandwidth_gbps=None)) for t in data]
+    assert "limit" not in words(chart.rates(bare, entries(bare)))

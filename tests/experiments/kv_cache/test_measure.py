@@ -69,13 +69,13 @@ def test_charts_say_what_was_measured_also_where_little_was(tmp_path):
     figure = chart.work_and_bytes(work, {"m": sizes})
     assert "An int8 cache slows down this decoder: 0.50x" in finding.sped_up(Ratio(0.5, 0.4, 0.6, 9))
     assert "is undecided: 0.96x" in finding.sped_up(Ratio(0.96, 0.88, 1.06, 9))
-    assert "grows with n³ without a cache, with n² with one" in words(figure)
+    assert "from n³ into n² operations; in int8 it takes" in words(figure)
     grown = [t.model_copy(update=dict(run="m after 4", reason="")) for t in the_case()]
     assert "After 4 tokens" in words(chart.latency_by_context({"M": measure.latencies(grown, "m")}))
     assert "No context was measured" in words(chart.latency_by_context({"M": measure.latencies([], "m")}))
     typed = [answer(name, 1.0, b, run="types", kv_bytes=10**6) for name in measure.TYPES for b in range(3)]
     kept = [dict(kv="f32", tokens=9, kl=0.0, top1=1.0), dict(kv="int8", tokens=9, kl=1e-3, top1=0.9)]
-    assert "int8 keeps 90.0% of the best tokens" in words(chart.types(typed, kept))
+    assert "best token\n same 90.0%" in words(chart.types(typed, kept))
     for drawn in (figure, chart.types([], [])):
         assert_drawn(drawn, tmp_path)
 

@@ -7,6 +7,7 @@ import pytest
 
 from llama_lab.bench import compile_causes, workload
 from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.shapes_and_recompilation import chart, measure, table
 from llama_lab.experiments.shapes_and_recompilation.measure import Served
 from tests.bench.test_record import trial
@@ -196,13 +197,18 @@ def test_each_chart_is_drawn_in_style(tmp_path, name, processes):
     assert_drawn(draw(name, everything(processes)), tmp_path)
 
 
-def test_policies_that_differ_by_little_once_warm_are_named_together():
+def test_a_title_has_what_the_fastest_takes_once_warm_and_whether_that_is_decided(monkeypatch):
     accounts = table.accounts(everything(3), measure.SHAPES)
-    one, other = (a.subject for a in accounts[:2])
-    parts = {one: {"useful work": 1.0, "padding": 0.0}, other: {"useful work": 0.9, "padding": 0.13}}
-    assert chart.once_warm(parts, accounts).endswith(f"is fastest; once warm, {one} and {other} are level")
-    parts[other]["padding"] = 0.5
-    assert chart.once_warm(parts, accounts).endswith(f"is fastest; once warm, {one} is")
+    parts = table.parts(accounts)
+    said = chart.once_warm(parts, accounts)
+    assert said == "One shape is fastest in a fresh process; once warm, it takes 656 ms a request, exact lengths 505"
+    assert len(said.split()) <= 20
+    monkeypatch.setattr(table, "ratio", lambda *_, **__: Ratio(1.1, 0.9, 1.3, 3))
+    assert chart.once_warm(parts, accounts) == f"{said} (undecided)"
+    monkeypatch.setattr(table, "ratio", lambda *_, **__: Ratio(1.0, 0.99, 1.01, 3))
+    assert chart.once_warm(parts, accounts) == f"{said} (level)"
+    del parts["one shape"]
+    assert chart.once_warm(parts, accounts).endswith("once warm, exact lengths, at 505 ms a request")
 
 
 def test_bars_reach_the_total_and_name_the_fastest():
