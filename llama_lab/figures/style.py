@@ -126,8 +126,8 @@ def save(
 
 
 def headline(figure: Figure, finding: object) -> None:
-    """The figure's title, which is what it shows, as wide as the figure."""
-    text = wrapped(figure, str(finding).removesuffix("."), TITLE, bold=True)
+    """The figure's title, which is what it shows, as wide as the figure; names in backticks stand without them."""
+    text = wrapped(figure, str(finding).removesuffix(".").replace("`", ""), TITLE, bold=True)
     figure.suptitle(text, x=0.005, ha="left", fontsize=TITLE, fontweight="bold")
 
 

@@ -91,6 +91,11 @@ def over(point: dict) -> float:
     return point["median"] / limit(point)
 
 
+def usual(points: Mapping[str, Sequence[dict]]) -> list[str]:
+    """The placements of all points but those that name their own."""
+    return [*dict.fromkeys(p["placement"] for mine in points.values() for p in mine if " " not in p["value"])]
+
+
 def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
     """How far steps are above their limits, and which size is furthest."""
     every = sorted((over(p), axis, p["value"]) for axis, mine in points.items() for p in mine)
@@ -98,9 +103,8 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
         return Claim("No size was measured.")
     most, axis, value = every[-1]
     where = f"{value} {NOUNS[axis]}" if value.isdigit() and axis != "width" else f"{NOUNS[axis]} {value}"
-    return Claim(
-        f"A step takes {every[0][0]:.1f} to {most:.1f} times its memory or arithmetic limit, the most at {where}."
-    )
+    times = f"{every[0][0]:.1f} to {most:.1f} times its memory or arithmetic limit"
+    return Claim(f"A step under {listed(usual(points))} takes {times}, the most at {where}.")
 
 
 def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
@@ -118,9 +122,8 @@ def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
         of_batch.append(f"A batch of {many} makes {rates[-1] / rates[0]:.1f} times the tokens/s of a batch of {few}")
     if math.isfinite(crossing):
         of_batch.append(f"at about {crossing:.0f} rows reading and arithmetic take equally long")
-    usual = dict.fromkeys(p["placement"] for p in every if " " not in p["value"])
     counts = sorted(p["n"] for p in every)
     n = " to ".join(dict.fromkeys(str(count) for count in (*counts[:1], *counts[-1:])))
-    under = f"Under {listed([f'`{name}`' for name in usual])}, n = {n} answers per point"
+    under = f"Under {listed([f'`{name}`' for name in usual(points)])}, n = {n} answers per point"
     said = ["; ".join([": ".join([under, *grown[:1]]), *grown[1:]])] * bool(every) + ["; ".join(of_batch)]
     return " ".join([claim(points).sentence, *(f"{s[0].upper()}{s[1:]}." for s in said if s)])

@@ -156,9 +156,8 @@ def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
     others = sorted((name for name in right if name != slow), key=rates.get)
     subjects = (f"{PLACEMENT} under {name}" for name in (fast, slow))
     gain = Comparison(ratio(trials, PLACEMENT, fast, slow), *subjects)
-    rest = (
-        "; the {n} correct set-ups besides {slow} lie within {rest:.1f}x" if len(others) > 1 and slow in right else ""
-    )
+    rest = "; medians of the {n} correct set-ups besides {slow} lie within {rest:.1f}x"
+    rest *= len(others) > 1 and slow in right
     flag = " (with the XLA flag that this package sets)" * fast.endswith(FLAGGED)
     said = "Under `{under}`, JAX {slow} takes {gain} times as long for a token as the best set-up, {fast}{flag}"
     apart = rates[others[-1]] / rates[others[0]] if others else 1.0

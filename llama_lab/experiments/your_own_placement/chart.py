@@ -31,7 +31,8 @@ def claim(fates: Sequence[measure.Fate]) -> Claim:
     refused = sum(fate.caught in (measure.GATE, measure.GUARD) for fate in bad)
     words = f"A placement is one line; {refused} of {len(bad)} faulty ones get no time"
     if copy := named.get(measure.NESTED.name):
-        words += f", a copy of {measure.BASELINE} gets {'no' if copy.caught == measure.INTERVAL else 'a'} verdict"
+        level = "stays undecided, as it should" if copy.caught == measure.INTERVAL else "gets a verdict"
+        words += f", a copy of {measure.BASELINE} {level}"
     return Claim(f"{words}.")
 
 

@@ -211,7 +211,9 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
 def test_a_copy_of_the_baseline_is_not_caught_and_its_row_has_no_advice():
     table = measure.table(made(), ["step", "mine", NESTED.name])
     said = chart.finding(table, "mine", "a line")
-    assert said.startswith("A placement is one line; 2 of 2 faulty ones get no time, a copy of step gets no verdict.")
+    assert said.startswith(
+        "A placement is one line; 2 of 2 faulty ones get no time, a copy of step stays undecided, as it should."
+    )
     assert "more blocks" not in said
     decided = measure.table(made(nested=30), ["step", "mine", NESTED.name])
     assert "a copy of step gets a verdict" in chart.finding(decided, "mine", "a line")
