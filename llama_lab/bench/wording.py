@@ -62,6 +62,16 @@ def probed(meta: dict) -> str:
     return f"limits by the fastest of n = {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"
 
 
+MAKERS = {"llamacpp": "llama.cpp", "ik-llamacpp": "ik_llama.cpp", "ollama": "Ollama", "openvino": "OpenVINO",
+          "torch": "PyTorch"}  # fmt: skip
+
+
+def named_well(name: str) -> str:
+    """A runtime, or a subject under one, as its makers write it: `Ollama`, `llama.cpp+q4_0`."""
+    prefix = next((prefix for prefix in MAKERS if name.startswith(prefix)), "")
+    return MAKERS.get(prefix, "") + name.removeprefix(prefix)
+
+
 def listed(names: Sequence[str]) -> str:
     """`a, b and c`; "" of none."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

@@ -8,21 +8,14 @@ import numpy as np
 
 from llama_jax.placement import parse
 from llama_lab.bench import quality, standings
+from llama_lab.bench.wording import named_well
 from llama_lab.figures.style import colour
 
 MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D",
            standings.IK: "v", standings.OPENVINO: "p", "gemv": "P", "fused": "X"}  # fmt: skip
 HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx",
            standings.IK: "\\\\", standings.OPENVINO: "++"}  # fmt: skip
-MAKERS = {"llamacpp": "llama.cpp", "ik-llamacpp": "ik_llama.cpp", "ollama": "Ollama", "openvino": "OpenVINO",
-          "torch": "PyTorch"}  # fmt: skip
 WIDE = 60  # characters of a line beside a chart
-
-
-def written(name: str) -> str:
-    """A subject with its runtime's name as its makers write it: `ik_llama.cpp`, `llama.cpp+q4_0`."""
-    prefix = next((prefix for prefix in MAKERS if name.startswith(prefix)), "")
-    return MAKERS.get(prefix, "") + name.removeprefix(prefix)
 
 
 def interval_words(ratio) -> str:
@@ -97,7 +90,7 @@ def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
     known.sort(key=lambda pair: -pair[0]["decode"].median)
     peers = [pair for pair in known[1:] if pair[0]["backend"] != standings.JAX]
     said = [
-        f"{written(e['name'])} makes {e['decode'].median:.0f} tokens/s at a KL of {d['kl']:.2g}"
+        f"{named_well(e['name'])} makes {e['decode'].median:.0f} tokens/s at a KL of {d['kl']:.2g}"
         for e, d in known[:1] + peers[:1]
     ]
     return ", ".join(said)

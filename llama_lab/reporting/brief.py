@@ -15,7 +15,7 @@ from functools import partial
 from llama_lab.bench import environment, provenance, record, standings, summary, workload
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, weights
+from llama_lab.bench.wording import listed, named_well, weights
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.shapes_and_recompilation import measure as served
@@ -25,7 +25,7 @@ from llama_lab.figures import model_label
 from llama_lab.reporting import document, readme
 from llama_lab.reporting import rivals as other_runtimes
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.rivals import megabytes, named_well, read_by, times
+from llama_lab.reporting.rivals import megabytes, read_by, times
 from llama_lab.sharing.contribution import HEADLINE
 
 ALONE = "no other runtime in this run"

@@ -12,7 +12,7 @@ from llama_lab.bench import AGAIN, environment, provenance, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, probed
+from llama_lab.bench.wording import interval, listed, named_well, probed
 from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import document, machines, notebooks, overview, rivals
 from llama_lab.reporting.machines import Machine
@@ -159,7 +159,7 @@ def contests(behind: Sequence[Recorded]) -> list[Setting]:
 
 
 def named(trial: Trial) -> str:
-    return rivals.named_well(trial.backend)
+    return named_well(trial.backend)
 
 
 def over(run: Setting, other: Trial, unit: str = " times") -> str:
@@ -217,7 +217,7 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
     def changed(some: Sequence[dict], who: str) -> str:
         return f"{sum(e['differ'] for e in some):,} of {sum(e['of'] for e in some):,} from {who}"
 
-    counts = [changed(ours, "ours")] * bool(ours) + [changed([e], rivals.named_well(e["name"])) for e in others]
+    counts = [changed(ours, "ours")] * bool(ours) + [changed([e], named_well(e["name"])) for e in others]
     return (
         f"Answers that changed when the same requests were sent alongside others: {listed(counts)}"
         f" ({environment.processor(table.meta['environment'])}, [notebook {table.section['number']}]"

@@ -10,7 +10,7 @@ from llama_lab.bench import environment, footprints, quality, record, standings,
 from llama_lab.bench.environment import INSTRUCTIONS
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, round_ratio, within
+from llama_lab.bench.wording import interval, listed, named_well, round_ratio, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
 from llama_lab.experiments.jit_placement.measure import costs
 from llama_lab.figures import model_label
@@ -34,11 +34,6 @@ def value(ratio: Ratio, unit: str = "") -> str:
 def times(ratio: Ratio) -> str:
     """`3.66 times [3.58, 3.73]`."""
     return value(ratio, " times")
-
-
-def named_well(backend: str) -> str:
-    """A runtime as its makers write it."""
-    return {"openvino": "OpenVINO", "ollama": "Ollama", "torch": "PyTorch"}.get(backend, backend)
 
 
 def megabytes(size: float | None) -> str:

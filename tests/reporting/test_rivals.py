@@ -33,7 +33,7 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
     assert low.place == "b, q4_0, 100 MB, 64 tokens, C, one process"
     assert (rivals.times(high.ratio), high.place[:2]) == ("2.00 times [2.00, 2.00]", "a,")
     assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
-    assert rivals.contestants(found) == "the fastest of llamacpp and, on 1 of the files, OpenVINO"
+    assert rivals.contestants(found) == "the fastest of llama.cpp and, on 1 of the files, OpenVINO"
     assert rivals.cases([recorded(tmp_path, "02-jit-placement", rows("a", PACE["a"]))]) == []
 
 
@@ -57,7 +57,7 @@ def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengt
     assert words in lost.text if words else lost is None
     if lost:
         assert "our kernels limited to AVX2 by a setting, while other runtimes kept all, " in lost.text
-        assert lost.text.endswith("the rate of llamacpp")
+        assert lost.text.endswith("the rate of llama.cpp")
         assert lost.about == "m, q4_0"
         made += rows("n", {"loop+fused": 9, "llamacpp": 4.5}, tokens=1, prompt=10, tokenize_ns=0, weights_hash="n")
         table = recorded(tmp_path, rivals.FILES[1], made)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -22,7 +22,6 @@ from llama_lab.figures.marks import (
     look,
     marked,
     shade,
-    written,
 )
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
 
@@ -71,7 +70,9 @@ def peer_ladder(
     panels[2].set_xlabel(f"point: one of n ≥ {n} answers;\nbar: median; band: 95 % interval")
     ours, theirs = standings.fastest(entries), table.rival(entries)
     said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
-    said += [f"{written(theirs['name'])}, the fastest of the others, {theirs['decode'].median:.0f}"] if theirs else []
+    said += (
+        [f"{named_well(theirs['name'])}, the fastest other runtime, {theirs['decode'].median:.0f}"] if theirs else []
+    )
     headline(figure, "; ".join(said) or "Nothing was measured")
     footnote(figure, gaps_words(missing))
     return figure

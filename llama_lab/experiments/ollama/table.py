@@ -11,7 +11,7 @@ from llama_lab.bench import AGAIN, frames, quality, standings, statistics, summa
 from llama_lab.bench.claim import Claim, Comparison, fastest_beside, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import JAX, LLAMACPP, MAIN, OLLAMA, TORCH, best, fastest, of_run
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.ollama.measure import CHAT
 from llama_lab.experiments.ollama.turns import KEPT
 
@@ -83,7 +83,7 @@ def answer(trials: Sequence[Trial], entries: Sequence[dict], larger: Sequence[di
         for e in contenders(of_one):
             if e["backend"] != JAX and e["over"].n:
                 open_ = " (undecided)" * (e["over"].verdict == statistics.Verdict.UNDECIDED)
-                leads.setdefault(model, []).append(f"{e['over'].words} over {e['name']}{open_}")
+                leads.setdefault(model, []).append(f"{e['over'].words} over {named_well(e['name'])}{open_}")
     file_bytes = rival(entries)["first"].weights_bytes if said.evidence else None
     size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes else ""
     more = "".join(f"; on {model} its lead is {listed(words)}" for model, words in leads.items()) * bool(size)
