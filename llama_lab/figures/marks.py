@@ -15,6 +15,7 @@ MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", st
            standings.IK: "v", standings.OPENVINO: "p", "gemv": "P", "fused": "X"}  # fmt: skip
 HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx",
            standings.IK: "\\\\", standings.OPENVINO: "++"}  # fmt: skip
+ALIKE = 0.01  # share by which two forms of one file's blocks differ at most
 WIDE = 60  # characters of a line beside a chart
 
 
@@ -82,13 +83,15 @@ def gaps_words(missing: Sequence[dict]) -> str:
 
 
 def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
-    """Rate and distance from float32 of the fastest subject, and of the fastest peer: a headline. shown: (entry of
-    `standings.ladder`, distance of `quality.table`)."""
+    """Rate and distance from float32 of the fastest subject, and of the fastest peer that reads as many bytes: a
+    headline. shown: (entry of `standings.ladder`, distance of `quality.table`)."""
     known = [(e, d) for e, d in shown if d and d["kl"] is not None]
     if not known:
         return "No subject has both a rate and a distance"
     known.sort(key=lambda pair: -pair[0]["decode"].median)
     peers = [pair for pair in known[1:] if pair[0]["backend"] != standings.JAX]
+    size = known[0][0]["first"].weights_bytes
+    peers = [(e, d) for e, d in peers if size and abs(e["first"].weights_bytes / size - 1) < ALIKE] or peers
     said = [
         f"{named_well(e['name'])} makes {e['decode'].median:.0f} tokens/s at a KL of {d['kl']:.2g}"
         for e, d in known[:1] + peers[:1]

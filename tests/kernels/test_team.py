@@ -39,7 +39,12 @@ def run(name, i):
 threads = [threading.Thread(target=run, args=(name, i)) for name in engines for i in range(2)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-pool = sum(open(p).read().strip() == "tf_XLAEigen" for p in glob.glob("/proc/self/task/*/comm"))
+def comm(path):
+    try:
+        return open(path).read().strip()
+    except OSError:  # this thread has ended since it was listed
+        return ""
+pool = sum(comm(path) == "tf_XLAEigen" for path in glob.glob("/proc/self/task/*/comm"))
 print(json.dumps(dict(alone=alone, together=together, pool=pool)))
 """
 )

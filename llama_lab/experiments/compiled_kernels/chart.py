@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 from llama_lab.bench import summary
 from llama_lab.bench.available import backend_of
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.compiled_kernels import finding, sizes, where
 from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE
 from llama_lab.figures import labels, notes, rows
@@ -215,23 +215,24 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
             cut_ends(axes, e["ratio"], x, colour(e["name"]))
         figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
         ahead = sum(e["ratio"].verdict == Verdict.FASTER for e in mine)
-        words = f"Compiled kernels {does} faster than the best peer in {ahead} of {len(mine)} cases"
+        words = f"Compiled kernels {does} faster than the fastest other runtime in {ahead} of {len(mine)} cases"
     else:
         notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
-        ahead, words = 0, f"No {rate} was measured beside a peer's"
+        ahead, words = 0, f"No {rate} was measured beside another runtime's"
     readable(axes.yaxis)
     axes.set_xlim(-0.6, len(files) - 0.4)
     axes.set_xticks(range(len(files)), [file_words(file, read[file]) for file in files], fontsize=9)
     n = min((e["ratio"].n for e in mine), default=0)
     within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
-    best = listed([f"{name} in {count}" for name, count in Counter(e["best"] for e in mine).most_common()])
+    best = listed([f"{named_well(name)} in {count}" for name, count in Counter(e["best"] for e in mine).most_common()])
+    weighed = "MB that a pass reads, cache included" if what == sizes.PREFILL else "MB read per token, cache included"
     axes.set_xlabel(
-        f"file, and MB read per token, cache included (n ≥ {n} blocks{within}; bands: 95 % intervals)"
-        + f"\nbest peer: {best} cases" * bool(best)
+        f"file, and {weighed} (n ≥ {n} blocks{within}; bands: 95 % intervals)"
+        + f"\nfastest other runtime: {best} cases" * bool(best)
         + "; hollow: not shown to be faster" * (ahead < len(mine)),
         fontsize=10,
     )
-    axes.set_ylabel(f"{rate},\nover the best peer's\non the same file (log scale)")
+    axes.set_ylabel(f"{rate},\nover the fastest other runtime's\non the same file (log scale)")
     headline(figure, words)
     return figure
 
