@@ -45,7 +45,7 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
 def behind(entries: Sequence[dict]) -> str:
     """`; with AVX2 alone they fall behind on 4 of 6 prompts`; without these words where other instructions lose one
     too, "" where no prompt was timed. entries: of `sizes.table`."""
-    prompts = [e for e in sizes.fastest(entries) if e["what"] == sizes.PREFILL]
+    prompts = sizes.fastest([e for e in entries if e["what"] == sizes.PREFILL])
     slower = [e for e in prompts if e["ratio"].verdict == Verdict.SLOWER]
     narrow = [e for e in prompts if e["file"].endswith("/avx2")]
     limited = slower and all(e in narrow for e in slower)
