@@ -15,7 +15,7 @@ MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", st
            standings.IK: "v", standings.OPENVINO: "p", "gemv": "P", "fused": "X"}  # fmt: skip
 HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx",
            standings.IK: "\\\\", standings.OPENVINO: "++"}  # fmt: skip
-ALIKE = 0.01  # share by which two forms of one file's blocks differ at most
+FILE_READERS = (standings.LLAMACPP, standings.IK, standings.OLLAMA)  # OpenVINO rounds the weights once more
 WIDE = 60  # characters of a line beside a chart
 
 
@@ -83,17 +83,25 @@ def gaps_words(missing: Sequence[dict]) -> str:
 
 
 def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
-    """Rate and distance from float32 of the fastest subject, and of the fastest peer that reads as many bytes: a
-    headline. shown: (entry of `standings.ladder`, distance of `quality.table`)."""
+    """Rate and distance from float32 of the fastest subject, and of the fastest peer that reads the same weights, or
+    without one of the fastest peer: a headline. shown: (entry of `standings.ladder`, distance of `quality.table`)."""
     known = [(e, d) for e, d in shown if d and d["kl"] is not None]
     if not known:
         return "No subject has both a rate and a distance"
     known.sort(key=lambda pair: -pair[0]["decode"].median)
-    peers = [pair for pair in known[1:] if pair[0]["backend"] != standings.JAX]
-    size = known[0][0]["first"].weights_bytes
-    peers = [(e, d) for e, d in peers if size and abs(e["first"].weights_bytes / size - 1) < ALIKE] or peers
-    said = [
-        f"{named_well(e['name'])} makes {e['decode'].median:.0f} tokens/s at a KL of {d['kl']:.2g}"
-        for e, d in known[:1] + peers[:1]
-    ]
-    return ", ".join(said)
+    (first, distance), *others = known
+    words = f"{named_well(first['name'])} makes {first['decode'].median:.0f} tokens/s at a KL of {distance['kl']:.2g}"
+    peers = [pair for pair in others if pair[0]["backend"] != standings.JAX]
+    alike = [pair for pair in peers if same_weights(first, pair[0])]
+    for e, d in (alike or peers)[:1]:
+        weights = ", on the same weights," * bool(alike)
+        words += f"; {named_well(e['name'])}{weights} {e['decode'].median:.0f} at {d['kl']:.2g}"
+    return words
+
+
+def same_weights(entry: dict, peer: dict) -> bool:
+    """Whether a peer reads the weights that a subject does. Ours say `gguf` of the file's own blocks; a peer says their
+    type, and its name adds it where it made the blocks anew (`llamacpp+q4_0`)."""
+    if entry["dtype"] != "gguf":
+        return entry["dtype"] == peer["dtype"]
+    return peer["backend"] in FILE_READERS and not peer["name"].endswith(f"+{peer['dtype']}")

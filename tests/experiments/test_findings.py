@@ -221,6 +221,15 @@ def with_instructions(first, second):
     return found, [*people, *(peer(e["file"]) for e in people)]
 
 
+def with_prompts(wide, narrow):
+    """The same, and a prompt read of the second with each set."""
+    found, people = with_instructions(FASTER, FASTER)
+    asked = (("n/avx512", wide), ("n/avx2", narrow))
+    rate = dict(what="prefill", rate=Made(median=1.0))
+    prompts = [e | rate | dict(file=file, ratio=ratio) for file, ratio in asked for e in found[:1]]
+    return found, [*people, *prompts]
+
+
 FATES = [Made(name="a", caught="the gate", why=""), Made(name="b", caught="", why="")]
 COUNTED = [  # experiment, what its claim is made of, what it says
     ("host_loop", calls(1.0, 0.25), "Starting programs takes 50%.*in the largest"),
@@ -236,9 +245,15 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ("what_serving_needs", served(99.0), "keeps up, at 99 tokens/s; ollama makes 40 at most."),
     ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
     ("what_serving_needs", [{}], "No server"),
-    ("compiled_kernels", on_files(FASTER, OPEN), "^After 64 tokens compiled kernels .* llama.cpp on 1 of 2 files.$"),
+    (
+        "compiled_kernels",
+        on_files(FASTER, OPEN),
+        "^Compiled kernels decode fastest on 1 of 2 files. After .* llama.cpp on 1 of 2 files.$",
+    ),
     ("compiled_kernels", with_instructions(FASTER, FASTER), "on 2 of 2 files.$"),
     ("compiled_kernels", with_instructions(FASTER, OPEN), "on 1 of 2 files.$"),
+    ("compiled_kernels", with_prompts(FASTER, SLOWER), "; with AVX2 alone they fall behind on 1 of 1 prompts"),
+    ("compiled_kernels", with_prompts(SLOWER, SLOWER), "files; they fall behind on 2 of 2 prompts"),
     ("compiled_kernels", [[]], "No size"),
 ]
 

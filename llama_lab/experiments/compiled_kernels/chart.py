@@ -173,9 +173,19 @@ def costs(entries: Sequence[dict]) -> Figure:
 
 # Sizes ----------------------------------------------------------------------------------------------------------------
 
-SHAPES = {  # what is asked → (what a subject does, its rate, words for a number of tokens)
-    sizes.DECODE: ("decode", "decode rate", "{:,} tokens in the cache"),
-    sizes.PREFILL: ("read a prompt", "prompt tokens a second", "prompt of {:,} tokens"),
+SHAPES = {  # what is asked → (what a subject does, its rate, words for a number of tokens and for the bytes drawn)
+    sizes.DECODE: (
+        "decode",
+        "decode rate",
+        "{:,} tokens in the cache",
+        "MB read per token, cache of {:,} tokens included",
+    ),
+    sizes.PREFILL: (
+        "read a prompt",
+        "prompt tokens a second",
+        "prompt of {:,} tokens",
+        "MB of weights and of a cache of {:,} tokens",
+    ),
 }
 
 
@@ -187,7 +197,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     entries: of `sizes.table`. what: `sizes.DECODE` or `sizes.PREFILL`.
     """
     figure, axes = new(9.5, 4.9)
-    mine, (does, rate, shape) = [e for e in sizes.ours(entries) if e["what"] == what], SHAPES[what]
+    mine, (does, rate, shape, size) = [e for e in sizes.ours(entries) if e["what"] == what], SHAPES[what]
     weighs = summary.grouped(mine, lambda e: e["file"], lambda e: e["bytes"])
     read = {file: min(weights) for file, weights in weighs.items()}
     files = {file: i for i, file in enumerate(sorted(read, key=read.get))}
@@ -205,8 +215,15 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         if open_:
             style = dict(color=colour(name), markerfacecolor="white", markersize=8, linestyle="")
             axes.plot(*zip(*open_, strict=True), "osD^vP"[i % 6], **style)
-        for x, value in zip(xs, values, strict=True):
-            axes.annotate(f"{value:.2f}", (x, value), (5, 0), textcoords="offset points", va="center", fontsize=7.5)
+        for x, e in zip(xs, here, strict=True):
+            axes.annotate(
+                ratio_words(e["ratio"]),
+                (x, e["ratio"].value),
+                (5, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=7.5,
+            )
     axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
     axes.set_yscale("log")
     if ratios := [e["ratio"].value for e in mine]:  # few blocks may leave an interval without end
@@ -215,7 +232,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
             cut_ends(axes, e["ratio"], x, colour(e["name"]))
         figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
         ahead = sum(e["ratio"].verdict == Verdict.FASTER for e in mine)
-        words = f"Compiled kernels {does} faster than the fastest other runtime in {ahead} of {len(mine)} cases"
+        words = f"Compiled kernels {does} faster than the best other runtime in {ahead} of {len(mine)} cases"
     else:
         notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
         ahead, words = 0, f"No {rate} was measured beside another runtime's"
@@ -225,16 +242,25 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     n = min((e["ratio"].n for e in mine), default=0)
     within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
     best = listed([f"{named_well(name)} in {count}" for name, count in Counter(e["best"] for e in mine).most_common()])
-    weighed = "MB that a pass reads, cache included" if what == sizes.PREFILL else "MB read per token, cache included"
+    shortest = min((e["tokens"] for e in mine), default=0)
     axes.set_xlabel(
-        f"file, and {weighed} (n ≥ {n} blocks{within}; bands: 95 % intervals)"
-        + f"\nfastest other runtime: {best} cases" * bool(best)
+        f"file, and {size.format(shortest)} (n ≥ {n} blocks{within}; bands: 95 % intervals)"
+        + f"\nbest other runtime: {best} cases" * bool(best)
         + "; hollow: not shown to be faster" * (ahead < len(mine)),
         fontsize=10,
     )
-    axes.set_ylabel(f"{rate},\nover the fastest other runtime's\non the same file (log scale)")
+    axes.set_ylabel(f"{rate},\nover the best other runtime's\non the same file (log scale)")
     headline(figure, words)
     return figure
+
+
+def ratio_words(ratio: Ratio) -> str:
+    """`1.64`; with the end of its interval that rounds to 1.00 and is not, as the verdict rests on it: `1.64 from
+    1.002`."""
+    near = {
+        name: end for name, end in (("from", ratio.low), ("to", ratio.high)) if f"{end:.2f}" == "1.00" != f"{end:.3f}"
+    }
+    return f"{ratio.value:.2f}" + "".join(f"\n{name} {end:.3f}" for name, end in near.items())
 
 
 def cut_ends(axes, ratio: Ratio, x: float, tint: str) -> None:

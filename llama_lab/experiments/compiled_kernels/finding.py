@@ -14,8 +14,9 @@ from llama_lab.experiments.compiled_kernels import rows, sizes
 
 
 def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
-    """On how many files our fastest placement decodes faster than all others measured, after the shorter text; of
-    by_file under each set of instructions that it was timed with. Both are of `sizes.table`."""
+    """On how many files our fastest placement decodes faster than all others measured, after the shorter text, of
+    by_file under each set of instructions that it was timed with; and how many prompts it reads slower than another.
+    Both are of `sizes.table`."""
     every = [*by_size, *by_file]
     mine = [e for e in sizes.ours(every) if e["what"] == sizes.DECODE]
     mine = [e for e in mine if e["name"] == mine[0]["name"] and e["tokens"] == min(m["tokens"] for m in mine)]
@@ -34,25 +35,22 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
             asked.setdefault(e["backend"], set()).add(model_of(e))
     others = summary.grouped(sorted(asked), lambda backend: frozenset(asked[backend]))
     than = [
-        f"than {listed([*map(named_well, names)])} on {len(ahead & files)} of {len(files)} files"
+        f"{listed([named_well(name) for name in names])} on {len(ahead & files)} of {len(files)} files"
         for files, names in sorted(others.items(), key=lambda item: -len(item[0]))
     ]
-    shorter = mine[0]["tokens"]
-    return stated(f"After {shorter} tokens compiled kernels decode faster {', '.join(than)}{slower_prompts(every)}.")
+    first = f"Compiled kernels decode fastest on {len(ahead)} of {len(verdicts)} files{behind(every)}."
+    return stated(f"{first} After {mine[0]['tokens']} tokens they decode faster than {', '.join(than)}.")
 
 
-def slower_prompts(entries: Sequence[dict]) -> str:
-    """`; they read prompts more slowly in 4 of 39 cases, all with kernels held to AVX2`; "" of none. entries: of
-    `sizes.table`."""
-    cases = sizes.fastest([e for e in entries if e["what"] == sizes.PREFILL])
-    slower = [e for e in cases if e["ratio"].verdict == Verdict.SLOWER]
-    where = ", all with kernels held to AVX2" * all(held(e) for e in slower)
-    return f"; they read prompts more slowly in {len(slower)} of {len(cases)} cases{where}" if slower else ""
-
-
-def held(entry: dict) -> bool:
-    """Whether our kernels were held to AVX2, while other runtimes were not."""
-    return entry["file"].endswith("/avx2")
+def behind(entries: Sequence[dict]) -> str:
+    """`; with AVX2 alone they fall behind on 4 of 6 prompts`; without these words where other instructions lose one
+    too, "" where no prompt was timed. entries: of `sizes.table`."""
+    prompts = sizes.fastest([e for e in entries if e["what"] == sizes.PREFILL])
+    slower = [e for e in prompts if e["ratio"].verdict == Verdict.SLOWER]
+    narrow = [e for e in prompts if e["file"].endswith("/avx2")]
+    limited = slower and all(e in narrow for e in slower)
+    words = f"; {'with AVX2 alone ' * bool(limited)}they fall behind on"
+    return f"{words} {len(slower)} of {len(narrow if limited else prompts)} prompts" if prompts else ""
 
 
 def machines(*tables: tuple[Sequence[dict], str]) -> str:
@@ -66,24 +64,24 @@ def machines(*tables: tuple[Sequence[dict], str]) -> str:
 
 
 def lost(entries: Sequence[dict]) -> str:
-    """`slower than the fastest other runtime in 4 of 57 cases, most at 0.66x [0.46, 0.92] (reading 400 tokens,
+    """`slower than the best other runtime in 4 of 57 cases, most at 0.66x [0.46, 0.92] (reading 400 tokens,
     qwen2.5-coder-0.5b/avx2, ik_llama.cpp)`. A case is a file and a request. entries: of `sizes.table`."""
     cases = sizes.fastest(entries)
     slower = [e for e in cases if e["ratio"].verdict == Verdict.SLOWER]
-    words = f"slower than the fastest other runtime in {len(slower)} of {len(cases)} cases"
+    words = f"slower than the best other runtime in {len(slower)} of {len(cases)} cases"
     if not slower:
         return words * bool(cases)
     worst = min(slower, key=lambda e: e["ratio"].value)
     does = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
     where = f"{does.format(worst['tokens'])}, {worst['file']}, {named_well(worst['best'])}"
-    if held(worst):
-        where += "; our kernels held to AVX2, the other not"
+    if worst["file"].endswith("/avx2"):
+        where += "; our kernels limited to AVX2, the other runtime not"
     return f"{words}, most at {worst['ratio'].words} ({where})"
 
 
 def least_and_most(by_size: Sequence[dict]) -> str:
-    """`decode rate over the fastest other runtime after 64 tokens: 1.14x [1.11, 1.17] (ik_llama.cpp,
-    llama-3.2-1b/q4_0, 828 MB per token) to ...`, of what the claim counts; "" without one."""
+    """`decode rate over the best other runtime after 64 tokens: 1.14x [1.11, 1.17] (ik_llama.cpp, llama-3.2-1b/q4_0,
+    828 MB per token) to ...`, of what the claim counts; "" without a peer."""
     mine = [e for e in sizes.fastest(by_size) if e["what"] == sizes.DECODE]
     mine = sorted((e for e in mine if e["tokens"] == mine[0]["tokens"]), key=lambda e: e["ratio"].value)
     ends = [
@@ -92,7 +90,7 @@ def least_and_most(by_size: Sequence[dict]) -> str:
     if not ends:
         return ""
     spread = " to ".join(dict.fromkeys((ends[0], ends[-1])))
-    return f"decode rate over the fastest other runtime after {mine[0]['tokens']} tokens: {spread}"
+    return f"decode rate over the best other runtime after {mine[0]['tokens']} tokens: {spread}"
 
 
 def beside_best(entries: Sequence[dict]):
@@ -164,7 +162,7 @@ def hidden(entry: dict, part: str) -> bool:
 
 
 def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str]) -> str:
-    """`loop+fused is 2.7 to 3.1 times as fast as llamacpp from 256 to 4,096 tokens (n = 2)`: the fastest placement
+    """`loop+fused is 2.7 to 3.1 times as fast as llama.cpp from 256 to 4,096 tokens (n = 2)`: the fastest placement
     beside the fastest peer, by medians; "" without both. backends: of each subject."""
     first = {name: points[0]["rate"].median for name, points in by_context.items() if len(points) > 1}
     ours, others = ([name for name in first if (backends[name] == standings.JAX) == mine] for mine in (True, False))
@@ -176,7 +174,7 @@ def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str])
     ratios = sorted(mine.median / theirs.median for _, mine, theirs in pairs)
     n, (start, *_), (end, *_) = min(min(a.n, b.n) for _, a, b in pairs), pairs[0], pairs[-1]
     return (
-        f"{above} is {ratios[0]:.1f} to {ratios[-1]:.1f} times as fast as {below} "
+        f"{above} is {ratios[0]:.1f} to {ratios[-1]:.1f} times as fast as {named_well(below)} "
         f"from {int(start):,} to {int(end):,} tokens (n = {n})"
     )
 
@@ -187,5 +185,7 @@ def together(costs: Sequence[dict]) -> str:
     known = [e for e in costs if e["kind"] == rows.SEQUENCE and e["rows"] > 1 and e["ratio"].n]
     most, context = max((e["rows"] for e in known), default=0), min((e["context"] for e in known), default=0)
     here = [e for e in known if (e["rows"], e["context"]) == (most, context)]
-    words = [f"{e['ratio'].words}{' as long as a pass of one' * (e is here[0])} in {e['engine']}" for e in here]
+    words = [
+        f"{e['ratio'].words}{' as long as a pass of one' * (e is here[0])} in {named_well(e['engine'])}" for e in here
+    ]
     return f"a pass of {most} tokens takes {listed(words)}" if words else ""

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import quality
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.fewer_bits.reading import ALL
 from llama_lab.figures import notes
 from llama_lab.figures.labels import labelled, readable
@@ -77,9 +78,9 @@ def roofline(entries: dict[int, Sequence[dict]], probes: dict[int, dict]) -> Fig
     near = max(
         (e for found in entries.values() for e in found if e["mbu"].n), key=lambda e: e["mbu"].median, default=None
     )
-    share = f"; {near['name']} comes nearest, at {near['mbu'].median:.0%}" if near else ""
+    share = f"; {named_well(near['name'])} comes nearest, at {near['mbu'].median:.0%}" if near else ""
     if near and near["mbu"].median > 1:
-        headline(figure, f"{near['name']} passes the memory's limit, at {near['mbu'].median:.0%}")
+        headline(figure, f"{named_well(near['name'])} passes the memory's limit, at {near['mbu'].median:.0%}")
     else:
         headline(figure, f"No program reaches the memory's limit{share}")
     return figure

@@ -51,7 +51,7 @@ def test_what_is_fastest_of_a_models_types():
 
     unread = dict(file="c", rate=None, ratio=None)
     lines = table.larger([entry("a", 20, 1.5), entry("b/q8_0", 5, 1.2), entry("a/q4_0", 30, 2), unread]).splitlines()
-    assert lines[0].startswith("a: 30.0 tokens/s as q4_0, 20.0 tokens/s as it is; over the best peer 2.00x")
+    assert lines[0].startswith("a: 30.0 tokens/s as q4_0, 20.0 tokens/s as it is; over the best other runtime 2.00x")
     assert len(lines) == 2
 
 
@@ -124,3 +124,8 @@ def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
     ):
         assert text in words(figure), text
     assert "512 tokens of two texts" in figure.axes[0].get_ylabel()
+
+
+def test_the_title_of_speed_against_quality_compares_the_same_weights():
+    title = draw("quality", race()).get_suptitle()
+    assert re.search(r"^loop\+fused makes 44\d .*; llama.cpp, on the same weights, 14\d at", title), title
