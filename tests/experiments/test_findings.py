@@ -147,10 +147,10 @@ ROWS = {
     "compile_time": (of_compile_time, "With compiled programs on disk", S, S),
     "fewer_bits": (of_fewer_bits, "decodes faster than llama.cpp", F, None),
     "ollama": (of_ollama, "times as fast as Ollama", F, None),
-    "time_to_first_token": (of_first_token, "than any other float32 runtime's at 2 of 2", F, F),
+    "time_to_first_token": (of_first_token, "our first token is earliest at 2 of 2 lengths", F, F),
     "activation_extraction": (of_extraction, "times as fast as transformers", F, F),
     "gpu": (of_gpu, "On the GPU loop decodes", F, None),
-    "upgrading_jax": (of_upgrading, "times as long for a token as the best set-up, 0.2", F, None),
+    "upgrading_jax": (of_upgrading, "times as long as 0.2", F, None),
     "past_one_token_a_pass": (of_drafts, "show no effect on open questions", F, UNDECIDED),
 }
 

@@ -20,7 +20,7 @@ def growth(axes_points: Mapping[str, Sequence[dict]]) -> Figure:
     """
     found = {axis: points for axis, points in axes_points.items() if points}
     # names of models need more room than numbers
-    widths = [1 if all(p["value"].isdigit() for p in points) else 1.4 for points in found.values()]
+    widths = [1 if all(p["value"].isdigit() for p in points) else 1.6 for points in found.values()]
     figure, panels = new(11.5, 4.6, columns=len(found) or 1, sharey=True, squeeze=False, width_ratios=widths or None)
     for axes, (axis, points) in zip(panels[0], found.items(), strict=False):
         beside_limit(axes, points)
@@ -51,8 +51,8 @@ def beside_limit(axes, points: Sequence[dict]) -> None:
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)
     for at, p in zip(x, points, strict=True):
         words = f"{table.over(p):.1f}x"
-        axes.annotate(words, (at, p["median"]), (-3, 6), textcoords="offset points", ha="right", fontsize=9)
+        axes.annotate(words, (at, p["median"]), (-3, 6), textcoords="offset points", ha="right", fontsize=8.5)
     names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
     words = ["\n".join([label(model), *placement.replace("+", " +").split()]) for model, placement in names]
     axes.set_xticks(x, words, fontsize=8.5)
-    axes.margins(x=0.25, y=0.15)  # a number stands to the left of its mark, where no line rises to the next
+    axes.margins(x=0.3, y=0.15)  # a number stands to the left of its mark, where no line rises to the next

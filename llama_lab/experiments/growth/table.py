@@ -97,12 +97,14 @@ def usual(points: Mapping[str, Sequence[dict]]) -> list[str]:
 
 
 def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
-    """How far steps are above their limits, and which size is furthest."""
-    every = sorted((over(p), axis, p["value"]) for axis, mine in points.items() for p in mine)
+    """How far steps under the usual placement are above their limits, and which size is furthest."""
+    alike = [(axis, p) for axis, mine in points.items() for p in mine if " " not in p["value"]]
+    every = sorted((over(p), axis, p["value"]) for axis, p in alike)
     if not every:
         return Claim("No size was measured.")
     most, axis, value = every[-1]
-    where = f"{value} {NOUNS[axis]}" if value.isdigit() and axis != "width" else f"{NOUNS[axis]} {value}"
+    noun = NOUNS[axis].partition(" of ")[0]
+    where = f"{value} {noun}" if value.isdigit() and axis != "width" else f"{noun} {value}"
     times = f"{every[0][0]:.1f} to {most:.1f} times its memory or arithmetic limit"
     return Claim(f"A step under {listed(usual(points))} takes {times}, the most at {where}.")
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from llama_lab.bench import standings
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.time_to_first_token import finding, same_file, table
 from llama_lab.figures import labels, marks, notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
@@ -42,10 +43,10 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     words = {name: f"{name} ({kinds[name]}): {ms:,.0f} ms" for name, ms in took.items()}
     by_length(axes, trials, looks, words, limits, {}, seed)
     first, ours = min(took, key=took.get), shown[0]
-    words = f"After {asked[-1]} tokens {first} is first, at {took[first]:,.0f} ms"
+    words = f"After {asked[-1]} tokens {named_well(first)} is first, at {took[first]:,.0f} ms"
     if kinds[first] != kinds[ours]:
         alike = min((name for name in shown if kinds[name] == kinds[ours]), key=took.get)
-        words += f"; in {kinds[ours]} {alike}, at {took[alike]:,.0f} ms"
+        words += f"; in {kinds[ours]} {named_well(alike)}, at {took[alike]:,.0f} ms"
     headline(figure, words)
     return figure
 
@@ -90,7 +91,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     labels.readable(right.yaxis)
     right.set_ylabel(f"time over that of {rivals or 'llama.cpp'}\n(log scale; below 1 the placement is sooner)")
     words = finding.first_before(same_file.races(trials, seed))
-    headline(figure, words or "First tokens of the kernels, no peer on the same file measured")
+    headline(figure, words or "First tokens of the kernels, no other runtime on the same file measured")
     return figure
 
 

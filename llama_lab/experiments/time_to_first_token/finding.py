@@ -8,7 +8,7 @@ from llama_lab.bench import standings
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.time_to_first_token import table
 
 
@@ -23,19 +23,15 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     at = list(dict.fromkeys(r["tokens"] for r in judged))
     ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
              if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
-    sooner = (
-        "; with weights that no placement of this run has, {peers} are earlier still, at {m} of {n}" if ahead else ""
-    )
+    sooner = "; {peers} {are} earlier at {m}" if ahead else ""
     return (
         stated(
-            "With {kind} weights our first token is earlier than any {other}'s at {n} of {n} prompt lengths"
-            + sooner
-            + ".",
+            "With {kind} weights our first token is earliest at {n} of {n} lengths" + sooner + ".",
             when={r["ratio"].verdict for r in judged} == {Verdict.FASTER},
             kind=kind,
-            other=f"other {kind} runtime" if alike else "other runtime",
             n=len(at),
-            peers=listed(sorted(set(ahead.values()))),
+            peers=listed(sorted({named_well(name) for name in ahead.values()})),
+            are="is" if len(set(ahead.values())) == 1 else "are",
             m=len(ahead),
         )
         or compared(min(judged, key=lambda r: r["ratio"].value)).generic
@@ -48,10 +44,10 @@ def compared(r: dict) -> Comparison:
 
 
 def beside(trials: Sequence[Start], r: dict) -> str:
-    """`after 10 tokens llamacpp+q4_0 takes 10.7 ms, step exact 33.3 ms: 0.31x [0.24, 0.41] as long, n = 4`. r: of
+    """`after 10 tokens llama.cpp+q4_0 takes 10.7 ms, step exact 33.3 ms: 0.31x [0.24, 0.41] as long, n = 4`. r: of
     `table.ratios`."""
     peer, mine = (f"{table.middle(trials, r[name], r['tokens']):.3g} ms" for name in ("peer", "best"))
-    took = f"{r['peer']} takes {peer}, {r['best']} {mine}"
+    took = f"{named_well(r['peer'])} takes {peer}, {r['best']} {mine}"
     return f"after {r['tokens']} tokens {took}: {r['ratio'].words} as long, n = {r['ratio'].n}"
 
 
@@ -64,13 +60,13 @@ def first_token(trials: Sequence[Start], seed: int = 0) -> str:
 
 
 def first_before(races: Sequence[dict]) -> str:
-    """`The first token of step+fused is earlier than those of llamacpp and ik-llamacpp at 5 of 5 prompt lengths`; ""
+    """`The first token of step+fused is earlier than those of llama.cpp and ik_llama.cpp at 5 of 5 prompt lengths`; ""
     without a race.
     races: of `same_file.races`."""
     known = [race for race in races if race["ratio"] is not None and race["ratio"].n]
     if not known:
         return ""
-    others = listed(list(dict.fromkeys(name for race in known for name in race["others"])))
+    others = listed(list(dict.fromkeys(named_well(name) for race in known for name in race["others"])))
     ahead = sum(race["ratio"].verdict == Verdict.FASTER for race in known)
     name, count = known[0]["name"], f"{ahead} of {len(known)} prompt lengths"
     return f"The first token of {name} is earlier than those of {others} at {count}"

@@ -9,7 +9,7 @@ import numpy as np
 from llama_lab.bench import frames
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.time_to_first_token import table
 
 
@@ -36,11 +36,11 @@ def columns(at: Sequence[int]) -> frames.Columns:
 
 
 def late(trials: Sequence[Start], seed: int = 0) -> str:
-    """`llamacpp (2.55x [2.40, 2.72]) and llamacpp+q8_0 (…)`: the peers whose weights are of another type than the best
-    placement's and whose first token after the longest prompt is later nevertheless."""
+    """`llama.cpp (2.55x [2.40, 2.72]) and llama.cpp+q8_0 (…)`: the peers whose weights are of another type than
+    the best placement's and whose first token after the longest prompt is later nevertheless."""
     at, kinds = max(table.everybodys(trials), default=0), {t.subject: t.dtype for t in trials}
     found = [
-        f"{r['peer']} ({r['ratio'].words})"
+        f"{named_well(r['peer'])} ({r['ratio'].words})"
         for r in table.ratios(trials, seed)
         if r["tokens"] == at and kinds[r["peer"]] != kinds[r["best"]] and r["ratio"].verdict == Verdict.FASTER
     ]

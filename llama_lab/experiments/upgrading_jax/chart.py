@@ -7,10 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_jax.plumbing import xla_flags
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.upgrading_jax import table
-from llama_lab.experiments.upgrading_jax.environments import FLAGGED
 from llama_lab.figures import labels
 from llama_lab.figures.labels import End, readable
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
@@ -58,8 +56,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     axes.plot(crossed, [0] * len(crossed), "x", transform=axes.get_xaxis_transform(), **cross)
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     processes = meta["parameters"]["processes"]
-    env = meta["environment"]
-    here = env["packages"]["jax"] + FLAGGED * (xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", ""))
+    here = table.set_up(meta)
     ours = f"; this repository runs {here}" * (here in names)
     axes.set_xlabel(
         f"release of JAX, as shipped or with this package's flag{ours}\n(red cross: computes wrong values or crashes;"

@@ -99,3 +99,5 @@ def test_a_model_under_a_placement_of_its_own_stands_last_and_is_joined_with_no_
     drawn = [list(line.get_xdata()) for line in chart.growth(dict(model=points)).axes[0].lines]
     assert drawn == [[0, 1], [0, 1], [2], [2]]
     assert "Under `chunk8`, n = 1 answers" in table.finding(dict(model=points), float("nan"))
+    points[-1]["median"] = 1e6  # of another placement, so it is no part of what is said of chunk8
+    assert table.claim(dict(model=points)).sentence == table.claim(dict(model=points[:-1])).sentence

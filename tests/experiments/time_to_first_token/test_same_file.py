@@ -123,7 +123,7 @@ def test_the_chart_names_who_is_first_and_what_is_not_measured():
     assert "No first token counts" in words(draw(void))
     assert "llama.cpp was not measured here" in words(draw(firsts(("step", "step+fused"))))
     figure = draw(firsts())
-    assert "earlier than those of llamacpp and llamacpp+generate at 2 of 2 prompt lengths" in words(figure).replace(
+    assert "earlier than those of llama.cpp and llama.cpp+generate at 2 of 2 prompt lengths" in words(figure).replace(
         "\n", " "
     )
     left, right = ({text.get_text() for text in axes.texts} for axes in figure.axes)

@@ -249,7 +249,7 @@ def test_subjects_stand_side_by_side_the_best_first():
 def test_who_has_fewer_bits_and_is_late_is_named():
     assert side_by_side.late(everything()) == "nobody"
     small = [t.model_copy(update=dict(dtype="int8")) if t.subject == "torch" else t for t in everything()]
-    assert side_by_side.late(small).startswith("torch (1.")
+    assert side_by_side.late(small).startswith("PyTorch (1.")
 
 
 def scripting(name, ms, block=0, calls=(30, 21, 1, 2), **changes):

@@ -11,7 +11,7 @@ import pytest
 from llama_jax import checkpoint, generate
 from llama_jax.checkpoint import random
 from llama_jax.placement import parse
-from llama_jax.plumbing import runtime
+from llama_jax.plumbing import runtime, xla_flags
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import environment
@@ -177,6 +177,16 @@ def test_what_a_release_computes_wrongly_is_named():
     said = table.finding(trials, meta)
     assert f"rong values or crashes under 0.1.0 ({faulty.issue} crashes)" in said
     assert said.endswith("copy the whole array under 0.3.0.")
+
+
+def test_what_recorded_tables_are_of_is_counted_where_it_was_measured(tmp_path):
+    for i, flags in enumerate((xla_flags.SETTING, xla_flags.SETTING, "")):
+        env = dict(packages=dict(jax="0.2.0"), settings=dict(XLA_FLAGS=flags))
+        (tmp_path / f"{i}.meta.json").write_text(json.dumps(dict(environment=env)))
+    said = table.in_use(["0.1.0", "0.2.0+flag"], tmp_path)
+    assert said.startswith("2 of 3 recorded tables are of 0.2.0+flag (the release with the XLA flag")
+    assert table.in_use(["0.1.0", "0.2.0"], tmp_path) == ""
+    assert table.in_use(["0.1.0"], tmp_path / "empty") == ""
 
 
 def test_the_figure_marks_what_is_wrong_and_what_is_missing():
