@@ -38,8 +38,8 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
         f"{listed([named_well(name) for name in names])} on {len(ahead & files)} of {len(files)} files"
         for files, names in sorted(others.items(), key=lambda item: -len(item[0]))
     ]
-    first = f"Compiled kernels decode fastest on {len(ahead)} of {len(verdicts)} files{behind(every)}."
-    return stated(f"{first} After {mine[0]['tokens']} tokens they decode faster than {', '.join(than)}.")
+    first = f"After {mine[0]['tokens']} tokens compiled kernels lead on {len(ahead)} of {len(verdicts)} files"
+    return stated(f"{first}{behind(every)}. They decode faster than {', '.join(than)}.")
 
 
 def behind(entries: Sequence[dict]) -> str:

@@ -23,7 +23,7 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     at = list(dict.fromkeys(r["tokens"] for r in judged))
     ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
              if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
-    sooner = "; {peers} {are} earlier at {m}" if ahead else ""
+    sooner = "; of other types {peers} {are} earlier at {m}" if ahead else ""
     return (
         stated(
             "With {kind} weights our first token is earliest at {n} of {n} lengths" + sooner + ".",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
-from llama_jax.plumbing import paths, runtime, xla_flags
+from llama_jax.plumbing import runtime, xla_flags
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
@@ -175,24 +172,14 @@ def set_up(meta: dict) -> str:
     return env["packages"]["jax"] + FLAGGED * (xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", ""))
 
 
-def in_use(names: Sequence[str], data: Path = paths.ROOT / "data") -> str:
-    """`40 of 41 recorded tables are of 0.10.2+flag (the release with the XLA flag that this package sets)`; "" where
-    that set-up is not among these names."""
-    counts = Counter(set_up(json.loads(path.read_text(encoding="utf-8"))) for path in data.glob("*.meta.json"))
-    most, n = next(iter(counts.most_common(1)), ("", 0))
-    flag = " (the release with the XLA flag that this package sets)" * most.endswith(FLAGGED)
-    return f"{n} of {counts.total()} recorded tables are of {most}{flag}" if most in names else ""
-
-
 def finding(trials: Sequence[Trial], meta: dict | None) -> str:
-    """The claim, what recorded tables were measured under, and the releases that compute wrong values or copy what is
-    updated in a loop."""
+    """The claim, what `+flag` is, and the releases that compute wrong values or copy what is updated in a loop."""
     names = releases(meta) if meta else []
     slow = [name for name in names if meta["facts"][name]["updates"] > SLOW_UPDATES]
     faults = {name: wrong(trials, meta, name) for name in names}
     faulty = [f"{name} ({', '.join(fault)})" for name, fault in faults.items() if fault]
     return claim(trials, meta).text(
-        in_use(names),
+        f"{FLAGGED} is the XLA flag that this package sets" if any(name.endswith(FLAGGED) for name in names) else "",
         f"wrong values or crashes under {listed(faulty)}" if faulty else "",
         f"small updates in a loop copy the whole array under {', '.join(slow)}" if slow else "",
     )

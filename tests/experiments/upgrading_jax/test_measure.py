@@ -179,14 +179,10 @@ def test_what_a_release_computes_wrongly_is_named():
     assert said.endswith("copy the whole array under 0.3.0.")
 
 
-def test_what_recorded_tables_are_of_is_counted_where_it_was_measured(tmp_path):
-    for i, flags in enumerate((xla_flags.SETTING, xla_flags.SETTING, "")):
-        env = dict(packages=dict(jax="0.2.0"), settings=dict(XLA_FLAGS=flags))
-        (tmp_path / f"{i}.meta.json").write_text(json.dumps(dict(environment=env)))
-    said = table.in_use(["0.1.0", "0.2.0+flag"], tmp_path)
-    assert said.startswith("2 of 3 recorded tables are of 0.2.0+flag (the release with the XLA flag")
-    assert table.in_use(["0.1.0", "0.2.0"], tmp_path) == ""
-    assert table.in_use(["0.1.0"], tmp_path / "empty") == ""
+@pytest.mark.parametrize(("flags", "name"), [(xla_flags.SETTING, "0.2.0+flag"), ("", "0.2.0")])
+def test_the_set_up_of_a_table_is_its_release_and_whether_the_flag_was_set(flags, name):
+    env = dict(packages=dict(jax="0.2.0"), settings=dict(XLA_FLAGS=flags))
+    assert table.set_up(dict(environment=env)) == name
 
 
 def test_the_figure_marks_what_is_wrong_and_what_is_missing():
