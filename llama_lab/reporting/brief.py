@@ -85,7 +85,8 @@ def placed(at: int, tables: Tables) -> Said | None:
         beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} the rate of {name}"
         which = "the fastest other runtime" if many else "the only other runtime"
         told = f"{name}, on a {read_by(run, other)}, is {which} of this run"
-    text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}{beside}."
+    float32 = " on float32 weights" * (standings.weights(summary.warm(run.rows, above)[0]) == "float32")
+    text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}{float32}{beside}."
     return Said(text, facts(run.table, run.model, told), run.table.section)
 
 

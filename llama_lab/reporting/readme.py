@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from html import escape
@@ -30,7 +31,7 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each
 )
 PLACE_HEADS = ("you want to", "put jit around", "placement")
 PLACES = (
-    ("learn JAX, change the sampler in Python, or stream every token at once", "one token", "`step`"),
+    ("learn JAX, change the sampler in Python, or stream each token as it is made", "one token", "`step`"),
     ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`"),
     ("stream in bursts", "a few tokens at a time", "`chunk8`"),
     ("serve several requests at once", "one token of every request", "`llama-jax serve --placement step+fused`"),
@@ -68,7 +69,8 @@ def claim(measured: Sequence[Setting], home: Path) -> str:
         run = next((run for run in measured if {above, below} <= set(known(run))), None)
         if run is not None:
             ratio = summary.paired_ratio(run.rows, above, below)
-            words = compared(what, than, ratio) + ratio.aside
+            rates = [statistics.median(t.tg for t in summary.warm(run.rows, name)) for name in (below, above)]
+            words = f"{compared(what, than, ratio)}{ratio.aside} ({' → '.join(map(document.short, rates))} tokens/s)"
             section = run.table.section
             link = f" (the run of {linked(section, home)})"
             share = overview.share(summary.warm(run.rows, above)) if above == BEST else None
@@ -124,13 +126,12 @@ def beside(
     rows = [(named(theirs), *subject(run, theirs), over(run, theirs, ""), "the run below")]
     rows += elsewhere(run, measured, known, home)
     for contest in contests(behind):
-        older, many = provenance.complaint(contest.table.meta), len(rivals.others(contest))
-        place = linked(contest.table.section, home) + f" ({older})" * bool(older)
+        many = len(rivals.others(contest))
         first, *more = rivals.strongest(contest)
         more = more * (contest.model == run.model)
         names = [named(first) + f", the fastest of {many} other runtimes" * (many > 1), *map(named, more)]
         ratios = "; ".join(over(contest, other, "") for other in (first, *more))
-        rows.append(("; ".join(names), *subject(contest, first), ratios, place))
+        rows.append(("; ".join(names), *subject(contest, first), ratios, place(contest.table, home)))
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         files = f"{rivals.files(found)} files of {rivals.span(found)}{rivals.limits(found)}: of {len(found)} cases"
@@ -145,8 +146,7 @@ def losing(behind: Sequence[Recorded], home: Path) -> str:
     """What the kernel costs and what other runtimes do better, as a list; "" where nothing of that was measured."""
     found = [(table, say(table)) for stem, say in rivals.LOSSES.items() if (table := rivals.named(behind, stem))]
     lost = [
-        f"- {loss.text} · {loss.about} · {environment.processor(table.meta['environment'])} ·"
-        f" {linked(table.section, home)}"
+        f"- {loss.text} · {loss.about} · {environment.processor(table.meta['environment'])} · {place(table, home)}"
         for table, loss in found
         if loss
     ]
@@ -233,7 +233,8 @@ def about(run: Setting) -> str:
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     clauses = [
-        f"Medians of {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
+        f"Rates are medians, ratios means of pairs, of {len(good)} greedy answers of {overview.lengths(good)} tokens"
+        f" (prompt + answer) by {run.model}"
         f" in {len({t.process for t in good})} processes"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
@@ -255,6 +256,12 @@ def subject(run: Setting, theirs: Trial) -> tuple[str, str]:
     """(the file that another runtime read, the processor). theirs: a row of it."""
     file = f"{run.model}, {overview.kept(theirs, run.rows)}, {rivals.megabytes(theirs.weights_bytes)}"
     return file, environment.processor(run.table.meta["environment"])
+
+
+def place(table: Recorded, home: Path) -> str:
+    """A link to a table's notebook, and whether the table is of older code."""
+    older = provenance.complaint(table.meta)
+    return linked(table.section, home) + f" ({older})" * bool(older)
 
 
 def linked(section: dict, home: Path) -> str:

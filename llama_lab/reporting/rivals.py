@@ -207,7 +207,10 @@ def prompts(table: Recorded) -> Loss | None:
     kept = INSTRUCTIONS.get(table.meta["environment"].get("kernels"), "all")
     whole = [case for case in every if not case.limited]
     few, open_ = (sum(case.ratio.verdict == v for case in whole) for v in (Verdict.SLOWER, Verdict.UNDECIDED))
-    otherwise = f"; without that limit ours is slower in {few or 'none'} of {len(whole)} cases (undecided in {open_})"
+    otherwise = (
+        f"; without that limit ours is slower in {few or 'none'} of {len(whole)} cases (undecided in {open_}),"
+        f" on {listed(sorted({case.kind for case in whole}))} files"
+    )
     text = (
         f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, prompts of"
         f" {lengths} tokens are read at {times(low.ratio)} to {times(high.ratio)} the rate of {faster}"
@@ -277,10 +280,13 @@ def accuracy(table: Recorded) -> Loss | None:
 
     others = listed([f"{kept(name)} under {named_well(known[name]['backend'])}" for name in read])
     ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
-    level = " (intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
+    level = " (these intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
+    rounded = [name for name in known if known[name]["backend"] not in (standings.JAX, standings.TORCH)]
+    more = listed([f"{named_well(name)} keeps {kept(name)}" for name in rounded if name not in RIVAL_READERS])
     text = (
-        f"Quantised weights cost accuracy under every runtime: the most probable next token is still float32's for"
+        f"Quantised weights cost accuracy: the most probable next token is still float32's for"
         f" {kept(KERNEL)} of {known[KERNEL]['tokens']:,} tokens under `{BEST}`, for {others}{level}"
+        f"{f'; {more}' * bool(more)}"
     )
     return Loss(text, model_label(rows[0].model))
 

@@ -80,7 +80,7 @@ def test_a_number_stands_only_where_trials_decide(ratio, words):
 
 def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
     quiet, noisy = readme.about(run(("step", "loop"))), readme.about(run(("step",), noise=0.2))
-    assert quiet.startswith("Medians of 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes")
+    assert "pairs, of 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes" in quiet
     assert "A/A control 1.00 [1.00, 1.00] (" in quiet
     assert "Not in it: `eager`, `layer`, `step+fused`, `loop+fused` and `llamacpp`." in quiet
     assert quiet.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")

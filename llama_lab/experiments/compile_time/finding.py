@@ -37,13 +37,13 @@ def cost(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
     whole = np.mean([start.to_first_ns / 1e9 for start in starts])
     evens = {other: table.break_even(trials, (placement, "cold"), (other, "cold"), seed) for other in OTHERS}
     ahead = listed([f"{other} {overtaking(even)}" for other, even in evens.items() if even.pairs and even.n])
-    said = f"Compiling takes {spent:.1f} of a cold start's {whole:.1f} s"
+    said = f"Compiling takes {spent:.1f} s of a cold start's {whole:.1f} s"
     return said + (f"; {placement} overtakes {ahead}." if ahead else ".")
 
 
 def overtaking(even: table.BreakEven) -> str:
-    """`at the first token`, `after 126 [67, 531]`."""
-    words = {0: "at the first token", table.NEVER: "never"}.get(even.tokens, f"after {even.tokens:.0f}")
+    """`at the first token`, `after 126 tokens [67, 531]`."""
+    words = {0: "at the first token", table.NEVER: "never"}.get(even.tokens, f"after {even.tokens:.0f} tokens")
     return words + even.interval
 
 

@@ -43,13 +43,13 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
 
 
 def behind(entries: Sequence[dict]) -> str:
-    """`; with AVX2 alone they fall behind on 4 of 6 prompts`; without these words where other instructions lose one
+    """`; limited to AVX2 they fall behind on 4 of 6 prompts`; without these words where other instructions lose one
     too, "" where no prompt was timed. entries: of `sizes.table`."""
     prompts = sizes.fastest([e for e in entries if e["what"] == sizes.PREFILL])
     slower = [e for e in prompts if e["ratio"].verdict == Verdict.SLOWER]
     narrow = [e for e in prompts if e["file"].endswith("/avx2")]
     limited = slower and all(e in narrow for e in slower)
-    words = f"; {'with AVX2 alone ' * bool(limited)}they fall behind on"
+    words = f"; {'limited to AVX2 ' * bool(limited)}they fall behind on"
     return f"{words} {len(slower)} of {len(narrow if limited else prompts)} prompts" if prompts else ""
 
 

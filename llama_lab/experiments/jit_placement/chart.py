@@ -34,9 +34,10 @@ def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
     gain, more = (
         Comparison(summary.paired_ratio(trials, *pair), *pair) for pair in (("step", "eager"), (most, "step"))
     )
+    what = "the whole answer" if most == "loop" else "several at once"
     said = "Compiling each token as one program makes the model {gain} times as fast"
     return (
-        stated(said + "; compiling several at once adds {more:more}.", gain=gain, more=more)
+        stated(said + "; compiling {what} adds {more:more}.", gain=gain, more=more, what=what)
         or stated(said + ".", gain=gain)
         or gain.generic
     )

@@ -208,6 +208,6 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
         for verdict in (Verdict.FASTER, Verdict.SLOWER)
     )
     words = f"{faster} decodes faster than float32" if faster else "No smaller cache is shown to decode faster"
-    words += f", {slower} is slower" if slower else ""
+    words += f"; {slower} is slower" if slower else ""
     headline(figure, words)
     return figure

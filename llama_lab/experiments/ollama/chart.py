@@ -96,7 +96,8 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     if what == "decode" and entry["limit"]:
         rows.tick(axes, entry["limit"], height)
         words += f" ({summary.median / entry['limit']:.0%})"
-    axes.annotate(words, (furthest(entry, what), height), (6, 0), textcoords="offset points", va="center", fontsize=11)
+    place = dict(xycoords=axes.get_yaxis_transform(), va="center", ha="right", fontsize=11)
+    axes.annotate(words, (0.99, height), **place)
 
 
 @styled

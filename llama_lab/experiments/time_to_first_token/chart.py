@@ -43,7 +43,8 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     words = {name: f"{name} ({kinds[name]}): {ms:,.0f} ms" for name, ms in took.items()}
     by_length(axes, trials, looks, words, limits, {}, seed)
     first, ours = min(took, key=took.get), shown[0]
-    words = f"After {asked[-1]} tokens {named_well(first)} is first, at {took[first]:,.0f} ms"
+    words = "" if finding.with_kernels(trials) else "Without our kernels, "
+    words += f"{named_well(first)} is first after {asked[-1]} tokens, at {took[first]:,.0f} ms"
     if kinds[first] != kinds[ours]:
         alike = min((name for name in shown if kinds[name] == kinds[ours]), key=took.get)
         words += f"; in {kinds[ours]} {named_well(alike)}, at {took[alike]:,.0f} ms"

@@ -23,10 +23,11 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     at = list(dict.fromkeys(r["tokens"] for r in judged))
     ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
              if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
-    sooner = "; of other types {peers} {are} earlier at {m}" if ahead else ""
+    without = "without our kernels, " * (not with_kernels(trials))
+    sooner = f"; {without}quantised {{peers}} {{are}} earlier at {{m}}" if ahead else ""
     return (
         stated(
-            "With {kind} weights our first token is earliest at {n} of {n} lengths" + sooner + ".",
+            "In {kind} our first token is earliest at {n} of {n} lengths" + sooner + ".",
             when={r["ratio"].verdict for r in judged} == {Verdict.FASTER},
             kind=kind,
             n=len(at),
@@ -36,6 +37,11 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
         )
         or compared(min(judged, key=lambda r: r["ratio"].value)).generic
     )
+
+
+def with_kernels(trials: Sequence[Start]) -> bool:
+    """Whether a placement with compiled kernels is among them."""
+    return any("+fused" in t.subject or "+gemv" in t.subject for t in trials)
 
 
 def compared(r: dict) -> Comparison:

@@ -29,7 +29,7 @@ def claim(fates: Sequence[measure.Fate]) -> Claim:
     named = {fate.name: fate for fate in fates}
     bad = [fate for name, fate in named.items() if name != measure.NESTED.name]
     refused = sum(fate.caught in (measure.GATE, measure.GUARD) for fate in bad)
-    words = f"A placement is one line; {refused} of {len(bad)} faulty ones get no time"
+    words = f"A placement is one line; {refused} of {len(bad)} faulty ones are refused"
     if copy := named.get(measure.NESTED.name):
         level = "stays undecided, as it should" if copy.caught == measure.INTERVAL else "gets a verdict"
         words += f", a copy of {measure.BASELINE} {level}"

@@ -98,7 +98,7 @@ def test_break_even_is_where_the_lines_cross():
 
 def test_the_finding_begins_with_what_compiling_costs_and_when_it_has_paid():
     said = str(finding.claim(trials()))
-    assert said.startswith("Compiling takes 1.0 of a cold start's 3.1 s; step overtakes eager after 19 ")
+    assert said.startswith("Compiling takes 1.0 s of a cold start's 3.1 s; step overtakes eager after 19 tokens ")
     assert "Compiling" not in str(finding.claim([]))
 
 

@@ -212,7 +212,7 @@ def test_a_copy_of_the_baseline_is_not_caught_and_its_row_has_no_advice():
     table = measure.table(made(), ["step", "mine", NESTED.name])
     said = chart.finding(table, "mine", "a line")
     assert said.startswith(
-        "A placement is one line; 2 of 2 faulty ones get no time, a copy of step stays undecided, as it should."
+        "A placement is one line; 2 of 2 faulty ones are refused, a copy of step stays undecided, as it should."
     )
     assert "more blocks" not in said
     decided = measure.table(made(nested=30), ["step", "mine", NESTED.name])
