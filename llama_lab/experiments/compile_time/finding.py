@@ -36,19 +36,14 @@ def cost(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
     spent = np.mean([sum(table.parts(start)[part] for part in table.COMPILING) for start in starts])
     whole = np.mean([start.to_first_ns / 1e9 for start in starts])
     evens = {other: table.break_even(trials, (placement, "cold"), (other, "cold"), seed) for other in OTHERS}
-    ahead = listed([f"{other} {overtaking(even)}" for other, even in evens.items() if even.pairs and even.n])
+    ahead = listed([f"{other} {when(even)}" for other, even in evens.items() if even.pairs and even.n])
     said = f"Compiling takes {spent:.1f} s of a cold start's {whole:.1f} s"
     return said + (f"; {placement} overtakes {ahead}." if ahead else ".")
 
 
-def overtaking(even: table.BreakEven) -> str:
-    """`at the first token`, `after 126 tokens [67, 531]`."""
-    words = {0: "at the first token", table.NEVER: "never"}.get(even.tokens, f"after {even.tokens:.0f} tokens")
-    return words + even.interval
-
-
 def when(even: table.BreakEven) -> str:
-    """From which token on the way of starting that saves on each token is ahead."""
+    """When the way of starting that saves on each token gets ahead: `at the first token`, `after 126 tokens [67, 531]`,
+    `never`."""
     words = {0: "at the first token", table.NEVER: "never"}.get(even.tokens, f"after {even.tokens:.0f} tokens")
     return words + even.interval
 

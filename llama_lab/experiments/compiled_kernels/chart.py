@@ -216,14 +216,8 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
             style = dict(color=colour(name), markerfacecolor="white", markersize=8, linestyle="")
             axes.plot(*zip(*open_, strict=True), "osD^vP"[i % 6], **style)
         for x, e in zip(xs, here, strict=True):
-            axes.annotate(
-                ratio_words(e["ratio"]),
-                (x, e["ratio"].value),
-                (5, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=7.5,
-            )
+            at = (x, e["ratio"].value)
+            axes.annotate(ratio_words(e["ratio"]), at, (5, 0), textcoords="offset points", va="center", fontsize=7.5)
     axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
     axes.set_yscale("log")
     if ratios := [e["ratio"].value for e in mine]:  # few blocks may leave an interval without end
