@@ -22,7 +22,7 @@ from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, readme
+from llama_lab.reporting import document, machines, readme
 from llama_lab.reporting import rivals as other_runtimes
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.rivals import megabytes, read_by, times
@@ -90,6 +90,27 @@ def placed(at: int, tables: Tables) -> Said | None:
     return Said(text, facts(run.table, run.model, told), run.table.section)
 
 
+def repeated(tables: Tables) -> Said | None:
+    """The kernel beside llama.cpp in other runs of the headline's model, and on the machines beside its table."""
+    if (run := other_runtimes.greedy(tables.get(HEADLINE))) is None:
+        return None
+    known = machines.newest(machines.contributed(run.table.path.parent / "machines")[0])
+    found = readme.repeats(run, readme.runs([*tables.values()]), known)
+    if len(found) < 2:
+        return None
+    ends = [(words, *found[at]) for words, at in (("least", 0), ("most", -1))]
+    least, most = (times(ratio) for _, ratio, *_ in ends)
+    places = [
+        f"{words}: {processor}, {day}, " + (f"notebook {section['number']}" if section else "the page of machines")
+        for words, _, processor, day, section in ends
+    ]
+    text = (
+        f"In {len(found)} other runs of this model `{readme.BEST}` runs at {least} to {most} the rate of llama.cpp:"
+        f" {readme.often([ratio for ratio, *_ in found])}."
+    )
+    return Said(text, "; ".join([run.model, *places]), run.table.section)
+
+
 def calls(tables: Tables) -> Said | None:
     """What Python and the device do for a token, with and without jit."""
     if (table := tables.get("01-what-may-be-jitted")) is None:
@@ -133,9 +154,10 @@ def contested(at: int, tables: Tables) -> Said | None:
     mine, many = other_runtimes.ours(run), len(other_runtimes.others(run))
     over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
     names = [named_well(other.backend) for other in others]
+    beside = f"On {run.model}, beside" if at else "Beside"  # the first is the model of the pictures
     text = (
-        f"Beside {many} other runtime{'s' * (many > 1)} {rate(run, mine)} on a {read_by(run, others[0])}: {over[0]} the"
-        f" rate of {names[0]}{', the fastest of them' * (many > 1)}"
+        f"{beside} {many} other runtime{'s' * (many > 1)} {rate(run, mine)} on a {read_by(run, others[0])}:"
+        f" {over[0]} the rate of {names[0]}{', the fastest of them' * (many > 1)}"
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
     return Said(f"{text}{served}.", facts(run.table, run.model), run.table.section)
@@ -197,7 +219,7 @@ QUESTIONS = (  # question, figure, sentences
     (
         "Where do I put jit, and what do I gain?",
         f"{HEADLINE}-rates",
-        [*(partial(placed, at) for at in range(3)), partial(contested, 0)],
+        [*(partial(placed, at) for at in range(3)), repeated, partial(contested, 0)],
     ),
     (
         "What does it cost, and where does it lose?",

@@ -95,7 +95,7 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
-def distances(run: Setting, behind: Sequence[Recorded]) -> str:
+def distances(run: Setting, behind: Sequence[Recorded], home: Path) -> str:
     """How far placements without the kernel are from llama.cpp, and the kernel from it and from the fastest runtime on
     each file; "" where one of the run's is missing."""
     ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("step", "loop", BEST)}
@@ -111,9 +111,14 @@ def distances(run: Setting, behind: Sequence[Recorded]) -> str:
         first, *more = rivals.strongest(contest)
         many, own = len(rivals.others(contest)), contest.model == run.model
         rank = f", the fastest of {many} other runtimes" * (many > 1)
-        where = "" if own else f"On {contest.model} ({rivals.read_by(contest, first)}), "
-        said += f" {where}{'It' if own else 'it'} runs at {over(contest, first)} the rate of {named(first)}{rank}"
-        said += "".join(f", and at {over(contest, other)} that of {named(other)}" for other in more if own) + "."
+        here, there = (environment.processor(one.table.meta["environment"]) for one in (run, contest))
+        which = ["" if own else f"{contest.model} ({rivals.read_by(contest, first)})", there * (there != here)]
+        where = " and ".join(filter(None, which))
+        said += (
+            f" {f'On {where}, it' if where else 'It'} runs at {over(contest, first)} the rate of {named(first)}{rank}"
+        )
+        said += "".join(f", and at {over(contest, other)} that of {named(other)}" for other in more if own)
+        said += f" ({', '.join(filter(None, (linked(contest.table.section, home), older(contest.table))))})."
     return said
 
 
@@ -175,30 +180,39 @@ def often(ratios: Sequence[Ratio]) -> str:
     return f"faster in {faster} ({rest})" if rest else "faster in all"
 
 
-def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine], home: Path) -> list[tuple[str, ...]]:
-    """A line of `beside` for the kernel beside llama.cpp on the same model in other runs and on other machines, from
-    the least ratio to the most; none without one."""
+def repeats(
+    run: Setting, measured: Sequence[Setting], known: Sequence[Machine]
+) -> list[tuple[Ratio, str, str, dict | None]]:
+    """The kernel beside llama.cpp on the same model in other runs and on other machines, from the least ratio to the
+    most: (ratio, processor, day, section of its notebook; None of a machine)."""
     again = [
-        (r.rows, r.table.meta["created"], r.table.meta["environment"], linked(r.table.section, home))
+        (r.rows, r.table.meta["created"], r.table.meta["environment"], r.table.section)
         for r in measured
         if r.model == run.model
     ]
-    again += [(m.trials, m.about["measured"], m.environment, "[machines](docs/machines.html)") for m in known]
+    again += [(m.trials, m.about["measured"], m.environment, None) for m in known]
     found = [
-        (ratio, environment.processor(env), place)
-        for rows, created, env, place in again
+        (ratio, environment.processor(env), created[:10], section)
+        for rows, created, env, section in again
         if created != run.table.meta["created"] and (ratio := summary.paired_ratio(rows, BEST, LLAMA_CPP)).n
     ]
+    return sorted(found, key=lambda entry: entry[0].value)
+
+
+def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine], home: Path) -> list[tuple[str, ...]]:
+    """A line of `beside` for `repeats`; none without one."""
+    found = repeats(run, measured, known)
     if not found:
         return []
-    ends = [choose(found, key=lambda entry: entry[0].value) for choose in (min, max)]
-    both = " to ".join(dict.fromkeys(rivals.value(ratio) for ratio, _, _ in ends))
-    same = dict.fromkeys(processor for _, processor, _ in ends)
+    ends = [found[0], found[-1]]
+    both = " to ".join(dict.fromkeys(rivals.value(ratio) for ratio, *_ in ends))
+    same = dict.fromkeys(processor for _, processor, *_ in ends)
     where = f"both ends of the range are on {listed([*same])}, and the" if len(same) == 1 else "the"
     runs = f"{len(found)} other run{'s' * (len(found) > 1)}"
-    what = f"the same model in {runs}: {often([ratio for ratio, _, _ in found])}; {where} cause is not known"
-    processors = sorted({processor for _, processor, _ in found})
-    return [("llama.cpp", what, listed(processors), both, ", ".join(dict.fromkeys(place for *_, place in ends)))]
+    what = f"the same model in {runs}: {often([ratio for ratio, *_ in found])}; {where} cause is not known"
+    processors = sorted({processor for _, processor, *_ in found})
+    places = [linked(section, home) if section else "[machines](docs/machines.html)" for *_, section in ends]
+    return [("llama.cpp", what, listed(processors), both, ", ".join(dict.fromkeys(places)))]
 
 
 # In company ---------------------------------------------------------------------------------------------------------
@@ -260,8 +274,11 @@ def subject(run: Setting, theirs: Trial) -> tuple[str, str]:
 
 def place(table: Recorded, home: Path) -> str:
     """A link to a table's notebook, and whether the table is of older code."""
-    older = provenance.complaint(table.meta)
-    return linked(table.section, home) + f" ({older})" * bool(older)
+    return linked(table.section, home) + f" ({older(table)})" * bool(older(table))
+
+
+def older(table: Recorded) -> str:
+    return provenance.complaint(table.meta)
 
 
 def linked(section: dict, home: Path) -> str:
@@ -289,7 +306,7 @@ def block(
     run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
     lines = beside(run, measured, behind, others, home) if run else []
     heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
-    parts = ["<br>".join(filter(None, (claim(measured, home), distances(run, behind) if run else "")))]
+    parts = ["<br>".join(filter(None, (claim(measured, home), distances(run, behind, home) if run else "")))]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [document.Table(PLACE_HEADS, PLACES).markdown()] if pictures else []
     parts += [document.Table(heads, lines).markdown() if lines else "", losing(behind, home)]

@@ -146,7 +146,7 @@ def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_pa
     machine = Machine(dict(machine="m", measured="2026-01-03", environment=ENVIRONMENT | dict(cpu="D")), trials())
     here, there = readme.beside(run(), [run()], [], [machine], tmp_path)
     assert here[2:4] == ("C", "2.00 [2.00, 2.00]")
-    assert "runs at 2.00 times [2.00, 2.00] its rate." in readme.distances(run(), [])
+    assert "runs at 2.00 times [2.00, 2.00] its rate." in readme.distances(run(), [], tmp_path)
     assert there[2:4] == ("D", "2.00 [2.00, 2.00]")
     assert len(readme.block([], [run()], tmp_path).split("| --- |\n")[-1].strip().splitlines()) == 3
     assert readme.losing([], tmp_path) == ""

@@ -239,7 +239,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     shortest = min((e["tokens"] for e in mine), default=0)
     axes.set_xlabel(
         f"file, and {size.format(shortest)} (n ≥ {n} blocks{within}; bands: 95 % intervals)"
-        + f"\nbest other runtime: {best} cases" * bool(best)
+        + f"\nbest other runtime: {best}, of {len(mine)} cases" * bool(best)
         + "; hollow: not shown to be faster" * (ahead < len(mine)),
         fontsize=10,
     )

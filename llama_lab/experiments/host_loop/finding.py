@@ -24,7 +24,7 @@ def claim(points: Sequence[dict]) -> Claim:
     numbers = dict(small=shares[0], large=shares[-1], gain=gains[0], last=last, least=sizes[0], most=sizes[1])
     said = "Starting programs takes {small:.0%} of a token's time in the smallest model"
     compared = said + " and {large:.0%} in the largest"
-    where = "up to {gain:.2f} times the rate at {least} weights, {last} at {most}."
+    where = f"up to {{gain:.2f}} times the rate of {BASELINE} at {{least}} weights, {{last}} at {{most}}."
     reason = ", so how often the host is asked matters most in small models: " + where
     less = shares[0] > shares[-1]
     return (

@@ -142,6 +142,13 @@ def by_draft_model(of_texts: Sequence[dict]) -> str:
     return f" A draft model makes {model} faster on open questions: {most['ratio'].words}."
 
 
+def leads(trials: Sequence[Trial], meta: dict) -> list[str]:
+    """A line per peer: the last placement without drafts over it, on all tasks."""
+    named, peers = ([n for n in meta["parameters"][key] if n == plain(n)] for key in ("placements", "peers"))
+    ratios = {peer: summary.paired_ratio(trials, named[-1], peer) for peer in peers} if named else {}
+    return [f"{named[-1]} over {peer}, all three tasks: {ratio.words}" for peer, ratio in ratios.items() if ratio.n]
+
+
 COLUMNS = frames.Columns(
     {
         "task": "task",

@@ -284,7 +284,7 @@ def test_the_host_matters_most_where_its_strategies_gain_most():
         for w, d, v in ((1e5, 9.0, 3.0), (4e8, 1.0, 1.5))
     )
     assert str(finding.claim([small, large])).endswith(
-        "up to 3.00 times the rate at 0.1 M weights, 1.50 times at 400 M."
+        "up to 3.00 times the rate of step at 0.1 M weights, 1.50 times at 400 M."
     )
     assert str(finding.claim([small | dict(ratios={}), large])).endswith("in the largest.")
     assert finding.starting([small, large]).endswith("50% of a token's time at 0.1 M weights, 10% at 400 M")

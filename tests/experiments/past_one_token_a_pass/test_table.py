@@ -1,6 +1,8 @@
 """Rates, ratios, equal tokens and what passes took, by task, of made-up trials whose answer is known; and charts that
 say so, in style."""
 
+import re
+
 import pytest
 
 from llama_lab import figures
@@ -51,6 +53,12 @@ def test_each_task_has_its_own_rates_and_ratios():
     others = entries_of(race(tokens={"loop+lookup": "other"}))
     assert others["copy", "loop+lookup"]["equal"] is False
     assert others["copy", "loop+fused+lookup4"]["equal"] is True
+
+
+def test_the_fastest_placement_without_drafts_stands_beside_the_other_runtimes():
+    (line,) = table.leads(race(), ABOUT)
+    assert re.match(r"loop\+fused over llamacpp, all three tasks: 2\.(49|50|51)x \[", line)
+    assert table.leads(race(names=NAMES[:-1]), ABOUT) == []
 
 
 def test_what_passes_took_of_their_drafts():
