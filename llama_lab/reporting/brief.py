@@ -91,24 +91,26 @@ def placed(at: int, tables: Tables) -> Said | None:
 
 
 def repeated(tables: Tables) -> Said | None:
-    """The kernel beside llama.cpp in other runs of the headline's model, and on the machines beside its table."""
+    """The kernel beside llama.cpp in other runs of the headline's model, and on the machines beside its table. The link
+    is to the notebook of the most."""
     if (run := other_runtimes.greedy(tables.get(HEADLINE))) is None:
         return None
     known = machines.newest(machines.contributed(run.table.path.parent / "machines")[0])
     found = readme.repeats(run, readme.runs([*tables.values()]), known)
     if len(found) < 2:
         return None
-    ends = [(words, *found[at]) for words, at in (("least", 0), ("most", -1))]
-    least, most = (times(ratio) for _, ratio, *_ in ends)
+    (least, on, first, of_least), (most, also_on, last, of_most) = found[0], found[-1]
+    machine, linked = "the page of machines", of_most or run.table.section
     places = [
-        f"{words}: {processor}, {day}, " + (f"notebook {section['number']}" if section else "the page of machines")
-        for words, _, processor, day, section in ends
+        listed([*dict.fromkeys((on, also_on))]),
+        f"least: {first}, {f'notebook {number}' if (number := (of_least or {}).get('number')) else machine}",
+        f"most: {last}" + f", {machine}" * (not of_most),
     ]
     text = (
-        f"In {len(found)} other runs of this model `{readme.BEST}` runs at {least} to {most} the rate of llama.cpp:"
-        f" {readme.often([ratio for ratio, *_ in found])}."
+        f"In {len(found)} other runs of this model `{readme.BEST}` runs at {times(least)} to {times(most)} the rate of"
+        f" llama.cpp: {readme.often([ratio for ratio, *_ in found])}."
     )
-    return Said(text, "; ".join([run.model, *places]), run.table.section)
+    return Said(text, " · ".join(places), linked)
 
 
 def calls(tables: Tables) -> Said | None:

@@ -47,10 +47,14 @@ def behind(entries: Sequence[dict]) -> str:
     too, "" where no prompt was timed. entries: of `sizes.table`."""
     prompts = sizes.fastest([e for e in entries if e["what"] == sizes.PREFILL])
     slower = [e for e in prompts if e["ratio"].verdict == Verdict.SLOWER]
-    narrow = [e for e in prompts if e["file"].endswith("/avx2")]
+    narrow = [e for e in prompts if limited_to_avx2(e)]
     limited = slower and all(e in narrow for e in slower)
     words = f"; {'limited to AVX2 ' * bool(limited)}they fall behind on"
     return f"{words} {len(slower)} of {len(narrow if limited else prompts)} prompts" if prompts else ""
+
+
+def limited_to_avx2(entry: dict) -> bool:
+    return entry["file"].endswith("/avx2")
 
 
 def machines(*tables: tuple[Sequence[dict], str]) -> str:
@@ -74,7 +78,7 @@ def lost(entries: Sequence[dict]) -> str:
     worst = min(slower, key=lambda e: e["ratio"].value)
     does = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
     where = f"{does.format(worst['tokens'])}, {worst['file']}, {named_well(worst['best'])}"
-    if worst["file"].endswith("/avx2"):
+    if limited_to_avx2(worst):
         where += "; our kernels limited to AVX2, the other runtime not"
     return f"{words}, most at {worst['ratio'].words} ({where})"
 
