@@ -49,14 +49,22 @@ def times(ratio: dict) -> str:
     return f"{ratio['value']:.2f}x {interval(ratio)}"
 
 
+def bandwidths(meta: dict) -> tuple[float, float, float] | None:
+    """The smallest, the median and the largest probe of a table, GB/s; None of a table without probes."""
+    runs = [run for run in meta.get("bandwidth_gbps", {}).values() if isinstance(run, dict)]
+    if not runs:
+        return None
+    usual = statistics.median_high(run["median"] for run in runs)
+    return min(run["min"] for run in runs), usual, max(run["max"] for run in runs)
+
+
 def probed(meta: dict) -> str:
     """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits by the fastest of n = 20
     bandwidth probes, 63 GB/s; median 34`; "" of a table without probes."""
-    runs = [run for run in meta.get("bandwidth_gbps", {}).values() if isinstance(run, dict)]
-    if not runs:
+    if (probes := bandwidths(meta)) is None:
         return ""
-    n, most, least = sum(run["n"] for run in runs), max(run["max"] for run in runs), min(run["min"] for run in runs)
-    usual = statistics.median_high(run["median"] for run in runs)
+    least, usual, most = probes
+    n = sum(run["n"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict))
     if most <= APART * usual:
         return f"bandwidth {most:.0f} GB/s (probes {least:.0f} to {most:.0f}, n = {n})"
     return f"limits by the fastest of n = {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"

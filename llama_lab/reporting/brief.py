@@ -7,7 +7,6 @@ tables and picture are missing is left out, so the page of another machine shows
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -100,15 +99,15 @@ def repeated(tables: Tables) -> Said | None:
     if len(found) < 2:
         return None
     (least, on, first, of_least), (most, also_on, last, of_most) = found[0], found[-1]
-    machine, linked = "the page of machines", of_most or run.table.section
+    machine, linked = "page of machines", of_most or run.table.section
     places = [
-        listed([*dict.fromkeys((on, also_on))]),
-        f"least: {first}, {f'notebook {number}' if (number := (of_least or {}).get('number')) else machine}",
-        f"most: {last}" + f", {machine}" * (not of_most),
+        listed(sorted({processor for _, processor, *_ in found})),
+        f"least: {on}, {first}, {f'notebook {number}' if (number := (of_least or {}).get('number')) else machine}",
+        f"most: {also_on}, {last}" + f", {machine}" * (not of_most),
     ]
     text = (
-        f"In {len(found)} other runs of this model `{readme.BEST}` runs at {times(least)} to {times(most)} the rate of"
-        f" llama.cpp: {readme.often([ratio for ratio, *_ in found])}."
+        f"In {len(found)} other runs of this model it runs at {times(least)} to {times(most)} llama.cpp's rate"
+        f" ({readme.often([ratio for ratio, *_ in found])}); what makes them differ is not known."
     )
     return Said(text, " · ".join(places), linked)
 
@@ -122,13 +121,11 @@ def calls(tables: Tables) -> Said | None:
         return None
     eager, step = (rows[name] for name in PLACEMENTS)
     text = (
-        f"A token takes {len(eager.host_starts_ns)} calls from Python without `jit` (`{eager.subject}`) and"
-        f" {len(step.host_starts_ns)} under `{step.subject}`, and the device computes {len(eager.device_starts_ns)} and"
-        f" {len(step.device_starts_ns)} operations for it."
+        f"In a model cut to {step.layers} layers, a token takes {len(eager.host_starts_ns)} calls from Python without"
+        f" `jit` (`{eager.subject}`) and {len(step.host_starts_ns)} under `{step.subject}`; the device then executes"
+        f" {len(eager.device_starts_ns)} and {len(step.device_starts_ns)} operations."
     )
-    return Said(
-        text, facts(table, f"{model_label(step.model.partition(',')[0])}, cut to {step.layers} layers"), table.section
-    )
+    return Said(text, facts(table, model_label(step.model.partition(",")[0])), table.section)
 
 
 def compiled(tables: Tables) -> Said | None:
@@ -142,8 +139,8 @@ def compiled(tables: Tables) -> Said | None:
     most = max(policies, key=lambda account: account.programs)
     text = (
         f"`jit` compiles again for each new shape: for the same {best.requests} requests a freshly started server"
-        f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}, which"
-        f" takes {times(shapes.ratio(most, best))} as long."
+        f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}; the"
+        f" requests then take {times(shapes.ratio(most, best))} as long."
     )
     return Said(text, facts(table, table.meta["parameters"]["model"], ALONE), table.section)
 
@@ -153,13 +150,13 @@ def contested(at: int, tables: Tables) -> Said | None:
     if at >= len(runs := other_runtimes.contests([*tables.values()])):
         return None
     run, others = runs[at], other_runtimes.strongest(runs[at])
-    mine, many = other_runtimes.ours(run), len(other_runtimes.others(run))
+    mine, all_of = other_runtimes.ours(run), [*map(named_well, other_runtimes.others(run))]
     over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
     names = [named_well(other.backend) for other in others]
     beside = f"On {run.model}, beside" if at else "Beside"  # the first is the model of the pictures
     text = (
-        f"{beside} {many} other runtime{'s' * (many > 1)} {rate(run, mine)} on a {read_by(run, others[0])}:"
-        f" {over[0]} the rate of {names[0]}{', the fastest of them' * (many > 1)}"
+        f"{beside} {listed(all_of)}, {rate(run, mine)} on a {read_by(run, others[0])}:"
+        f" {over[0]} the rate of {names[0]}{', the fastest of them' * (len(all_of) > 1)}"
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
     return Said(f"{text}{served}.", facts(run.table, run.model), run.table.section)
@@ -173,13 +170,13 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose) for choose in (min, max))
-    verdicts = Counter(case.ratio.verdict for case in found)
-    rest = [f"{verdict} in {n}" for verdict, n in sorted(verdicts.items()) if verdict != Verdict.FASTER]
+    ratios = [case.ratio for case in found]
+    faster = sum(ratio.verdict == Verdict.FASTER for ratio in ratios)
     ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
-    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=verdicts[Verdict.FASTER], ours=ours)
-    numbers |= dict(rest=f" ({listed(rest)})" * bool(rest), limited=other_runtimes.limits(found))
+    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, ours=ours)
+    numbers |= dict(rest=other_runtimes.otherwise(ratios), limited=other_runtimes.limits(found))
     days = sorted({case.table.meta["created"][:10] for case in found})
-    places = [f"{end}: {named_well(case.rival)}, {case.place}" for end, case in (("least", low), ("most", high))]
+    places = [f"{end}: {case.place}" for end, case in (("least", low), ("most", high))]
     facts = "; ".join([*places, " to ".join(dict.fromkeys([days[0], days[-1]]))])
     return Said(text.format(**numbers, least=times(low.ratio), most=times(high.ratio)), facts, found[0].table.section)
 

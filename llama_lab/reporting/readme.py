@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
@@ -13,7 +12,7 @@ from llama_lab.bench import AGAIN, environment, provenance, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, named_well, probed
+from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed
 from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import document, machines, notebooks, overview, rivals
 from llama_lab.reporting.machines import Machine
@@ -38,10 +37,11 @@ PLACES = (
     (
         "do any of these on a CPU with a quantised file",
         "the same, with a compiled kernel inside",
-        "add `+fused`: `loop+fused`",
+        "add `+fused`: `step+fused`, `loop+fused`",
     ),
 )
 ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
+LLAMA_CPP_PACKAGE = "llama-cpp-python"
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
 
@@ -74,9 +74,16 @@ def claim(measured: Sequence[Setting], home: Path) -> str:
             section = run.table.section
             link = f" (the run of {linked(section, home)})"
             share = overview.share(summary.warm(run.rows, above)) if above == BEST else None
-            limit = f", at {share:.0%} of what the fastest probe of the memory's bandwidth allows" if share else ""
+            limit = f", at {limited(share, run.table.meta)}" if share else ""
             sentences.append(f"{words[0].upper()}{words[1:]}{limit}{link * (run is not measured[0])}.")
     return " ".join([f"**{sentence}**" for sentence in sentences[:1]] + sentences[1:])
+
+
+def limited(share: float, meta: dict) -> str:
+    """The share of what the memory's bandwidth allows, by the fastest probe and, where they differ, the median one."""
+    allowed = f"{share:.0%} of what the fastest probe of the memory's bandwidth allows"
+    _, usual, most = bandwidths(meta) or (0, 1, 1)
+    return allowed + f" ({share * most / usual:.0%} by the median probe)" * (most > APART * usual)
 
 
 def compared(what: str, than: str, ratio: Ratio) -> str:
@@ -140,7 +147,7 @@ def beside(
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         files = f"{rivals.files(found)} files of {rivals.span(found)}{rivals.limits(found)}: of {len(found)} cases"
-        files += f" {often([case.ratio for case in found])}"
+        files += f" {often([case.ratio for case in found])}; least beside {low.beside}, most beside {high.beside}"
         both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         processors = listed(sorted({case.processor for case in found}))
         rows.append((rivals.contestants(found), files, processors, both, linked(low.table.section, home)))
@@ -173,11 +180,9 @@ def over(run: Setting, other: Trial, unit: str = " times") -> str:
 
 
 def often(ratios: Sequence[Ratio]) -> str:
-    """`faster in 25 (undecided in 1)`; `faster in all`."""
-    verdicts = Counter(ratio.verdict for ratio in ratios)
-    faster = verdicts.pop(Verdict.FASTER, 0)
-    rest = listed([f"{verdict} in {n}" for verdict, n in sorted(verdicts.items())])
-    return f"faster in {faster} ({rest})" if rest else "faster in all"
+    """`faster in 25 (undecided in 1: 1.44 [0.76, 2.71])`; `faster in all`."""
+    rest = rivals.otherwise(ratios)
+    return f"faster in {sum(ratio.verdict == Verdict.FASTER for ratio in ratios)}{rest}" if rest else "faster in all"
 
 
 def repeats(
@@ -253,13 +258,17 @@ def about(run: Setting) -> str:
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
-    clauses += [f"A/A control {control.value:.2f} {interval(control)}{differs}"] * (control.n > 1)
+    clauses += [f"A/A control (the baseline against itself) {control.value:.2f} {interval(control)}{differs}"] * (
+        control.n > 1
+    )
     trials = "; ".join(filter(None, [*clauses, environment.busy(env)]))
     gaps = listed([f"`{name}`" for name in SUBJECTS if name not in known(run)])
     missing = f" Not in it: {gaps}." if gaps else ""
     flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
-    flag = "with [the XLA flag](docs/protocol.md) that keeps this release correct" * flagged
-    where = " · ".join(filter(None, (environment.machine_line(env), flag, probed(meta))))
+    flag = "with [the XLA flag](docs/protocol.md) that avoids wrong values under this release" * flagged
+    built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
+    rival = f"llama.cpp of {LLAMA_CPP_PACKAGE} {built}, on as many threads" if built else ""
+    where = " · ".join(filter(None, (environment.machine_line(env), rival, flag, probed(meta))))
     return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 
@@ -310,7 +319,7 @@ def block(
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [document.Table(PLACE_HEADS, PLACES).markdown()] if pictures else []
     parts += [document.Table(heads, lines).markdown() if lines else "", losing(behind, home)]
-    parts += [" ".join(filter(None, (about(measured[0]) if measured else "", company(behind, home))))]
+    parts += ["<br>".join(filter(None, (about(measured[0]) if measured else "", company(behind, home))))]
     return "\n\n".join(filter(None, parts))
 
 

@@ -121,10 +121,18 @@ class Case:
         return model_label((model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}"))
 
     @property
+    def beside(self) -> str:
+        """`ik_llama.cpp on llama-3.2-1b, random weights, q4_0, 827 MB (one process)`: the rival and the file."""
+        return f"{named_well(self.rival)} on {self.file}{self.luck}"
+
+    @property
+    def luck(self) -> str:
+        return " (one process: the interval lacks what differs between processes)" * (self.ratio.clusters <= 1)
+
+    @property
     def place(self) -> str:
-        """The file, the length and the processor."""
-        luck = ", one process" if self.ratio.clusters <= 1 else ""  # whose luck is not in the interval
-        return f"{self.file}, {self.entry['tokens']:,} tokens, {self.processor}{luck}"
+        """The rival, the file, the length and the processor."""
+        return f"{named_well(self.rival)}, {self.file}, {self.entry['tokens']:,} tokens, {self.processor}{self.luck}"
 
     @property
     def processor(self) -> str:
@@ -148,6 +156,16 @@ def cases(behind: Sequence[Recorded], what: str = sizes.DECODE) -> list[Case]:
 def least(found: Sequence[Case], choose: Callable = min) -> Case:
     """The case of the least ratio; of the largest with choose=max."""
     return choose(found, key=lambda case: case.ratio.value)
+
+
+def otherwise(ratios: Sequence[Ratio]) -> str:
+    """` (slower in 4 and undecided in 4)`: where ours is not faster, with the ratio where there is one; "" nowhere."""
+    by_verdict = summary.grouped((r for r in ratios if r.verdict != Verdict.FASTER), lambda ratio: ratio.verdict)
+    said = [
+        f"{verdict} in {len(some)}" + f": {round_ratio(some[0].value)}{within(some[0], round_ratio)}" * (len(some) == 1)
+        for verdict, some in sorted(by_verdict.items())
+    ]
+    return f" ({listed(said)})" if said else ""
 
 
 def files(found: Sequence[Case]) -> int:
@@ -208,8 +226,8 @@ def prompts(table: Recorded) -> Loss | None:
     whole = [case for case in every if not case.limited]
     few, open_ = (sum(case.ratio.verdict == v for case in whole) for v in (Verdict.SLOWER, Verdict.UNDECIDED))
     otherwise = (
-        f"; without that limit ours is slower in {few or 'none'} of {len(whole)} cases (undecided in {open_}),"
-        f" on {listed(sorted({case.kind for case in whole}))} files"
+        f"; without that limit ours is slower in {few or 'none'} of the run's {len(whole)} cases"
+        f" (undecided in {open_}), on {listed(sorted({case.kind for case in whole}))} files"
     )
     text = (
         f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, prompts of"
@@ -262,8 +280,12 @@ def memory(table: Recorded) -> Loss | None:
     if not all(peaks.values()):
         return None
     mine, other = (megabytes(summary.median(peak)) for peak in peaks.values())
+    n = min(map(len, peaks.values()))
     row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
-    return Loss(f"A process needs {mine}, llama.cpp's {other}", f"{model_label(row.model)}, {overview.kept(row, rows)}")
+    return Loss(
+        f"A process needs {mine} at its peak, llama.cpp's {other} (n = {n})",
+        f"{model_label(row.model)}, {overview.kept(row, rows)}",
+    )
 
 
 def accuracy(table: Recorded) -> Loss | None:

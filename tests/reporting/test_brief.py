@@ -69,7 +69,7 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     ]  # fmt: skip
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     text = brief.contested(0, known).text
-    assert text.startswith("Beside 2 other runtimes `loop+fused` runs at ")
+    assert text.startswith("Beside ik_llama.cpp and Ollama, `loop+fused` runs at ")
     assert re.findall(r"([\d.]+) times \[[^]]*\] (?:the rate|that) of ([\w.]+\w)", text) == [
         ("1.50", "ik_llama.cpp"),
         ("3.00", "Ollama"),
@@ -84,7 +84,7 @@ def test_the_least_favourable_file_is_told_too(behind):
     said = brief.ends("decode", brief.DECODED, known)
     for case in (rivals.least(found, choose) for choose in (min, max)):
         assert brief.times(case.ratio) in said.text
-        assert f"{case.rival}, {case.place}" in said.facts
+        assert case.place in said.facts
     assert f"{len(found)} cases" in said.text
 
 
@@ -92,7 +92,7 @@ def test_what_python_and_the_device_do_is_counted_in_the_trace(behind):
     known = {table.path.stem: table for table in behind}
     rows, _ = record.read(known["01-what-may-be-jitted"].path, kind=brief.Traced)
     calls = [len(row.host_starts_ns) for name in brief.PLACEMENTS for row in rows if row.subject == name]
-    assert re.findall(r"\d+", brief.calls(known).text)[:2] == [str(n) for n in calls]
+    assert re.findall(r"\d+", brief.calls(known).text)[1:3] == [str(n) for n in calls]
 
 
 def test_without_tables_nothing_is_said():

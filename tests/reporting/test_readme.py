@@ -81,10 +81,10 @@ def test_a_number_stands_only_where_trials_decide(ratio, words):
 def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
     quiet, noisy = readme.about(run(("step", "loop"))), readme.about(run(("step",), noise=0.2))
     assert "pairs, of 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes" in quiet
-    assert "A/A control 1.00 [1.00, 1.00] (" in quiet
+    assert "A/A control (the baseline against itself) 1.00 [1.00, 1.00] (" in quiet
     assert "Not in it: `eager`, `layer`, `step+fused`, `loop+fused` and `llamacpp`." in quiet
     assert quiet.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")
-    assert re.search(r"A/A control [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+ %\)", noisy)
+    assert re.search(r"the baseline against itself\) [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+ %\)", noisy)
 
 
 def test_the_run_with_most_rows_comes_first_without_drawn_answers_and_first_tokens(tmp_path):
@@ -179,6 +179,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
         for row in trials()
     ]
     again = readme.elsewhere(run(), [run()], [*found, machine("2026-01-04", wide)], tmp_path)
-    assert "3 other runs: faster in 2 (undecided in 1); both ends of the range are on C" in again[0][1]
+    assert "3 other runs: faster in 2 (undecided in 1: " in again[0][1]
+    assert "; both ends of the range are on C" in again[0][1]
     assert readme.elsewhere(run(), [run()], [itself], tmp_path) == []
     assert readme.elsewhere(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))], tmp_path) == []

@@ -3,6 +3,7 @@
 import pytest
 
 from llama_jax.plumbing import paths
+from llama_lab.bench.statistics import Ratio
 from llama_lab.reporting import rivals
 from llama_lab.reporting.overview import Recorded
 from tests.bench.test_record import trial
@@ -30,11 +31,18 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
     found = rivals.cases([table])
     low, high = (rivals.least(found, choose) for choose in (min, max))
     assert (rivals.times(low.ratio), low.rival) == ("0.90 times [0.90, 0.90]", "llamacpp")
-    assert low.place == "b, q4_0, 100 MB, 64 tokens, C, one process"
-    assert (rivals.times(high.ratio), high.place[:2]) == ("2.00 times [2.00, 2.00]", "a,")
+    assert low.place.startswith("llama.cpp, b, q4_0, 100 MB, 64 tokens, C (one process: ")
+    assert low.beside.startswith("llama.cpp on b, q4_0, 100 MB (one process: ")
+    assert (rivals.times(high.ratio), high.entry["file"]) == ("2.00 times [2.00, 2.00]", "a")
     assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
     assert rivals.contestants(found) == "the fastest of llama.cpp and, on 1 of the files, OpenVINO"
     assert rivals.cases([recorded(tmp_path, "02-jit-placement", rows("a", PACE["a"]))]) == []
+
+
+def test_where_ours_is_not_faster_each_verdict_has_its_number_and_a_single_case_its_ratio():
+    faster, slower, open_ = Ratio(2.0, 1.9, 2.1, 6), Ratio(0.5, 0.4, 0.6, 6), Ratio(1.4, 0.8, 2.7, 6)
+    assert rivals.otherwise([faster]) == ""
+    assert rivals.otherwise([faster, slower, slower, open_]) == " (slower in 2 and undecided in 1: 1.40 [0.80, 2.70])"
 
 
 def test_a_file_under_two_sets_of_instructions_is_one_file(tmp_path):
@@ -61,7 +69,9 @@ def test_prompts_that_are_read_more_slowly_on_every_file_are_told_by_their_lengt
         assert lost.about == "m, q4_0"
         made += rows("n", {"loop+fused": 9, "llamacpp": 4.5}, tokens=1, prompt=10, tokenize_ns=0, weights_hash="n")
         table = recorded(tmp_path, rivals.FILES[1], made)
-        assert rivals.prompts(table).text.endswith("ours is slower in 1 of 1 cases (undecided in 0), on q4_0 files")
+        assert rivals.prompts(table).text.endswith(
+            "ours is slower in 1 of the run's 1 cases (undecided in 0), on q4_0 files"
+        )
 
 
 def test_what_is_published_counts_distinct_files_and_says_what_is_lost():

@@ -1,4 +1,5 @@
-"""Requests whose answers must be JSON of a form, at every door and in every way to say it, and what comes of them."""
+"""Requests for JSON that follows a schema, at every endpoint and in every form that it takes, and what comes of
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Manners of asking a server: well behaved, for JSON of a form, leaving early, reading slowly, malformed, vanishing.
+"""Manners of asking a server: well behaved, for JSON that follows a schema, leaving early, reading slowly, malformed,
+vanishing.
 Plain sockets, so that each does what it says."""
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from llama_lab.bench import AGAIN, standings, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import interval, listed, times, within
+from llama_lab.bench.wording import interval, listed, named_well, times, within
 from llama_lab.experiments.headline.measure import BASELINE
 from llama_lab.figures import labels, rows
 from llama_lab.figures.style import colour, headline, new, styled
@@ -18,10 +18,11 @@ from llama_lab.figures.style import colour, headline, new, styled
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"
 PLACES = {  # where jit is, below the name
     "eager": "no jit",
-    "ops": "jit: each operation",
+    "ops": "jit: each matmul, norm, …",
     "layer": "jit: each layer",
     "split": "jit: model and sampler",
     "step": "jit: one token",
+    "step" + AGAIN: "the A/A control",
     "chunk8": "jit: eight tokens",
     "loop": "jit: whole answer",
     "step+fused": "jit: one token, kernel",
@@ -36,9 +37,9 @@ def compared(trials: Sequence[Trial], subject: str, baseline: str, seed: int) ->
 def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
     """What jit does to the rate, and what compiled kernels add to it."""
     gain, more = compared(trials, BASELINE, UNJITTED, seed), compared(trials, FUSED, JITTED, seed)
-    said = "Jitting the step makes the model {gain} times as fast"
+    said = "Jitting the step makes decoding {gain} times as fast"
     return (
-        stated(said + "; a 4-bit kernel makes the loop {more} times as fast.", gain=gain, more=more)
+        stated(said + "; 4-bit weights in a compiled kernel speed the loop up {more}-fold.", gain=gain, more=more)
         or stated(said + ".", gain=gain)
         or gain.generic
     )
@@ -86,7 +87,8 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
     said = claim(trials, seed)
     rival = compared(trials, FUSED, RIVAL, seed)
     heights = rows.heights(axes, [e["name"] for e in table])
-    axes.set_yticks([*heights.values()], ["\n".join(filter(None, (n, below(trials, n)))) for n in heights])
+    names = ["\n".join(filter(None, (named_well(name), below(trials, name)))) for name in heights]
+    axes.set_yticks([*heights.values()], names)
     limits = ""
     medians = {e["name"]: e["tokens_per_second"]["median"] for e in published if e["tokens_per_second"]["n"]}
     for entry in table:
@@ -101,13 +103,14 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             words += f"\n{FUSED} is {rival.ratio.words} of this" if name == RIVAL and rival.ratio.n else ""
             if any(t.bandwidth_gbps and t.bytes_per_token for t in trials if t.subject == name):
                 rows.tick(axes, summary.limit(trials, name), heights[name])
-                limits = ";\nred: the row's bandwidth limit"
+                limits = ";\nred: the row's limit by the fastest bandwidth probe"
             rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, heights[name], words, seed)
     axes.set_xscale("log")
     labels.readable(axes.xaxis)
     diamond = "; diamond: the published median" if published else ""
-    n = min((e["tokens_per_second"]["n"] for e in table if e["tokens_per_second"]["n"]), default=0)
-    marks = f"point: one answer, n ≥ {n} per row; bar: median; band: 95 % interval{limits}{diamond}"
+    counts = sorted({e["tokens_per_second"]["n"] for e in table} - {0}) or [0]
+    n = f"n {'=' if len(counts) == 1 else '≥'} {counts[0]} per row"
+    marks = f"point: one answer, {n}; bar: median; band, where wider: 95 % interval{limits}{diamond}"
     axes.set_xlabel(f"decode rate, tokens/s, log scale\n({marks})")
     headline(figure, said)
     return figure

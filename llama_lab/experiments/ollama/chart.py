@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import quality, standings
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, named_well
+from llama_lab.bench.wording import listed, named_well, weights
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -39,6 +39,9 @@ def peer_ladder(
     """
     figure, panels = new(10, 0.5 * len(entries) + 2, columns=3, sharey=True)
     heights = rows.heights(panels[0], [e["name"] for e in entries])
+    read = {e["name"]: weights(e["dtype"]) if e["dtype"] else "" for e in entries}
+    names = ["\n".join(filter(None, (named_well(name), read[name]))) for name in heights]
+    panels[0].set_yticks([*heights.values()], names)
     titles = {
         "decode": "decode, tokens/s",
         "prefill": "prefill, tokens/s",
@@ -51,7 +54,8 @@ def peer_ladder(
         ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
         axes.set_xlim(0, (1.6 if what == "decode" else 1.4) * max(ends, default=1))
         axes.set_title(title, fontsize=13)
-        axes.tick_params(labelsize=12)
+        axes.tick_params(axis="x", labelsize=12)
+        axes.tick_params(axis="y", labelsize=10)
         axes.locator_params(axis="x", nbins=4)
     for e in entries:
         if not e["decode"].n:  # as far to the right as the words go

@@ -75,6 +75,6 @@ def test_a_row_says_what_it_reads_and_has_its_own_limit():
         below = [label.get_text().split("\n")[-1] for label in figure.axes[0].get_yticklabels()]
         assert f"jit: whole answer, kernel, {file} file" in below
         assert "jit: whole answer" in below
-        assert "red: the row's bandwidth limit" in words(figure)
+        assert "red: the row's limit" in words(figure)
     bare = [t.model_copy(update=dict(bandwidth_gbps=None)) for t in data]
     assert "limit" not in words(chart.rates(bare, entries(bare)))

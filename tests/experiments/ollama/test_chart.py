@@ -4,6 +4,7 @@ import pytest
 
 from llama_lab import figures
 from llama_lab.bench import footprints, quality, standings
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.ollama import chart, table
 from llama_lab.figures import memory
 from tests.bench.test_quality import rows
@@ -61,7 +62,9 @@ def test_a_missing_peer_is_a_labelled_gap():
     names = [name for name in RATES if name != "ollama"]
     figure = draw("ladder", contest(names), names, MISSING)
     assert "No Ollama server answers at x. Start it with `ollama serve`." in words(figure)
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == names
+    labels = [label.get_text().split("\n") for label in figure.axes[0].get_yticklabels()]
+    assert [name for name, _ in labels] == [named_well(name) for name in names]
+    assert labels[0][1] == "float32 weights"
     assert words(chart.conversation({}, {}, [40, 110], 16, "")).startswith("Nobody was asked")
 
 
