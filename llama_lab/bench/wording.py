@@ -49,13 +49,14 @@ def times(ratio: dict) -> str:
     return f"{ratio['value']:.2f}x {interval(ratio)}"
 
 
-def bandwidths(meta: dict) -> tuple[float, float, float] | None:
-    """The smallest, the median and the largest probe of a table, GB/s; None of a table without probes."""
-    runs = [run for run in meta.get("bandwidth_gbps", {}).values() if isinstance(run, dict)]
+def bandwidths(meta: dict, run: str = "") -> tuple[float, float, float] | None:
+    """The smallest, the median and the largest probe of a table or of one of its runs, GB/s; None without probes."""
+    known = meta.get("bandwidth_gbps", {})
+    runs = [of_run for name, of_run in known.items() if isinstance(of_run, dict) and run in ("", name)]
     if not runs:
         return None
-    usual = statistics.median_high(run["median"] for run in runs)
-    return min(run["min"] for run in runs), usual, max(run["max"] for run in runs)
+    usual = statistics.median_high(of_run["median"] for of_run in runs)
+    return min(of_run["min"] for of_run in runs), usual, max(of_run["max"] for of_run in runs)
 
 
 def probed(meta: dict) -> str:

@@ -21,9 +21,11 @@ from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, machines, readme
+from llama_lab.reporting import document, overview, readme, repeats
 from llama_lab.reporting import rivals as other_runtimes
+from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
+from llama_lab.reporting.repeats import Repeat
 from llama_lab.reporting.rivals import megabytes, read_by, times
 from llama_lab.sharing.contribution import HEADLINE
 
@@ -81,35 +83,35 @@ def placed(at: int, tables: Tables) -> Said | None:
     beside, told = "", "no other runtime ran beside it"
     if other:
         name, many = named_well(other.backend), len(other_runtimes.others(run)) > 1
-        beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} the rate of {name}"
-        which = "the fastest other runtime" if many else "the only other runtime"
-        told = f"{name}, on a {read_by(run, other)}, is {which} of this run"
+        beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} {name}'s rate"
+        told = f"{name}{', the fastest other runtime,' * many} on a {read_by(run, other)}"
     float32 = " on float32 weights" * (standings.weights(summary.warm(run.rows, above)[0]) == "float32")
-    text = f"{words[0].upper()}{words[1:]}; {rate(run, above)}{float32}{beside}."
+    runs = rate(run, above)
+    runs = runs.replace(f"`{above}`", "it") if f"`{above}`" in words else runs
+    text = f"{words[0].upper()}{words[1:]}; {runs}{float32}{beside}."
     return Said(text, facts(run.table, run.model, told), run.table.section)
 
 
-def repeated(tables: Tables) -> Said | None:
-    """The kernel beside llama.cpp in other runs of the headline's model, and on the machines beside its table. The link
-    is to the notebook of the most."""
+def repeated(tables: Tables, others: Sequence[Machine], again: Sequence[Repeat]) -> Said | None:
+    """The claim's ratios on contributed machines, and the kernel beside llama.cpp in other runs of its model. others:
+    the machines. again: of `repeats`."""
     if (run := other_runtimes.greedy(tables.get(HEADLINE))) is None:
         return None
-    known = machines.newest(machines.contributed(run.table.path.parent / "machines")[0])
-    found = readme.repeats(run, readme.runs([*tables.values()]), known)
-    if len(found) < 2:
+    same = readme.same_model(others, run)
+    ranges = [readme.spread(above, below, same, "machines.html") for above, _, below, _ in readme.CLAIM]
+    if not all(ranges) or len({spread.where for spread in ranges}) > 1 or len(again) < 2:
         return None
-    (least, on, first, of_least), (most, also_on, last, of_most) = found[0], found[-1]
-    machine, linked = "page of machines", of_most or run.table.section
-    places = [
-        listed(sorted({processor for _, processor, *_ in found})),
-        f"least: {on}, {first}, {f'notebook {number}' if (number := (of_least or {}).get('number')) else machine}",
-        f"most: {also_on}, {last}" + f", {machine}" * (not of_most),
-    ]
+    least, most = (times(repeat.ratio) for repeat in (again[0], again[-1]))
+    where = ranges[0].where
+    gains = listed([spread.ratios for spread in ranges])
     text = (
-        f"In {len(found)} other runs of this model it runs at {times(least)} to {times(most)} llama.cpp's rate"
-        f" ({readme.often([ratio for ratio, *_ in found])}); what makes them differ is not known."
+        f"{where[0].upper()}{where[1:]} the gains of `jit`, `loop` and the kernel are {gains}. In {len(again)}"
+        f" [other runs](machines.html#{repeats.ID}) of this model `{readme.BEST}` runs at {least} to {most} llama.cpp's"
+        f" rate ({readme.often([repeat.ratio for repeat in again])}); {readme.UNEXPLAINED}."
     )
-    return Said(text, " · ".join(places), linked)
+    days = sorted(repeat.day for repeat in again)
+    places = listed(sorted({repeat.processor for repeat in again}))
+    return Said(text, f"{places} · {' to '.join(dict.fromkeys((days[0], days[-1])))}", run.table.section)
 
 
 def calls(tables: Tables) -> Said | None:
@@ -137,10 +139,11 @@ def compiled(tables: Tables) -> Said | None:
     if best is None:
         return None
     most = max(policies, key=lambda account: account.programs)
+    ratio = shapes.ratio(most, best)
     text = (
         f"`jit` compiles again for each new shape: for the same {best.requests} requests a freshly started server"
-        f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}; the"
-        f" requests then take {times(shapes.ratio(most, best))} as long."
+        f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]};"
+        f" compiled so often, the requests take {times(ratio)} as long (n = {ratio.n})."
     )
     return Said(text, facts(table, table.meta["parameters"]["model"], ALONE), table.section)
 
@@ -153,13 +156,15 @@ def contested(at: int, tables: Tables) -> Said | None:
     mine, all_of = other_runtimes.ours(run), [*map(named_well, other_runtimes.others(run))]
     over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
     names = [named_well(other.backend) for other in others]
-    beside = f"On {run.model}, beside" if at else "Beside"  # the first is the model of the pictures
+    beside = f"On {run.model}, beside" if at else "In another run, beside"  # the first is the model of the pictures
     text = (
         f"{beside} {listed(all_of)}, {rate(run, mine)} on a {read_by(run, others[0])}:"
         f" {over[0]} the rate of {names[0]}{', the fastest of them' * (len(all_of) > 1)}"
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
-    return Said(f"{text}{served}.", facts(run.table, run.model), run.table.section)
+    good = summary.warm(run.rows, mine)
+    lengths = f"{overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
+    return Said(f"{text}{served}.", facts(run.table, run.model, lengths), run.table.section)
 
 
 def ends(what: str, text: str, tables: Tables) -> Said | None:
@@ -174,10 +179,14 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     faster = sum(ratio.verdict == Verdict.FASTER for ratio in ratios)
     ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
     numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, ours=ours)
-    numbers |= dict(rest=other_runtimes.otherwise(ratios), limited=other_runtimes.limits(found))
+    numbers |= dict(limited=other_runtimes.limits(found))
     days = sorted({case.table.meta["created"][:10] for case in found})
     places = [f"{end}: {case.place}" for end, case in (("least", low), ("most", high))]
     facts = "; ".join([*places, " to ".join(dict.fromkeys([days[0], days[-1]]))])
+    slower = [case for case in found if case.ratio.verdict == Verdict.SLOWER]
+    limits = {case.limited for case in slower}
+    which = f"; where slower, our kernels were limited to {listed(sorted(limits))}" if limits and all(limits) else ""
+    numbers |= dict(rest=other_runtimes.otherwise(ratios) + which)
     return Said(text.format(**numbers, least=times(low.ratio), most=times(high.ratio)), facts, found[0].table.section)
 
 
@@ -235,16 +244,21 @@ QUESTIONS = (  # question, figure, sentences
 )
 
 
-def questions(behind: Sequence[Recorded], drawn: Mapping[str, dict]) -> list[dict]:
+def questions(
+    behind: Sequence[Recorded],
+    drawn: Mapping[str, dict],
+    others: Sequence[Machine] = (),
+    again: Sequence[Repeat] = (),
+) -> list[dict]:
     """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences}] of what is
-    there; with the first the table of where to put jit. drawn: figures by name."""
-    tables = {table.path.stem: table for table in behind}
+    there; with the first the table of where to put jit. drawn: figures by name. others, again: of `repeated`."""
+    tables, more = {table.path.stem: table for table in behind}, (others, again)
     asked = [
         dict(
             question=question,
             figure=drawn.get(name),
             aside=name in drawn and name != LADDER,
-            said=[*filter(None, (say(tables) for say in sentences))],
+            said=[*filter(None, (say(tables, *more * (say is repeated)) for say in sentences))],
         )
         for question, name, sentences in QUESTIONS
     ]

@@ -155,13 +155,14 @@ def beside(out_dir: Path) -> Table:
     return Table(heads, rows, frozenset(range(4, 8)))
 
 
-def write(out_dir: Path, folder: Path = contribution.FOLDER) -> Path:
-    """Write OUT/docs/machines.html from the files in `folder`, and from OUT where that is a folder of results."""
+def write(out_dir: Path, folder: Path = contribution.FOLDER, again: Table | None = None) -> Path:
+    """Write OUT/docs/machines.html from the files in `folder`, and from OUT where that is a folder of results. again:
+    the same comparison in other runs."""
     known, refused = contributed(folder)
     shown = newest([*known, *here(out_dir)])
     found = {t.subject for m in shown for t in m.trials if not t.subject.endswith(AGAIN)}
     ladder = [*LADDER]
     names = sorted(found, key=lambda name: (ladder.index(name) if name in ladder else len(ladder), name))
     tables = dict(ratios=ratios(shown, names), shares=shares(shown, names), features=by_features(shown, names))
-    page = render("machines.html", **tables, beside=beside(out_dir), refused=refused)
+    page = render("machines.html", **tables, beside=beside(out_dir), again=again, refused=refused)
     return files.write(Path(out_dir) / "docs" / "machines.html", page)

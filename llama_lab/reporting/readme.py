@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -12,35 +13,38 @@ from llama_lab.bench import AGAIN, environment, provenance, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed
+from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed, round_ratio
 from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import document, machines, notebooks, overview, rivals
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
+from llama_lab.reporting.repeats import ID, Repeat, repeats
 from llama_lab.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
-KERNEL = "the loop with a compiled kernel that multiplies the file's own 4-bit blocks"
+KERNEL = "`loop+fused`, the loop with a compiled kernel that multiplies the file's own 4-bit blocks,"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each
     ("step", "decoding with one `jax.jit` around the step", "eager", "without it"),
-    ("loop", "compiling the whole answer", "step", "compiling one token"),
+    ("loop", "compiling the whole answer (`loop`)", "step", "compiling one token (`step`)"),
     ("loop+fused", KERNEL, "loop", "the same loop on float32 weights"),
 )
 PLACE_HEADS = ("you want to", "put jit around", "placement")
 PLACES = (
-    ("learn JAX, change the sampler in Python, or stream each token as it is made", "one token", "`step`"),
+    ("learn JAX, or stream each token as it is made", "one token", "`step`"),
     ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`"),
     ("stream in bursts", "a few tokens at a time", "`chunk8`"),
     ("serve several requests at once", "one token of every request", "`llama-jax serve --placement step+fused`"),
     (
-        "do any of these on a CPU with a quantised file",
+        "do the first three on a CPU with a quantised file",
         "the same, with a compiled kernel inside",
-        "add `+fused`: `step+fused`, `loop+fused`",
+        "`step+fused`, `loop+fused`, `chunk8+fused`",
     ),
 )
 ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
+MACHINES = "docs/machines.html"
+UNEXPLAINED = "why is not established"
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
 LITTLE = 1.25  # times as fast: up to here a gain is called little
 
@@ -61,29 +65,59 @@ def runs(behind: Sequence[Recorded]) -> list[Setting]:
 # The claim ------------------------------------------------------------------------------------------------------------
 
 
-def claim(measured: Sequence[Setting], home: Path) -> str:
-    """The comparisons of CLAIM in plain words, each from the first run that has both sides, and the kernel's share of
-    the limit; "" where there is none. One that is not of the first run names its notebook."""
-    sentences = []
+def claim(measured: Sequence[Setting], home: Path, others: Sequence[Machine] = ()) -> str:
+    """The comparisons of CLAIM in plain words, each from the first run that has both sides, with its range over other
+    machines, and the kernel's share of the limit; "" where there is none. One that is not of the first run names its
+    notebook."""
+    sentences, said = [], ""
     for above, what, below, than in CLAIM:
         run = next((run for run in measured if {above, below} <= set(known(run))), None)
         if run is not None:
             ratio = summary.paired_ratio(run.rows, above, below)
             rates = [statistics.median(t.tg for t in summary.warm(run.rows, name)) for name in (below, above)]
-            words = f"{compared(what, than, ratio)}{ratio.aside} ({' → '.join(map(document.short, rates))} tokens/s)"
+            lengths = f"greedy answers of {run.rows[0].new_tokens} tokens, " * (not sentences)
+            shown = f"{lengths}{' → '.join(map(document.short, rates))} tokens/s"
+            if ends := spread(above, below, same_model(others, run)):
+                shown += f"; {'there' if ends.where == said else ends.where} {ends.ratios}"
+                said = ends.where
+            words = f"{compared(what, than, ratio)}{ratio.aside} ({shown})"
             section = run.table.section
             link = f" (the run of {linked(section, home)})"
             share = overview.share(summary.warm(run.rows, above)) if above == BEST else None
-            limit = f", at {limited(share, run.table.meta)}" if share else ""
+            limit = f", at {limited(share, bandwidths(run.table.meta, run.rows[0].run))}" if share else ""
             sentences.append(f"{words[0].upper()}{words[1:]}{limit}{link * (run is not measured[0])}.")
     return " ".join([f"**{sentence}**" for sentence in sentences[:1]] + sentences[1:])
 
 
-def limited(share: float, meta: dict) -> str:
-    """The share of what the memory's bandwidth allows, by the fastest probe and, where they differ, the median one."""
+@dataclass(frozen=True)
+class Spread:
+    """Ratios on contributed machines. where: `on the 3 [contributed machines](…)`. ratios: `3.55 to 7.28 times`."""
+
+    where: str
+    ratios: str
+
+
+def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
+    return [machine for machine in others if machine.trials[0].model == run.model]
+
+
+def spread(above: str, below: str, others: Sequence[Machine], page: str = MACHINES) -> Spread | None:
+    """One subject over another on other machines; None where none has both. page: a link to their page."""
+    found = [ratio for machine in others if (ratio := summary.paired_ratio(machine.trials, above, below)).n]
+    if not found:
+        return None
+    ends = dict.fromkeys(round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max))
+    where = f"on {f'the {len(found)}' if len(found) > 1 else 'a'} [contributed machine{'s' * (len(found) > 1)}]({page})"
+    return Spread(where, f"{' to '.join(ends)} times")
+
+
+def limited(share: float, probes: tuple[float, float, float] | None) -> str:
+    """The share of what the memory's bandwidth allows, by the fastest probe and, where they differ, the median one.
+    probes: of `bandwidths`."""
     allowed = f"{share:.0%} of what the fastest probe of the memory's bandwidth allows"
-    _, usual, most = bandwidths(meta) or (0, 1, 1)
-    return allowed + f" ({share * most / usual:.0%} by the median probe)" * (most > APART * usual)
+    if probes is None or probes[2] <= APART * probes[1]:
+        return allowed
+    return f"{allowed} (an estimate: of what the median probe allows it is {share * probes[2] / probes[1]:.0%})"
 
 
 def compared(what: str, than: str, ratio: Ratio) -> str:
@@ -129,14 +163,13 @@ def distances(run: Setting, behind: Sequence[Recorded], home: Path) -> str:
     return said
 
 
-def beside(
-    run: Setting, measured: Sequence[Setting], behind: Sequence[Recorded], known: Sequence[Machine], home: Path
-) -> list[tuple[str, ...]]:
+def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], home: Path) -> list[tuple[str, ...]]:
     """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
-    where); what was not measured is left out. On other models than the run's only the fastest runtime has a line."""
+    where); what was not measured is left out. On other models than the run's only the fastest runtime has a line.
+    again: of `repeats`."""
     theirs = summary.warm(run.rows, LLAMA_CPP)[0]
     rows = [(named(theirs), *subject(run, theirs), over(run, theirs, ""), "the run below")]
-    rows += elsewhere(run, measured, known, home)
+    rows += elsewhere(again)
     for contest in contests(behind):
         many = len(rivals.others(contest))
         first, *more = rivals.strongest(contest)
@@ -146,9 +179,10 @@ def beside(
         rows.append(("; ".join(names), *subject(contest, first), ratios, place(contest.table, home)))
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
-        files = f"{rivals.files(found)} files of {rivals.span(found)}{rivals.limits(found)}: of {len(found)} cases"
-        files += f" {often([case.ratio for case in found])}; least beside {low.beside}, most beside {high.beside}"
-        both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
+        files = f"{rivals.files(found)} files of {rivals.span(found)} at several lengths{rivals.limits(found)};"
+        files += f" least beside {low.beside}, most beside {high.beside}"
+        both = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}: of {len(found)} cases"
+        both += f" {often([case.ratio for case in found])}"
         processors = listed(sorted({case.processor for case in found}))
         rows.append((rivals.contestants(found), files, processors, both, linked(low.table.section, home)))
     return [row for row in rows if row[3]]
@@ -185,39 +219,18 @@ def often(ratios: Sequence[Ratio]) -> str:
     return f"faster in {sum(ratio.verdict == Verdict.FASTER for ratio in ratios)}{rest}" if rest else "faster in all"
 
 
-def repeats(
-    run: Setting, measured: Sequence[Setting], known: Sequence[Machine]
-) -> list[tuple[Ratio, str, str, dict | None]]:
-    """The kernel beside llama.cpp on the same model in other runs and on other machines, from the least ratio to the
-    most: (ratio, processor, day, section of its notebook; None of a machine)."""
-    again = [
-        (r.rows, r.table.meta["created"], r.table.meta["environment"], r.table.section)
-        for r in measured
-        if r.model == run.model
-    ]
-    again += [(m.trials, m.about["measured"], m.environment, None) for m in known]
-    found = [
-        (ratio, environment.processor(env), created[:10], section)
-        for rows, created, env, section in again
-        if created != run.table.meta["created"] and (ratio := summary.paired_ratio(rows, BEST, LLAMA_CPP)).n
-    ]
-    return sorted(found, key=lambda entry: entry[0].value)
-
-
-def elsewhere(run: Setting, measured: Sequence[Setting], known: Sequence[Machine], home: Path) -> list[tuple[str, ...]]:
-    """A line of `beside` for `repeats`; none without one."""
-    found = repeats(run, measured, known)
+def elsewhere(found: Sequence[Repeat]) -> list[tuple[str, ...]]:
+    """A line of `beside` for the kernel beside llama.cpp in other runs; none without one."""
     if not found:
         return []
-    ends = [found[0], found[-1]]
-    both = " to ".join(dict.fromkeys(rivals.value(ratio) for ratio, *_ in ends))
-    same = dict.fromkeys(processor for _, processor, *_ in ends)
-    where = f"both ends of the range are on {listed([*same])}, and the" if len(same) == 1 else "the"
-    runs = f"{len(found)} other run{'s' * (len(found) > 1)}"
-    what = f"the same model in {runs}: {often([ratio for ratio, *_ in found])}; {where} cause is not known"
-    processors = sorted({processor for _, processor, *_ in found})
-    places = [linked(section, home) if section else "[machines](docs/machines.html)" for *_, section in ends]
-    return [("llama.cpp", what, listed(processors), both, ", ".join(dict.fromkeys(places)))]
+    both = " to ".join(dict.fromkeys(rivals.value(repeat.ratio) for repeat in (found[0], found[-1])))
+    what = f"the same model in another run: {often([found[0].ratio])}"
+    if len(found) > 1:
+        ends = [*dict.fromkeys(repeat.processor for repeat in (found[0], found[-1]))]
+        what = f"the same model in {len(found)} other runs: {often([repeat.ratio for repeat in found])},"
+        what += f" {'both ends' if len(ends) == 1 else 'the ends'} of the range on {listed(ends)}; {UNEXPLAINED}"
+    processors = listed(sorted({repeat.processor for repeat in found}))
+    return [("llama.cpp", what, processors, both, f"[machines]({MACHINES}#{ID})")]
 
 
 # In company ---------------------------------------------------------------------------------------------------------
@@ -252,8 +265,8 @@ def about(run: Setting) -> str:
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     clauses = [
-        f"Rates are medians, ratios means of pairs, of {len(good)} greedy answers of {overview.lengths(good)} tokens"
-        f" (prompt + answer) by {run.model}"
+        f"Rates are medians, ratios geometric means of pairs, of {len(good)} greedy answers of"
+        f" {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
         f" in {len({t.process for t in good})} processes"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
@@ -267,7 +280,7 @@ def about(run: Setting) -> str:
     flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
     flag = "with [the XLA flag](docs/protocol.md) that avoids wrong values under this release" * flagged
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
-    rival = f"llama.cpp of {LLAMA_CPP_PACKAGE} {built}, on as many threads" if built else ""
+    rival = f"llama.cpp of {LLAMA_CPP_PACKAGE} {built}, with as many threads" if built else ""
     where = " · ".join(filter(None, (environment.machine_line(env), rival, flag, probed(meta))))
     return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
@@ -312,10 +325,10 @@ def block(
     that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
-    run = next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
-    lines = beside(run, measured, behind, others, home) if run else []
+    run = with_llama_cpp(measured)
+    lines = beside(run, behind, repeats(run, measured, others), home) if run else []
     heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
-    parts = ["<br>".join(filter(None, (claim(measured, home), distances(run, behind, home) if run else "")))]
+    parts = ["<br>".join(filter(None, (claim(measured, home, others), distances(run, behind, home) if run else "")))]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [document.Table(PLACE_HEADS, PLACES).markdown()] if pictures else []
     parts += [document.Table(heads, lines).markdown() if lines else "", losing(behind, home)]
@@ -323,14 +336,26 @@ def block(
     return "\n\n".join(filter(None, parts))
 
 
-def refresh(out_dir: Path, sections: Sequence[dict], behind: Sequence[Recorded]) -> None:
-    """Put the block between the README's two markers, where OUT has a README that holds them."""
+def with_llama_cpp(measured: Sequence[Setting]) -> Setting | None:
+    """The first run of both the kernel and llama.cpp."""
+    return next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
+
+
+def with_headline(out_dir: Path, behind: Sequence[Recorded]) -> list[Setting]:
+    """The runs, OUT's own headline before those behind it."""
+    own = overview.tables(Path(out_dir) / "data", contribution.HEADLINE)
+    headline = dict(name=contribution.HEADLINE, number="00")
+    return runs([*(Recorded(path, headline) for path in own), *behind])
+
+
+def refresh(
+    out_dir: Path, sections: Sequence[dict], behind: Sequence[Recorded], others: Sequence[Machine] = ()
+) -> None:
+    """Put the block between the README's two markers, where OUT has a README that holds them. others: contributed
+    machines."""
     home = Path(out_dir)
 
     def written() -> str:
-        headline = dict(name=contribution.HEADLINE, number="00")
-        own = [Recorded(table, headline) for table in overview.tables(home / "data", contribution.HEADLINE)]
-        known = machines.newest(machines.contributed(home / "data" / "machines")[0])
-        return block(sections, runs([*own, *behind]), home, behind, known)
+        return block(sections, with_headline(home, behind), home, behind, others)
 
     document.put(home / "README.md", BEGIN, END, written)

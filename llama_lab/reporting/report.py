@@ -16,9 +16,22 @@ from llama_lab.bench import environment, summary
 from llama_lab.bench.wording import PART, SENTENCE, listed, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
-from llama_lab.reporting import answers, brief, document, keys, machines, notebooks, overview, readme, structured, tour
+from llama_lab.reporting import (
+    answers,
+    brief,
+    document,
+    keys,
+    machines,
+    notebooks,
+    overview,
+    readme,
+    repeats,
+    structured,
+    tour,
+)
 from llama_lab.reporting.document import Number, Table
 from llama_lab.reporting.overview import Recorded
+from llama_lab.sharing import contribution
 
 POINT = re.compile(r"^- \*\*(.+?)\.\*\* (.+?)(?=\n(?:- |\n))", re.M | re.S)  # of a list: a term and what it is
 ARGUMENTS = "<!-- arguments: written by `llama-jax report` -->", "<!-- end of arguments -->"  # in docs/placements.md
@@ -232,9 +245,13 @@ def write(out_dir: Path) -> Path:
     behind = tables(out_dir, known)
     for section in known:
         section["measured"] = measured(section, behind)
+    drawn = {f["name"]: dict(f, section=s) for s in known for f in s["figures"]}
+    shared = machines.newest(machines.contributed(contribution.FOLDER)[0])
+    timed = readme.with_headline(out_dir, behind)
+    again = repeats.repeats(run, timed, shared) if (run := readme.with_llama_cpp(timed)) else []
     page = document.render(
         "report.html",
-        questions=brief.questions(behind, {f["name"]: dict(f, section=s) for s in known for f in s["figures"]}),
+        questions=brief.questions(behind, drawn, shared, again),
         sections=known,
         others=others(out_dir, known),
         subjects=subjects(behind),
@@ -243,7 +260,7 @@ def write(out_dir: Path) -> Path:
         machines=versions(behind, Path(out_dir)),
         left_out=listed(overview.left_out()),
     )
-    readme.refresh(out_dir, known, behind)
+    readme.refresh(out_dir, known, behind, shared)
     document.put(Path(out_dir) / "docs" / "README.md", *keys.marks("path"), tour.index)
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     for name, table in keys.TABLES.items():
@@ -251,5 +268,5 @@ def write(out_dir: Path) -> Path:
     for place, name, table in RECORDED:
         data = partial(table, paths.ROOT / "data" / f"{name}.csv")
         document.put(Path(out_dir) / "docs" / place, *keys.marks(name), data)
-    machines.write(out_dir)
+    machines.write(out_dir, again=again and repeats.table(again))
     return files.write(Path(out_dir) / "docs" / "index.html", page)

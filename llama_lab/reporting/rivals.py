@@ -127,7 +127,7 @@ class Case:
 
     @property
     def luck(self) -> str:
-        return " (one process: the interval lacks what differs between processes)" * (self.ratio.clusters <= 1)
+        return " (one process)" * (self.ratio.clusters <= 1)  # whose luck is not in the interval
 
     @property
     def place(self) -> str:
@@ -222,18 +222,21 @@ def prompts(table: Recorded) -> Loss | None:
     models = listed([*dict.fromkeys(case.model for case in slower)])
     kinds = listed([*dict.fromkeys(case.kind for case in slower)])
     faster = listed([*dict.fromkeys(named_well(case.rival) for case in slower)])
+    names = [*dict.fromkeys(case.entry["name"] for case in slower)]
+    ours = listed([f"`{name}`" for name in names])
     kept = INSTRUCTIONS.get(table.meta["environment"].get("kernels"), "all")
     whole = [case for case in every if not case.limited]
     few, open_ = (sum(case.ratio.verdict == v for case in whole) for v in (Verdict.SLOWER, Verdict.UNDECIDED))
-    otherwise = (
-        f"; without that limit ours is slower in {few or 'none'} of the run's {len(whole)} cases"
-        f" (undecided in {open_}), on {listed(sorted({case.kind for case in whole}))} files"
+    unlimited = (
+        f"; without that limit it is slower than the fastest other runtime in {few or 'none'} of {len(whole)}"
+        f" cases of the same run (undecided in {open_}), on {listed(sorted({case.kind for case in whole}))} files"
     )
     text = (
-        f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, prompts of"
-        f" {lengths} tokens are read at {times(low.ratio)} to {times(high.ratio)} the rate of {faster}"
+        f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, {ours}"
+        f" read{'s' * (len(names) == 1)} prompts of {lengths} tokens at {times(low.ratio)} to {times(high.ratio)} the"
+        f" rate of {faster}"
     )
-    return Loss(f"{text}{otherwise * bool(whole)}", f"{models}, {kinds}")
+    return Loss(f"{text}{unlimited * bool(whole)}", f"{models}, {kinds}")
 
 
 def starts(table: Recorded) -> Loss | None:
@@ -253,7 +256,8 @@ def starts(table: Recorded) -> Loss | None:
 
     later = f"; a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
     return Loss(
-        f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}", f"{file}, one token"
+        f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}",
+        f"{file}, `{name}`, one token",
     )
 
 
@@ -265,10 +269,11 @@ def sampling(table: Recorded) -> Loss | None:
     if "step" not in spent:
         return None
     added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
+    settings = next(t.sampling for t in rows if t.sampling != "greedy")
     kernel = f"; `{BEST}` was not timed with sampling" * (BEST not in spent)
     text = (
-        f"Sampling adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32, and `{most.name}`"
-        f" then runs at {times(most.ratio)} its greedy rate{kernel}"
+        f"Sampling ({settings}) adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32; with"
+        f" sampling, `{most.name}` runs at {times(most.ratio)} its greedy rate{kernel}"
     )
     return Loss(text, model_label(rows[0].model))
 
@@ -283,7 +288,7 @@ def memory(table: Recorded) -> Loss | None:
     n = min(map(len, peaks.values()))
     row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
     return Loss(
-        f"A process needs {mine} at its peak, llama.cpp's {other} (n = {n})",
+        f"A process of `{BEST}` needs {mine} at its peak, llama.cpp's {other} (n = {n})",
         f"{model_label(row.model)}, {overview.kept(row, rows)}",
     )
 
@@ -304,7 +309,9 @@ def accuracy(table: Recorded) -> Loss | None:
     ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
     level = " (these intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
     rounded = [name for name in known if known[name]["backend"] not in (standings.JAX, standings.TORCH)]
-    more = listed([f"{named_well(name)} keeps {kept(name)}" for name in rounded if name not in RIVAL_READERS])
+    last = [name for name in rounded if name not in RIVAL_READERS]
+    once_more = {name: ", which rounds the weights once more," * (name == "openvino") for name in last}
+    more = listed([f"{named_well(name)}{once_more[name]} keeps {kept(name)}" for name in last])
     text = (
         f"Quantised weights cost accuracy: the most probable next token is still float32's for"
         f" {kept(KERNEL)} of {known[KERNEL]['tokens']:,} tokens under `{BEST}`, for {others}{level}"

@@ -8,7 +8,8 @@ import pytest
 from llama_jax.plumbing import paths
 from llama_lab.bench import record, summary
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.reporting import brief, report, rivals
+from llama_lab.reporting import brief, machines, readme, repeats, report, rivals
+from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, tables
 from llama_lab.sharing.contribution import HEADLINE
 from tests.bench.test_record import trial
@@ -35,7 +36,9 @@ def headline(folder, names=tuple(PACE)):
 def test_four_pictures_and_few_sentences_say_what_is_published(behind):
     known = report.sections(paths.ROOT)
     drawn = {figure["name"]: figure for section in known for figure in section["figures"]}
-    asked = brief.questions(behind, drawn)
+    shared = machines.contributed(paths.ROOT / "data" / "machines")[0]
+    run = readme.with_llama_cpp(readme.runs(behind))
+    asked = brief.questions(behind, drawn, shared, repeats.repeats(run, readme.runs(behind), shared))
     assert [entry["figure"] is not None for entry in asked] == [True, False, True, True, True]
     assert [entry["aside"] for entry in asked] == [True, False, False, True, True]
     assert sum(len(entry["said"]) for entry in asked) == 16
@@ -53,11 +56,26 @@ def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_ri
     run = rivals.greedy(known[HEADLINE])
     for other in ("loop", "llamacpp"):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f} times [" in said.text
-    assert "tiny · llama.cpp, on a q4_1 file of 97 MB, is the only other runtime of this run · " in said.facts
+    assert "tiny · llama.cpp on a q4_1 file of 97 MB · " in said.facts
     assert "· C, 2 cores, 16 GiB ·" in said.facts
     assert brief.placed(0, headline(tmp_path / "few", ("step", "loop"))) is None
     alone = brief.placed(1, headline(tmp_path / "few", ("step", "loop")))
     assert "no other runtime ran beside it" in alone.facts
+
+
+def test_the_gains_on_other_machines_and_in_other_runs_are_told_where_there_are_several(tmp_path):
+    known = headline(tmp_path)
+    rows = [row.model_copy(update=dict(model="tiny")) for row in trials()]
+    about = dict(environment=known[HEADLINE].meta["environment"], measured="2026-01-02")
+    shared = [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
+    again = repeats.repeats(rivals.greedy(known[HEADLINE]), [], shared)
+    text = brief.repeated(known, shared, again).text
+    assert text.startswith("On the 2 [contributed machines](machines.html) the gains of ")
+    assert "are 8.00 times, 1.05 times and 4.75 times." in text
+    assert "In 2 [other runs](machines.html#repeats) of this model" in text
+    assert brief.repeated(known, shared, again[:1]) is None
+    assert brief.repeated(known, [], again) is None
+    assert brief.repeated({}, shared, again) is None
 
 
 def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):
@@ -69,7 +87,7 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     ]  # fmt: skip
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     text = brief.contested(0, known).text
-    assert text.startswith("Beside ik_llama.cpp and Ollama, `loop+fused` runs at ")
+    assert text.startswith("In another run, beside ik_llama.cpp and Ollama, `loop+fused` runs at ")
     assert re.findall(r"([\d.]+) times \[[^]]*\] (?:the rate|that) of ([\w.]+\w)", text) == [
         ("1.50", "ik_llama.cpp"),
         ("3.00", "Ollama"),

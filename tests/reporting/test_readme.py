@@ -7,8 +7,9 @@ import pytest
 
 from llama_lab.bench import AGAIN, record, summary
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import bandwidths
 from llama_lab.experiments.what_serving_needs import attacks
-from llama_lab.reporting import overview, readme
+from llama_lab.reporting import overview, readme, repeats
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.sharing import contribution
@@ -143,8 +144,8 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
 
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
-    machine = Machine(dict(machine="m", measured="2026-01-03", environment=ENVIRONMENT | dict(cpu="D")), trials())
-    here, there = readme.beside(run(), [run()], [], [machine], tmp_path)
+    here = machine("2026-01-03", trials(), cpu="D")
+    here, there = readme.beside(run(), [], repeats.repeats(run(), [run()], [here]), tmp_path)
     assert here[2:4] == ("C", "2.00 [2.00, 2.00]")
     assert "runs at 2.00 times [2.00, 2.00] its rate." in readme.distances(run(), [], tmp_path)
     assert there[2:4] == ("D", "2.00 [2.00, 2.00]")
@@ -153,33 +154,85 @@ def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_pa
     assert "| --- |" not in readme.block([], [run(("eager", "step", "loop"))], tmp_path)
 
 
-def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
+def machine(measured, rows, name="m", **environment):
+    return Machine(dict(machine=name, measured=measured, environment=ENVIRONMENT | environment), rows)
+
+
+def slower(factor):
+    """Trials in which the kernel takes so many times as long."""
+    return [
+        row.model_copy(update=dict(token_times_ns=[int(factor * ns) for ns in row.token_times_ns]))
+        if row.subject == readme.BEST
+        else row
+        for row in trials()
+    ]
+
+
+def test_a_claim_has_its_range_over_other_machines(tmp_path):
+    known = [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.5))]
+    text = readme.claim([run()], tmp_path, known)
+    assert "; on the 2 [contributed machines](docs/machines.html) 8.00 times)" in text
+    assert "; there 2.97 to 9.50 times)" in text
+    assert readme.spread("step", "mine", known) is None
+    few = readme.claim([run()], tmp_path, [known[0], machine("2026-01-03", trials(("step", "loop")))])
+    assert "; on a [contributed machine](docs/machines.html) 8.00 times)" in few  # the other has no `eager`
+    assert "; on the 2 [contributed machines](docs/machines.html) 1.05 times)" in few
+    assert "; on a [contributed machine](docs/machines.html) 2.97 times)" in few
+    other = [t.model_copy(update=dict(model="n")) for t in trials()]
+    assert "contributed" not in readme.claim([run()], tmp_path, [machine("2026-01-03", other)])
+
+
+def test_a_limit_by_probes_that_differ_is_said_to_be_an_estimate():
+    assert readme.limited(0.5, (40, 50, 80)).endswith("(an estimate: of what the median probe allows it is 80%)")
+    assert readme.limited(0.5, (40, 50, 51)) == readme.limited(0.5, None)
+    runs = dict(main=dict(min=1, median=2, max=3), more=dict(min=0.5, median=4, max=5))
+    assert bandwidths(dict(bandwidth_gbps=runs), "main") == (1, 2, 3)
+    assert bandwidths(dict(bandwidth_gbps=runs)) == (0.5, 4, 5)
+    assert bandwidths({}) is None
+
+
+def test_the_build_of_llama_cpp_is_named():
+    packages = {readme.LLAMA_CPP_PACKAGE: "0.3", "jax": "1"}
+    timed = run()
+    vars(timed.table)["meta"] = timed.table.meta | dict(environment=ENVIRONMENT | dict(packages=packages))
+    assert "llama.cpp of llama-cpp-python 0.3" in readme.about(timed)
+
+
+def test_other_runs_are_a_line_each_from_the_least_to_the_most():
+    known = [machine("2026-01-02", slower(0.8), "far", cpu="D"), machine("2026-01-03", slower(1.6), "near")]
+    other = run(section=dict(SECTION, page="notebooks/02.html"))
+    found = repeats.repeats(run(), [other], known)
+    assert [repeat.where for repeat in found] == ["near", "far"]  # a copy of the run itself is not another run
+    turns = [turn for row in trials() for turn in (row, row.model_copy(update=dict(prompt=1)))]
+    settings = [Setting(other.table, name, "m", False, rows) for name, rows in (("long", trials()), ("chat", turns))]
+    found = repeats.repeats(run(), settings, known)
+    rows = repeats.table(found).rows
+    assert [row[-1].words for row in rows] == ["1.25", "2.00", "2.50"]
+    assert rows[1][0] == '<a href="notebooks/02.html">02-jit-placement · long</a>'
+    assert rows[2][:3] == ("far", "D", "2026-01-02")
+    assert rows[2][4:6] == ("4 + 4", "12 in 2")
+
+
+def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
     """A less favourable repetition on the same processor is not left out, nor is the limit that the rival reaches."""
-
-    def machine(measured, rows, **environment):
-        return Machine(dict(machine="m", measured=measured, environment=ENVIRONMENT | environment), rows)
-
-    def slower(factor):  # the kernel takes so many times as long
-        return [
-            row.model_copy(update=dict(token_times_ns=[int(factor * ns) for ns in row.token_times_ns]))
-            if row.subject == readme.BEST
-            else row
-            for row in trials()
-        ]
-
     itself = machine(run().table.meta["created"], trials())
-    found = [itself, machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), cpu="D", kernels="avx2")]
-    ((name, runs, *rest),) = readme.elsewhere(run(), [run()], found, tmp_path)
-    assert (name, "2 other runs: faster in all; the cause" in runs) == ("llama.cpp", True)
-    assert rest == ["C and D (AVX2)", "1.25 [1.25, 1.25] to 2.50 [2.50, 2.50]", "[machines](docs/machines.html)"]
+    found = [itself, machine("2026-01-02", slower(1.6), "a"),
+             machine("2026-01-03", slower(0.8), "b", cpu="D", kernels="avx2")]  # fmt: skip
+    ((name, runs, *rest),) = readme.elsewhere(repeats.repeats(run(), [run()], found))
+    assert (name, "2 other runs" in runs, ": faster in all, the ends of the range" in runs) == ("llama.cpp", True, True)
+    assert rest == [
+        "C and D (AVX2)",
+        "1.25 [1.25, 1.25] to 2.50 [2.50, 2.50]",
+        "[machines](docs/machines.html#repeats)",
+    ]
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
         if row.subject == readme.BEST and row.process
         else row
         for row in trials()
     ]
-    again = readme.elsewhere(run(), [run()], [*found, machine("2026-01-04", wide)], tmp_path)
-    assert "3 other runs: faster in 2 (undecided in 1: " in again[0][1]
-    assert "; both ends of the range are on C" in again[0][1]
-    assert readme.elsewhere(run(), [run()], [itself], tmp_path) == []
-    assert readme.elsewhere(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))], tmp_path) == []
+    again = readme.elsewhere(repeats.repeats(run(), [run()], [*found, machine("2026-01-04", wide)]))
+    assert ": faster in 2 (undecided in 1: " in again[0][1]
+    assert "), both ends of the range on C" in again[0][1]
+    assert readme.elsewhere(repeats.repeats(run(), [run()], [itself])) == []
+    assert readme.elsewhere(repeats.repeats(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))])) == []

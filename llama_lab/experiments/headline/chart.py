@@ -15,6 +15,7 @@ from llama_lab.experiments.headline.measure import BASELINE
 from llama_lab.figures import labels, rows
 from llama_lab.figures.style import colour, headline, new, styled
 
+SEEN = 0.2  # of the median: a narrower interval is hidden by the median's bar
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"
 PLACES = {  # where jit is, below the name
     "eager": "no jit",
@@ -22,7 +23,7 @@ PLACES = {  # where jit is, below the name
     "layer": "jit: each layer",
     "split": "jit: model and sampler",
     "step": "jit: one token",
-    "step" + AGAIN: "the A/A control",
+    "step" + AGAIN: "once more (A/A control)",
     "chunk8": "jit: eight tokens",
     "loop": "jit: whole answer",
     "step+fused": "jit: one token, kernel",
@@ -75,8 +76,9 @@ def beside(table: Sequence[dict], published: Sequence[dict]) -> str:
 def below(trials: Sequence[Trial], name: str) -> str:
     """What stands under a row's name: where jit is, and what it reads where that is not float32."""
     file = next((t.dtype for t in summary.warm(trials, RIVAL)), "quantised")  # the very file that the kernels read
-    reads = {standings.weights(t) for t in summary.warm(trials, name)} - {"float32"}
-    return ", ".join(filter(None, [PLACES.get(name), f"{file} file" if reads else ""]))
+    kinds = {standings.weights(t) for t in summary.warm(trials, name)}
+    reads = f"{file} file" if kinds - {"float32"} else ", ".join(kinds)
+    return ", ".join(filter(None, [PLACES.get(name), reads]))
 
 
 @styled
@@ -103,14 +105,16 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             words += f"\n{FUSED} is {rival.ratio.words} of this" if name == RIVAL and rival.ratio.n else ""
             if any(t.bandwidth_gbps and t.bytes_per_token for t in trials if t.subject == name):
                 rows.tick(axes, summary.limit(trials, name), heights[name])
-                limits = ";\nred: the row's limit by the fastest bandwidth probe"
+                limits = ";\ndashed red: the row's memory-bandwidth limit, by the fastest probe"
             rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, heights[name], words, seed)
     axes.set_xscale("log")
     labels.readable(axes.xaxis)
     diamond = "; diamond: the published median" if published else ""
     counts = sorted({e["tokens_per_second"]["n"] for e in table} - {0}) or [0]
     n = f"n {'=' if len(counts) == 1 else '≥'} {counts[0]} per row"
-    marks = f"point: one answer, {n}; bar: median; band, where wider: 95 % interval{limits}{diamond}"
+    known = [e["tokens_per_second"] for e in table if e["tokens_per_second"]["n"]]
+    band = "; band: 95 % interval" * any(rate["high"] - rate["low"] > SEEN * rate["median"] for rate in known)
+    marks = f"point: one answer, {n}; bar: median{band}; ratios: means of pairs [95 %]{limits}{diamond}"
     axes.set_xlabel(f"decode rate, tokens/s, log scale\n({marks})")
     headline(figure, said)
     return figure

@@ -40,6 +40,7 @@ def peer_ladder(
     figure, panels = new(10, 0.5 * len(entries) + 2, columns=3, sharey=True)
     heights = rows.heights(panels[0], [e["name"] for e in entries])
     read = {e["name"]: weights(e["dtype"]) if e["dtype"] else "" for e in entries}
+    read |= {e["name"]: f"{e['dtype']} rounded again" for e in entries if e["backend"] == standings.OPENVINO}
     names = ["\n".join(filter(None, (named_well(name), read[name]))) for name in heights]
     panels[0].set_yticks([*heights.values()], names)
     titles = {

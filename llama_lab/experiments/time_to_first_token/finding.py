@@ -24,7 +24,7 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
              if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
     without = "without our kernels, " * (not with_kernels(trials))
-    sooner = f"; {without}quantised {{peers}} {{are}} earlier at {{m}}" if ahead else ""
+    sooner = f"; {without}quantised {{peers}} {{are}} earlier at {{m}} lengths" if ahead else ""
     return (
         stated(
             "In {kind} our first token is earliest at {n} of {n} lengths" + sooner + ".",

@@ -55,7 +55,7 @@ def test_each_task_has_its_own_rates_and_ratios():
     assert others["copy", "loop+fused+lookup4"]["equal"] is True
 
 
-def test_the_fastest_placement_without_drafts_stands_beside_the_other_runtimes():
+def test_the_last_placement_without_drafts_stands_beside_the_other_runtimes():
     (line,) = table.leads(race(), ABOUT)
     assert re.match(r"loop\+fused over llamacpp, all three tasks: 2\.(49|50|51)x \[", line)
     assert table.leads(race(names=NAMES[:-1]), ABOUT) == []

@@ -1,0 +1,85 @@
+"""The compiled kernel beside llama.cpp wherever the headline's model ran with both: in other tables and on contributed
+machines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from llama_lab.bench import environment, summary
+from llama_lab.bench.record import Trial
+from llama_lab.bench.statistics import Ratio
+from llama_lab.reporting import overview
+from llama_lab.reporting.document import Table
+from llama_lab.reporting.machines import BEST, LLAMA_CPP, Machine
+from llama_lab.reporting.overview import Setting
+from llama_lab.reporting.rivals import megabytes
+
+ID = "repeats"  # of the table's place in the page of machines
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One run. where: the name of its table and setting, or of its machine. section: of the table's notebook; None of
+    a machine. about: its environment."""
+
+    ratio: Ratio
+    trials: Sequence[Trial]
+    where: str
+    section: dict | None
+    about: dict
+    day: str
+
+    @property
+    def processor(self) -> str:
+        return environment.processor(self.about)
+
+    def row(self) -> tuple:
+        """A line of `table`."""
+        rival, best = (summary.warm(self.trials, name) for name in (LLAMA_CPP, BEST))
+        page = self.section and self.section.get("page")
+        where = Markup('<a href="{}">{}</a>').format(page, self.where) if page else self.where
+        file = f"{overview.kept(rival[0], self.trials)}, {megabytes(rival[0].weights_bytes)}"
+        pairs = f"{self.ratio.n} in {max(self.ratio.clusters, 1)}"
+        return (where, self.processor, self.day, file, overview.lengths(best), pairs, overview.ratio_cell(self.ratio))
+
+
+def repeats(run: Setting, measured: Sequence[Setting], machines: Sequence[Machine]) -> list[Repeat]:
+    """Those of the run's model, without the run itself and its contribution, from the least ratio to the most. A
+    conversation, of several answers a block, is none."""
+    meta = run.table.meta
+    found = {
+        called(r): (r.rows, r.table.section, r.table.meta["environment"], r.table.meta["created"])
+        for r in measured
+        if r.model == run.model and called(r) != called(run)
+    }
+    found |= {
+        m.about["machine"]: (m.trials, None, m.environment, m.about["measured"])
+        for m in machines
+        if m.trials[0].model == run.model and m.about["measured"] != meta["created"]
+    }
+    made = [
+        Repeat(ratio, trials, where, section, about, created[:10])
+        for where, (trials, section, about, created) in found.items()
+        if once_a_block(trials) and (ratio := summary.paired_ratio(trials, BEST, LLAMA_CPP)).n
+    ]
+    return sorted(made, key=lambda repeat: repeat.ratio.value)
+
+
+def called(run: Setting) -> str:
+    """The name of its table, and its setting."""
+    return " · ".join(filter(None, (run.table.path.stem, run.setting)))
+
+
+def once_a_block(trials: Sequence[Trial]) -> bool:
+    kernel = summary.warm(trials, BEST)
+    return len({(t.process, t.block) for t in kernel}) == len(kernel)
+
+
+def table(found: Sequence[Repeat]) -> Table:
+    """A line per run, from the least ratio to the most."""
+    over = f"{BEST} over llama.cpp"
+    heads = ("Run", "Processor", "Measured", "File", "Prompt + answer", "Pairs in processes", over)
+    return Table(heads, [repeat.row() for repeat in found], frozenset({6}))
