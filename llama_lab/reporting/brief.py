@@ -59,9 +59,9 @@ def facts(table: Recorded, *about: str) -> str:
     return " · ".join(filter(None, told))
 
 
-def rate(run: Setting, subject: str) -> str:
+def rate(run: Setting, subject: str, called: str = "") -> str:
     median = statistics.median(t.tg for t in summary.warm(run.rows, subject))
-    return f"`{subject}` runs at {document.short(median)} tokens/s"
+    return f"{called or f'`{subject}`'} runs at {document.short(median)} tokens/s"
 
 
 def about(table: Recorded, row: Trial, text: str, *more: str) -> Said:
@@ -86,8 +86,7 @@ def placed(at: int, tables: Tables) -> Said | None:
         beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} {name}'s rate"
         told = f"{name}{', the fastest other runtime,' * many} on a {read_by(run, other)}"
     float32 = " on float32 weights" * (standings.weights(summary.warm(run.rows, above)[0]) == "float32")
-    runs = rate(run, above)
-    runs = runs.replace(f"`{above}`", "it") if f"`{above}`" in words else runs
+    runs = rate(run, above, "it" * (f"`{above}`" in words))
     text = f"{words[0].upper()}{words[1:]}; {runs}{float32}{beside}."
     return Said(text, facts(run.table, run.model, told), run.table.section)
 
@@ -97,8 +96,8 @@ def repeated(tables: Tables, others: Sequence[Machine], again: Sequence[Repeat])
     the machines. again: of `repeats`."""
     if (run := other_runtimes.greedy(tables.get(HEADLINE))) is None:
         return None
-    same = readme.same_model(others, run)
-    ranges = [readme.spread(above, below, same, "machines.html") for above, _, below, _ in readme.CLAIM]
+    same = repeats.same_model(others, run)
+    ranges = [repeats.spread(above, below, same, "machines.html") for above, _, below, _ in readme.CLAIM]
     if not all(ranges) or len({spread.where for spread in ranges}) > 1 or len(again) < 2:
         return None
     least, most = (times(repeat.ratio) for repeat in (again[0], again[-1]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
@@ -13,12 +12,12 @@ from llama_lab.bench import AGAIN, environment, provenance, record, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed, round_ratio
+from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed
 from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import document, machines, notebooks, overview, rivals
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.repeats import ID, Repeat, repeats
+from llama_lab.reporting.repeats import ID, MACHINES, Repeat, repeats, same_model, spread
 from llama_lab.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
@@ -43,7 +42,6 @@ PLACES = (
     ),
 )
 ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
-MACHINES = "docs/machines.html"
 UNEXPLAINED = "why is not established"
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
 LITTLE = 1.25  # times as fast: up to here a gain is called little
@@ -87,28 +85,6 @@ def claim(measured: Sequence[Setting], home: Path, others: Sequence[Machine] = (
             limit = f", at {limited(share, bandwidths(run.table.meta, run.rows[0].run))}" if share else ""
             sentences.append(f"{words[0].upper()}{words[1:]}{limit}{link * (run is not measured[0])}.")
     return " ".join([f"**{sentence}**" for sentence in sentences[:1]] + sentences[1:])
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Ratios on contributed machines. where: `on the 3 [contributed machines](…)`. ratios: `3.55 to 7.28 times`."""
-
-    where: str
-    ratios: str
-
-
-def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
-    return [machine for machine in others if machine.trials[0].model == run.model]
-
-
-def spread(above: str, below: str, others: Sequence[Machine], page: str = MACHINES) -> Spread | None:
-    """One subject over another on other machines; None where none has both. page: a link to their page."""
-    found = [ratio for machine in others if (ratio := summary.paired_ratio(machine.trials, above, below)).n]
-    if not found:
-        return None
-    ends = dict.fromkeys(round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max))
-    where = f"on {f'the {len(found)}' if len(found) > 1 else 'a'} [contributed machine{'s' * (len(found) > 1)}]({page})"
-    return Spread(where, f"{' to '.join(ends)} times")
 
 
 def limited(share: float, probes: tuple[float, float, float] | None) -> str:

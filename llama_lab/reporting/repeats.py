@@ -1,5 +1,5 @@
-"""The compiled kernel beside llama.cpp wherever the headline's model ran with both: in other tables and on contributed
-machines."""
+"""What other runs of the headline's model say: the compiled kernel beside llama.cpp in other tables and on contributed
+machines, and the range of a ratio over those machines."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from markupsafe import Markup
 from llama_lab.bench import environment, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import round_ratio
 from llama_lab.reporting import overview
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import BEST, LLAMA_CPP, Machine
 from llama_lab.reporting.overview import Setting
 from llama_lab.reporting.rivals import megabytes
 
+MACHINES = "docs/machines.html"  # as README.md links to it
 ID = "repeats"  # of the table's place in the page of machines
 
 
@@ -83,3 +85,25 @@ def table(found: Sequence[Repeat]) -> Table:
     over = f"{BEST} over llama.cpp"
     heads = ("Run", "Processor", "Measured", "File", "Prompt + answer", "Pairs in processes", over)
     return Table(heads, [repeat.row() for repeat in found], frozenset({6}))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Ratios on contributed machines. where: `on the 3 [contributed machines](…)`. ratios: `3.55 to 7.28 times`."""
+
+    where: str
+    ratios: str
+
+
+def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
+    return [machine for machine in others if machine.trials[0].model == run.model]
+
+
+def spread(above: str, below: str, others: Sequence[Machine], page: str = MACHINES) -> Spread | None:
+    """One subject over another on other machines; None where none has both. page: a link to their page."""
+    found = [ratio for machine in others if (ratio := summary.paired_ratio(machine.trials, above, below)).n]
+    if not found:
+        return None
+    ends = dict.fromkeys(round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max))
+    where = f"on {f'the {len(found)}' if len(found) > 1 else 'a'} [contributed machine{'s' * (len(found) > 1)}]({page})"
+    return Spread(where, f"{' to '.join(ends)} times")

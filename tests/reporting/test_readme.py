@@ -173,7 +173,7 @@ def test_a_claim_has_its_range_over_other_machines(tmp_path):
     text = readme.claim([run()], tmp_path, known)
     assert "; on the 2 [contributed machines](docs/machines.html) 8.00 times)" in text
     assert "; there 2.97 to 9.50 times)" in text
-    assert readme.spread("step", "mine", known) is None
+    assert repeats.spread("step", "mine", known) is None
     few = readme.claim([run()], tmp_path, [known[0], machine("2026-01-03", trials(("step", "loop")))])
     assert "; on a [contributed machine](docs/machines.html) 8.00 times)" in few  # the other has no `eager`
     assert "; on the 2 [contributed machines](docs/machines.html) 1.05 times)" in few
