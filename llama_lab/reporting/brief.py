@@ -21,9 +21,8 @@ from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, overview, readme, repeats
+from llama_lab.reporting import document, gains, overview, readme, repeats
 from llama_lab.reporting import rivals as other_runtimes
-from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.repeats import Repeat
 from llama_lab.reporting.rivals import megabytes, read_by, times
@@ -75,11 +74,11 @@ def about(table: Recorded, row: Trial, text: str, *more: str) -> Said:
 
 def placed(at: int, tables: Tables) -> Said | None:
     """A comparison of the README's claim, and how far its faster side is from the other runtimes of the run."""
-    above, what, below, than = readme.CLAIM[at]
+    above, what, below, than = gains.CLAIM[at]
     run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or not {above, below} <= set(run.subjects):
         return None
-    words, other = readme.compared(what, than, summary.paired_ratio(run.rows, above, below)), run.fastest(ours=False)
+    words, other = gains.compared(what, than, summary.paired_ratio(run.rows, above, below)), run.fastest(ours=False)
     beside, told = "", "no other runtime ran beside it"
     if other:
         name, many = named_well(other.backend), len(other_runtimes.others(run)) > 1
@@ -91,26 +90,18 @@ def placed(at: int, tables: Tables) -> Said | None:
     return Said(text, facts(run.table, run.model, told), run.table.section)
 
 
-def repeated(tables: Tables, others: Sequence[Machine], again: Sequence[Repeat]) -> Said | None:
-    """The claim's ratios on contributed machines, and the kernel beside llama.cpp in other runs of its model. others:
-    the machines. again: of `repeats`."""
-    if (run := other_runtimes.greedy(tables.get(HEADLINE))) is None:
-        return None
-    same = repeats.same_model(others, run)
-    ranges = [repeats.spread(above, below, same, "machines.html") for above, _, below, _ in readme.CLAIM]
-    if not all(ranges) or len({spread.where for spread in ranges}) > 1 or len(again) < 2:
+def repeated(tables: Tables, again: Sequence[Repeat]) -> Said | None:
+    """The kernel beside llama.cpp in other runs of the claim's model. again: of `repeats`."""
+    if HEADLINE not in tables or len(again) < 2:
         return None
     least, most = (times(repeat.ratio) for repeat in (again[0], again[-1]))
-    where = ranges[0].where
-    gains = listed([spread.ratios for spread in ranges])
     text = (
-        f"{where[0].upper()}{where[1:]} the gains of `jit`, `loop` and the kernel are {gains}. In {len(again)}"
-        f" [other runs](machines.html#{repeats.ID}) of this model `{readme.BEST}` runs at {least} to {most} llama.cpp's"
-        f" rate ({readme.often([repeat.ratio for repeat in again])}); {readme.UNEXPLAINED}."
+        f"In {len(again)} [other runs](machines.html#{repeats.ID}) of this model `{gains.BEST}` runs at {least} to"
+        f" {most} llama.cpp's rate ({readme.often([repeat.ratio for repeat in again])}); {readme.UNEXPLAINED}."
     )
     days = sorted(repeat.day for repeat in again)
     places = listed(sorted({repeat.processor for repeat in again}))
-    return Said(text, f"{places} · {' to '.join(dict.fromkeys((days[0], days[-1])))}", run.table.section)
+    return Said(text, f"{places} · {' to '.join(dict.fromkeys((days[0], days[-1])))}", tables[HEADLINE].section)
 
 
 def calls(tables: Tables) -> Said | None:
@@ -246,21 +237,21 @@ QUESTIONS = (  # question, figure, sentences
 def questions(
     behind: Sequence[Recorded],
     drawn: Mapping[str, dict],
-    others: Sequence[Machine] = (),
+    places: document.Table | None = None,
     again: Sequence[Repeat] = (),
 ) -> list[dict]:
-    """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences}] of what is
-    there; with the first the table of where to put jit. drawn: figures by name. others, again: of `repeated`."""
-    tables, more = {table.path.stem: table for table in behind}, (others, again)
+    """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: with
+    the first, where to put jit}] of what is there. drawn: figures by name. places: of `gains`. again: of `repeated`."""
+    tables = {table.path.stem: table for table in behind}
+    rows = [[*map(document.inline, row)] for row in (places.rows if places else ())]
     asked = [
         dict(
             question=question,
             figure=drawn.get(name),
             aside=name in drawn and name != LADDER,
-            said=[*filter(None, (say(tables, *more * (say is repeated)) for say in sentences))],
+            said=[*filter(None, (say(tables, *[again] * (say is repeated)) for say in sentences))],
+            table=document.Table(gains.HEADS, rows) if rows and at == 0 else None,
         )
-        for question, name, sentences in QUESTIONS
+        for at, (question, name, sentences) in enumerate(QUESTIONS)
     ]
-    places = document.Table(readme.PLACE_HEADS, [[*map(document.inline, row)] for row in readme.PLACES])
-    asked = [entry | dict(table=places if at == 0 else None) for at, entry in enumerate(asked)]
     return [entry for entry in asked if entry["said"] or entry["figure"]]

@@ -87,23 +87,12 @@ def table(found: Sequence[Repeat]) -> Table:
     return Table(heads, [repeat.row() for repeat in found], frozenset({6}))
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Ratios on contributed machines. where: `on the 3 [contributed machines](…)`. ratios: `3.55 to 7.28 times`."""
-
-    where: str
-    ratios: str
-
-
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
     return [machine for machine in others if machine.trials[0].model == run.model]
 
 
-def spread(above: str, below: str, others: Sequence[Machine], page: str = MACHINES) -> Spread | None:
-    """One subject over another on other machines; None where none has both. page: a link to their page."""
+def spread(above: str, below: str, others: Sequence[Machine]) -> str:
+    """`3.55 to 7.28`: one subject over another on other machines; "" where none has both."""
     found = [ratio for machine in others if (ratio := summary.paired_ratio(machine.trials, above, below)).n]
-    if not found:
-        return None
-    ends = dict.fromkeys(round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max))
-    where = f"on {f'the {len(found)}' if len(found) > 1 else 'a'} [contributed machine{'s' * (len(found) > 1)}]({page})"
-    return Spread(where, f"{' to '.join(ends)} times")
+    ends = [round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max) if found]
+    return " to ".join(dict.fromkeys(ends))

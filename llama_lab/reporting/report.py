@@ -20,6 +20,7 @@ from llama_lab.reporting import (
     answers,
     brief,
     document,
+    gains,
     keys,
     machines,
     notebooks,
@@ -186,7 +187,7 @@ def subjects(behind: Sequence[Recorded]) -> Table:
 
 def runs(behind: Sequence[Recorded]) -> dict[str, overview.Setting]:
     """Those whose answers are shown one by one, by their titles."""
-    greedy = sorted(readme.runs(behind), key=lambda run: run.table.path.stem)
+    greedy = sorted(gains.runs(behind), key=lambda run: run.table.path.stem)
     return {" · ".join(filter(None, [run.table.path.stem, named(run.model), run.setting])): run for run in greedy}
 
 
@@ -251,7 +252,7 @@ def write(out_dir: Path) -> Path:
     again = repeats.repeats(run, timed, shared) if (run := readme.with_llama_cpp(timed)) else []
     page = document.render(
         "report.html",
-        questions=brief.questions(behind, drawn, shared, again),
+        questions=brief.questions(behind, drawn, gains.places(timed, shared, "machines.html"), again),
         sections=known,
         others=others(out_dir, known),
         subjects=subjects(behind),

@@ -121,11 +121,6 @@ class Case:
         return model_label((model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}"))
 
     @property
-    def beside(self) -> str:
-        """`ik_llama.cpp on llama-3.2-1b, random weights, q4_0, 827 MB (one process)`: the rival and the file."""
-        return f"{named_well(self.rival)} on {self.file}{self.luck}"
-
-    @property
     def luck(self) -> str:
         return " (one process)" * (self.ratio.clusters <= 1)  # whose luck is not in the interval
 
@@ -228,13 +223,12 @@ def prompts(table: Recorded) -> Loss | None:
     whole = [case for case in every if not case.limited]
     few, open_ = (sum(case.ratio.verdict == v for case in whole) for v in (Verdict.SLOWER, Verdict.UNDECIDED))
     unlimited = (
-        f"; without that limit it is slower than the fastest other runtime in {few or 'none'} of {len(whole)}"
-        f" cases of the same run (undecided in {open_}), on {listed(sorted({case.kind for case in whole}))} files"
+        f"; without that limit it is slower than the fastest other runtime in {few or 'none'} of {len(whole)} cases of"
+        f" the same run (undecided in {open_}), on {listed(sorted({case.kind for case in whole}))} files"
     )
     text = (
-        f"With our kernels limited to {low.limited} by a setting, while other runtimes kept {kept}, {ours}"
-        f" read{'s' * (len(names) == 1)} prompts of {lengths} tokens at {times(low.ratio)} to {times(high.ratio)} the"
-        f" rate of {faster}"
+        f"With our kernels limited to {low.limited} by a setting, {ours} read{'s' * (len(names) == 1)} prompts of"
+        f" {lengths} tokens at {value(low.ratio)} to {times(high.ratio)} the rate of {faster}, which kept {kept}"
     )
     return Loss(f"{text}{unlimited * bool(whole)}", f"{models}, {kinds}")
 
@@ -252,11 +246,11 @@ def starts(table: Recorded) -> Loss | None:
     def both(phase: str) -> str:
         pair = [by[file, phase, who] for who in (name, commands.PEER)]
         ours, theirs = (f"{document.short(s.median)} s{within(s, document.short) if s.n > 1 else ''}" for s in pair)
-        return f"takes {ours}, llama.cpp's {theirs} (n = {min(s.n for s in pair)})"
+        return f"takes {ours} (llama.cpp: {theirs}, n = {min(s.n for s in pair)})"
 
     later = f"; a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
     return Loss(
-        f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}",
+        f"The first command on a machine, which compiles the kernels, {both(commands.FIRST)}{later}",
         f"{file}, `{name}`, one token",
     )
 
@@ -272,8 +266,8 @@ def sampling(table: Recorded) -> Loss | None:
     settings = next(t.sampling for t in rows if t.sampling != "greedy")
     kernel = f"; `{BEST}` was not timed with sampling" * (BEST not in spent)
     text = (
-        f"Sampling ({settings}) adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32; with"
-        f" sampling, `{most.name}` runs at {times(most.ratio)} its greedy rate{kernel}"
+        f"Sampling ({settings}) adds {added.median:.1f} ms{within(added, '.1f')} to a token of `step` in float32, and"
+        f" `{most.name}` then runs at {times(most.ratio)} its greedy rate{kernel}"
     )
     return Loss(text, model_label(rows[0].model))
 
@@ -288,7 +282,7 @@ def memory(table: Recorded) -> Loss | None:
     n = min(map(len, peaks.values()))
     row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
     return Loss(
-        f"A process of `{BEST}` needs {mine} at its peak, llama.cpp's {other} (n = {n})",
+        f"A process of `{BEST}` needs {mine} at its peak (llama.cpp: {other}, n = {n})",
         f"{model_label(row.model)}, {overview.kept(row, rows)}",
     )
 
@@ -302,20 +296,22 @@ def accuracy(table: Recorded) -> Loss | None:
     if KERNEL not in known or not read:
         return None
 
-    def kept(name: str) -> str:
-        return f"{known[name]['top1']:.1%} {interval(known[name], '.1%', 'top1_')}"
+    def kept(names: Sequence[str]) -> str:
+        ends = sorted(known[name]["top1"] for name in names)
+        return " to ".join(dict.fromkeys(f"{share:.1%}" for share in (ends[0], ends[-1])))
 
-    others = listed([f"{kept(name)} under {named_well(known[name]['backend'])}" for name in read])
+    others = listed([named_well(known[name]["backend"]) for name in read])
     ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
-    level = " (these intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
-    rounded = [name for name in known if known[name]["backend"] not in (standings.JAX, standings.TORCH)]
-    last = [name for name in rounded if name not in RIVAL_READERS]
-    once_more = {name: ", which rounds the weights once more," * (name == "openvino") for name in last}
-    more = listed([f"{named_well(name)}{once_more[name]} keeps {kept(name)}" for name in last])
+    level = " (the intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
+    more = "".join(
+        f"; {named_well(name)}, which rounds the weights once more, keeps {kept([name])}"
+        for name in known
+        if name == "openvino"
+    )
     text = (
-        f"Quantised weights cost accuracy: the most probable next token is still float32's for"
-        f" {kept(KERNEL)} of {known[KERNEL]['tokens']:,} tokens under `{BEST}`, for {others}{level}"
-        f"{f'; {more}' * bool(more)}"
+        f"Quantised weights change answers: under `{BEST}` the most probable next token is float32's for"
+        f" {kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} of {known[KERNEL]['tokens']:,} tokens, under"
+        f" {others} on the same file for {kept(read)}{level}{more}"
     )
     return Loss(text, model_label(rows[0].model))
 

@@ -8,7 +8,7 @@ import pytest
 from llama_jax.plumbing import paths
 from llama_lab.bench import record, summary
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.reporting import brief, machines, readme, repeats, report, rivals
+from llama_lab.reporting import brief, gains, machines, readme, repeats, report, rivals
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, tables
 from llama_lab.sharing.contribution import HEADLINE
@@ -37,8 +37,9 @@ def test_four_pictures_and_few_sentences_say_what_is_published(behind):
     known = report.sections(paths.ROOT)
     drawn = {figure["name"]: figure for section in known for figure in section["figures"]}
     shared = machines.contributed(paths.ROOT / "data" / "machines")[0]
-    run = readme.with_llama_cpp(readme.runs(behind))
-    asked = brief.questions(behind, drawn, shared, repeats.repeats(run, readme.runs(behind), shared))
+    timed = gains.runs(behind)
+    again = repeats.repeats(readme.with_llama_cpp(timed), timed, shared)
+    asked = brief.questions(behind, drawn, gains.places(timed, shared), again)
     assert [entry["figure"] is not None for entry in asked] == [True, False, True, True, True]
     assert [entry["aside"] for entry in asked] == [True, False, False, True, True]
     assert sum(len(entry["said"]) for entry in asked) == 16
@@ -63,19 +64,18 @@ def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_ri
     assert "no other runtime ran beside it" in alone.facts
 
 
-def test_the_gains_on_other_machines_and_in_other_runs_are_told_where_there_are_several(tmp_path):
+def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
     known = headline(tmp_path)
     rows = [row.model_copy(update=dict(model="tiny")) for row in trials()]
     about = dict(environment=known[HEADLINE].meta["environment"], measured="2026-01-02")
-    shared = [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
-    again = repeats.repeats(rivals.greedy(known[HEADLINE]), [], shared)
-    text = brief.repeated(known, shared, again).text
-    assert text.startswith("On the 2 [contributed machines](machines.html) the gains of ")
-    assert "are 8.00 times, 1.05 times and 4.75 times." in text
-    assert "In 2 [other runs](machines.html#repeats) of this model" in text
-    assert brief.repeated(known, shared, again[:1]) is None
-    assert brief.repeated(known, [], again) is None
-    assert brief.repeated({}, shared, again) is None
+    again = repeats.repeats(
+        rivals.greedy(known[HEADLINE]), [], [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
+    )
+    text = brief.repeated(known, again).text
+    assert text.startswith("In 2 [other runs](machines.html#repeats) of this model")
+    assert "runs at 2.00 times [2.00, 2.00] to 2.00 times [2.00, 2.00] llama.cpp's rate (faster in all)" in text
+    assert brief.repeated(known, again[:1]) is None
+    assert brief.repeated({}, again) is None
 
 
 def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):

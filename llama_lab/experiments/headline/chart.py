@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from llama_lab.bench import AGAIN, standings, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import interval, listed, named_well, times, within
+from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import interval, listed, named_well, within
 from llama_lab.experiments.headline.measure import BASELINE
 from llama_lab.figures import labels, rows
 from llama_lab.figures.style import colour, headline, new, styled
@@ -81,6 +82,11 @@ def below(trials: Sequence[Trial], name: str) -> str:
     return ", ".join(filter(None, [PLACES.get(name), reads]))
 
 
+def over(ratio: Ratio, name: str) -> str:
+    """`3.66x eager [3.58, 3.73]`: a subject's rate over that of another."""
+    return f"{ratio.value:.2f}x {name}{within(ratio)}"
+
+
 @styled
 def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[dict] = (), seed: int = 0) -> Figure:
     """Decode tokens/s, a row a subject: every answer, median, interval and the row's bandwidth limit; an open diamond
@@ -94,15 +100,15 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
     limits = ""
     medians = {e["name"]: e["tokens_per_second"]["median"] for e in published if e["tokens_per_second"]["n"]}
     for entry in table:
-        name, rate, ratio = entry["name"], entry["tokens_per_second"], entry["ratio_to_baseline"]
+        name, rate = entry["name"], entry["tokens_per_second"]
         if name in medians:
             hollow = dict(markerfacecolor="none", color=colour(name))
             axes.plot(medians[name], heights[name], "D", markersize=8, zorder=5, **hollow)
         if rate["n"]:
-            over = "baseline" if ratio["verdict"] == summary.BASELINE else f"{times(ratio)} of {BASELINE}"
-            words = f"{rate['median']:.1f} tok/s · {over}"
-            words += "".join(f"\n{c.ratio.words} of {c.baseline}" for c in said.evidence if c.subject == name)
-            words += f"\n{FUSED} is {rival.ratio.words} of this" if name == RIVAL and rival.ratio.n else ""
+            first = "baseline" if name == BASELINE else over(compared(trials, name, BASELINE, seed).ratio, BASELINE)
+            words = f"{rate['median']:.1f} tok/s · {first}"
+            words += "".join(f"\n{over(c.ratio, c.baseline)}" for c in said.evidence if c.subject == name)
+            words += f"\n{FUSED}: {over(rival.ratio, 'this')}" if name == RIVAL and rival.ratio.n else ""
             if any(t.bandwidth_gbps and t.bytes_per_token for t in trials if t.subject == name):
                 rows.tick(axes, summary.limit(trials, name), heights[name])
                 limits = ";\ndashed red: the row's memory-bandwidth limit, by the fastest probe"
