@@ -53,8 +53,13 @@ Tables = Mapping[str, Recorded]  # by the stem of their file
 
 def facts(table: Recorded, *about: str) -> str:
     """What a sentence rests on, in short."""
-    machine = environment.machine_line(table.meta["environment"]).partition(" · jax")[0]
-    told = [*about, machine, table.meta["created"][:10], provenance.complaint(table.meta)]
+    env = table.meta["environment"]
+    told = [
+        *about,
+        f"{environment.processor(env)}, {env['cores']} cores",
+        table.meta["created"][:10],
+        provenance.complaint(table.meta),
+    ]
     return " · ".join(filter(None, told))
 
 
@@ -78,7 +83,8 @@ def placed(at: int, tables: Tables) -> Said | None:
     run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or not {above, below} <= set(run.subjects):
         return None
-    words, other = gains.compared(what, than, summary.paired_ratio(run.rows, above, below)), run.fastest(ours=False)
+    ratio, other = summary.paired_ratio(run.rows, above, below), run.fastest(ours=False)
+    words = gains.compared(what, than, ratio, gains.briefly)  # its interval stands in the table of places
     beside, told = "", "no other runtime ran beside it"
     if other:
         name, many = named_well(other.backend), len(other_runtimes.others(run)) > 1
@@ -243,14 +249,14 @@ def questions(
     """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: with
     the first, where to put jit}] of what is there. drawn: figures by name. places: of `gains`. again: of `repeated`."""
     tables = {table.path.stem: table for table in behind}
-    rows = [[*map(document.inline, row)] for row in (places.rows if places else ())]
+    heads, *rows = [[*map(document.inline, row)] for row in ((places.heads, *places.rows) if places else ((),))]
     asked = [
         dict(
             question=question,
             figure=drawn.get(name),
             aside=name in drawn and name != LADDER,
             said=[*filter(None, (say(tables, *[again] * (say is repeated)) for say in sentences))],
-            table=document.Table(gains.HEADS, rows) if rows and at == 0 else None,
+            table=document.Table(heads, rows) if rows and at == 0 else None,
         )
         for at, (question, name, sentences) in enumerate(QUESTIONS)
     ]

@@ -26,18 +26,13 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each
     (BEST, KERNEL, "loop", "the same loop on float32 weights"),
 )
 LITTLE = 1.25  # times as fast: up to here a gain is called little
-HEADS = ("you want to", "put jit around", "placement", "times as fast")
+HEADS = ("you want to", "put jit around", "placement", "times as fast", "[elsewhere]({})")
 LOADED = "see notebook 10"  # a server's rate depends on how much is asked of it
-PLACES = (  # cells of HEADS but the last, and what that compares; or the cell itself
+PLACES = (  # cells of HEADS but the last two, and what those compare; or what stands there
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
     ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
     ("stream in bursts", "a few tokens at a time", "`chunk8`", ("chunk8", "step")),
-    (
-        "serve several requests at once",
-        "one token of every request",
-        "`llama-jax serve --placement step+fused`",
-        LOADED,
-    ),
+    ("serve several requests at once", "one token of every request", "`llama-jax serve`", LOADED),
     (
         "do the first three on a CPU with a quantised file",
         "the same, with a compiled kernel inside",
@@ -66,12 +61,11 @@ class Gain:
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)
 
-    def cell(self, others: Sequence[Machine], page: str) -> str:
-        """``3.66 [3.58, 3.73] vs no `jit`; [elsewhere](…) 3.55 to 7.28``: the last cell of a line of `places`."""
-        found = spread(self.above, self.below, same_model(others, self.run))
-        elsewhere = f"; [elsewhere]({page}) {found}" if found else ""
+    def cells(self, others: Sequence[Machine]) -> tuple[str, str]:
+        """``3.66 [3.58, 3.73] vs no `jit` `` and `3.55 to 7.28`: the last two of a line of `places`."""
         below = "no `jit`" if self.below == "eager" else f"`{self.below}`"
-        return f"{rivals.value(self.ratio)} vs {below}{elsewhere}"
+        elsewhere = spread(self.above, self.below, same_model(others, self.run))
+        return f"{rivals.value(self.ratio)} vs {below}", elsewhere
 
     def aside(self, main: Setting) -> str:
         """` (notebook 02)`, where it is of another run than the main one."""
@@ -143,10 +137,12 @@ def compared(what: str, than: str, ratio: Ratio, times: Callable[[Ratio], str] =
 def places(measured: Sequence[Setting], others: Sequence[Machine] = (), page: str = MACHINES) -> Table:
     """Where to put jit, and what it gains there. others: contributed machines. page: a link to theirs."""
 
-    def cell(sides: tuple[str, str] | str) -> str:
-        if isinstance(sides, str):
-            return sides
-        found = gain(measured, *sides)
-        return found.cell(others, page) + found.aside(measured[0]) if found else ""
+    def cells(sides: tuple[str, str] | str) -> tuple[str, str]:
+        found = None if isinstance(sides, str) else gain(measured, *sides)
+        if found is None:
+            return (sides if isinstance(sides, str) else ""), ""
+        here, elsewhere = found.cells(others)
+        return here + found.aside(measured[0]), elsewhere
 
-    return Table(HEADS, [(*row, cell(sides)) for *row, sides in PLACES])
+    heads = (*HEADS[:-1], HEADS[-1].format(page))
+    return Table(heads, [(*row, *cells(sides)) for *row, sides in PLACES])

@@ -7,7 +7,7 @@ import pytest
 from llama_lab.bench import summary
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import bandwidths
-from llama_lab.reporting import gains, overview, repeats
+from llama_lab.reporting import gains, overview
 from tests.reporting.test_readme import SECTION, machine, recorded, run, slower, trials
 
 
@@ -33,22 +33,22 @@ def test_a_number_has_no_interval_only_where_that_is_narrow_and_the_trials_decid
 
 def test_each_place_has_its_gain_with_its_range_over_other_machines_of_the_same_model():
     def cells(measured, others=()):
-        return [row[-1] for row in gains.places(measured, others, "m").rows]
+        return [row[-2:] for row in gains.places(measured, others, "m").rows]
 
     known = [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.5))]
     step, loop, chunk, loaded, fused = cells([run()], known)
-    assert step == "8.00 [8.00, 8.00] vs no `jit`; [elsewhere](m) 8.00"
-    assert loop == "1.05 [1.05, 1.05] vs `step`; [elsewhere](m) 1.05"
-    assert (chunk, loaded) == ("", gains.LOADED)
-    assert fused == "4.75 [4.75, 4.75] vs `loop`; [elsewhere](m) 2.97 to 9.50"
+    assert step == ("8.00 [8.00, 8.00] vs no `jit`", "8.00")
+    assert loop == ("1.05 [1.05, 1.05] vs `step`", "1.05")
+    assert (chunk, loaded) == (("", ""), (gains.LOADED, ""))
+    assert fused == ("4.75 [4.75, 4.75] vs `loop`", "2.97 to 9.50")
     few = [known[0], machine("2026-01-03", trials(("step", "loop")))]
-    assert cells([run()], few)[-1].endswith("[elsewhere](m) 2.97")  # the other has no kernel
-    assert repeats.spread("step", "mine", known) == ""
+    assert cells([run()], few)[-1][1] == "2.97"  # the other has no kernel
     other = [t.model_copy(update=dict(model="n")) for t in trials()]
-    assert "elsewhere" not in cells([run()], [machine("2026-01-03", other)])[0]
+    assert cells([run()], [machine("2026-01-03", other)])[0][1] == ""
     engines = run(("loop", "loop+fused"), dict(SECTION, number="09"))
-    assert cells([run(("eager", "step")), engines])[-1].endswith("vs `loop` (notebook 09)")
-    assert cells([]) == ["", "", "", gains.LOADED, ""]
+    assert cells([run(("eager", "step")), engines])[-1][0].endswith("vs `loop` (notebook 09)")
+    assert {row for row in cells([]) if row[0] != gains.LOADED} == {("", "")}
+    assert gains.places([], page="m").heads[-1].endswith("(m)")
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     written = path.read_text().splitlines()
     assert [*written[:2], *written[-2:]] == ["before", readme.BEGIN, readme.END, "after"]
     assert 'src="figures/03-a.svg"' in written[2]
-    assert [line.count("|") for line in written[4:-2]] == [5] * (2 + len(gains.PLACES))
+    assert [line.count("|") for line in written[4:-2]] == [6] * (2 + len(gains.PLACES))
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
     readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "02-jit-placement", trials(("step", "loop")))])
     assert f"([trials](data/{contribution.HEADLINE}.csv))" in path.read_text()
