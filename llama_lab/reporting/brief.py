@@ -53,13 +53,8 @@ Tables = Mapping[str, Recorded]  # by the stem of their file
 
 def facts(table: Recorded, *about: str) -> str:
     """What a sentence rests on, in short."""
-    env = table.meta["environment"]
-    told = [
-        *about,
-        f"{environment.processor(env)}, {env['cores']} cores",
-        table.meta["created"][:10],
-        provenance.complaint(table.meta),
-    ]
+    machine = environment.machine_line(table.meta["environment"]).partition(" · jax")[0]
+    told = [*about, machine, table.meta["created"][:10], provenance.complaint(table.meta)]
     return " · ".join(filter(None, told))
 
 
@@ -81,14 +76,15 @@ def placed(at: int, tables: Tables) -> Said | None:
     """A comparison of the README's claim, and how far its faster side is from the other runtimes of the run."""
     above, what, below, than = gains.CLAIM[at]
     run = other_runtimes.greedy(tables.get(HEADLINE))
-    if run is None or not {above, below} <= set(run.subjects):
+    gain, other = run and gains.gain([run], above, below), run and run.fastest(ours=False)
+    if gain is None:
         return None
-    ratio, other = summary.paired_ratio(run.rows, above, below), run.fastest(ours=False)
-    words = gains.compared(what, than, ratio, gains.briefly)  # its interval stands in the table of places
+    words = gain.words(what, than)  # its interval stands in the table of places
     beside, told = "", "no other runtime ran beside it"
     if other:
         name, many = named_well(other.backend), len(other_runtimes.others(run)) > 1
-        beside = f", {times(summary.paired_ratio(run.rows, above, other.subject))} {name}'s rate"
+        ratio = times(summary.paired_ratio(run.rows, above, other.subject))
+        beside = f". That is {ratio} {name}'s rate on a {overview.kept(other, run.rows)} file"
         told = f"{name}{', the fastest other runtime,' * many} on a {read_by(run, other)}"
     float32 = " on float32 weights" * (standings.weights(summary.warm(run.rows, above)[0]) == "float32")
     runs = rate(run, above, "it" * (f"`{above}`" in words))
@@ -98,16 +94,18 @@ def placed(at: int, tables: Tables) -> Said | None:
 
 def repeated(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     """The kernel beside llama.cpp in other runs of the claim's model. again: of `repeats`."""
-    if HEADLINE not in tables or len(again) < 2:
+    run = other_runtimes.greedy(tables.get(HEADLINE))
+    if run is None or readme.with_llama_cpp([run]) is None or len(again) < 2:
         return None
     least, most = (times(repeat.ratio) for repeat in (again[0], again[-1]))
+    why = f"; {readme.UNEXPLAINED}" * repeats.far_apart(again)
     text = (
         f"In {len(again)} [other runs](machines.html#{repeats.ID}) of this model `{gains.BEST}` runs at {least} to"
-        f" {most} llama.cpp's rate ({readme.often([repeat.ratio for repeat in again])}); {readme.UNEXPLAINED}."
+        f" {most} llama.cpp's rate ({other_runtimes.often([repeat.ratio for repeat in again])}){why}."
     )
     days = sorted(repeat.day for repeat in again)
     places = listed(sorted({repeat.processor for repeat in again}))
-    return Said(text, f"{places} · {' to '.join(dict.fromkeys((days[0], days[-1])))}", tables[HEADLINE].section)
+    return Said(text, f"{places} · {' to '.join(dict.fromkeys((days[0], days[-1])))}", run.table.section)
 
 
 def calls(tables: Tables) -> Said | None:
@@ -120,8 +118,8 @@ def calls(tables: Tables) -> Said | None:
     eager, step = (rows[name] for name in PLACEMENTS)
     text = (
         f"In a model cut to {step.layers} layers, a token takes {len(eager.host_starts_ns)} calls from Python without"
-        f" `jit` (`{eager.subject}`) and {len(step.host_starts_ns)} under `{step.subject}`; the device then executes"
-        f" {len(eager.device_starts_ns)} and {len(step.device_starts_ns)} operations."
+        f" `jit` (`{eager.subject}`) and {len(step.host_starts_ns)} under `{step.subject}`; the device executes"
+        f" {len(eager.device_starts_ns)} operations without it and {len(step.device_starts_ns)} with it."
     )
     return Said(text, facts(table, model_label(step.model.partition(",")[0])), table.section)
 
@@ -139,7 +137,7 @@ def compiled(tables: Tables) -> Said | None:
     text = (
         f"`jit` compiles again for each new shape: for the same {best.requests} requests a freshly started server"
         f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]};"
-        f" compiled so often, the requests take {times(ratio)} as long (n = {ratio.n})."
+        f" counting compilation, the requests then take {times(ratio)} as long (n = {ratio.n})."
     )
     return Said(text, facts(table, table.meta["parameters"]["model"], ALONE), table.section)
 
@@ -151,16 +149,15 @@ def contested(at: int, tables: Tables) -> Said | None:
     run, others = runs[at], other_runtimes.strongest(runs[at])
     mine, all_of = other_runtimes.ours(run), [*map(named_well, other_runtimes.others(run))]
     over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
-    names = [named_well(other.backend) for other in others]
-    beside = f"On {run.model}, beside" if at else "In another run, beside"  # the first is the model of the pictures
+    names, good = [named_well(other.backend) for other in others], summary.warm(run.rows, mine)
     text = (
-        f"{beside} {listed(all_of)}, {rate(run, mine)} on a {read_by(run, others[0])}:"
+        f"On {run.model} with answers of {good[0].new_tokens} tokens, beside {listed(all_of)}, {rate(run, mine)} on a"
+        f" {read_by(run, others[0])}:"
         f" {over[0]} the rate of {names[0]}{', the fastest of them' * (len(all_of) > 1)}"
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
-    good = summary.warm(run.rows, mine)
     lengths = f"{overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
-    return Said(f"{text}{served}.", facts(run.table, run.model, lengths), run.table.section)
+    return Said(f"{text}{served} (means of pairs).", facts(run.table, run.model, lengths), run.table.section)
 
 
 def ends(what: str, text: str, tables: Tables) -> Said | None:
@@ -177,11 +174,13 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, ours=ours)
     numbers |= dict(limited=other_runtimes.limits(found))
     days = sorted({case.table.meta["created"][:10] for case in found})
-    places = [f"{end}: {case.place}" for end, case in (("least", low), ("most", high))]
+    places = [f"{end}: {case.place}" for end, case in (("smallest ratio", low), ("largest", high))]
     facts = "; ".join([*places, " to ".join(dict.fromkeys([days[0], days[-1]]))])
     slower = [case for case in found if case.ratio.verdict == Verdict.SLOWER]
     limits = {case.limited for case in slower}
-    which = f"; where slower, our kernels were limited to {listed(sorted(limits))}" if limits and all(limits) else ""
+    which = (
+        f"; in all slower cases our kernels were limited to {listed(sorted(limits))}" if limits and all(limits) else ""
+    )
     numbers |= dict(rest=other_runtimes.otherwise(ratios) + which)
     return Said(text.format(**numbers, least=times(low.ratio), most=times(high.ratio)), facts, found[0].table.section)
 
@@ -203,16 +202,16 @@ def cached(tables: Tables) -> Said | None:
         return None
     few, many = min(gains), max(gains)
     text = (
-        f"A jitted step with a KV cache is {times(gains[few])} as fast as one without after {few} tokens, and"
-        f" {times(gains[many])} as fast after {many}."
+        f"After {few} tokens a KV cache makes a jitted step {times(gains[few])} as fast; after {many},"
+        f" {times(gains[many])}."
     )
     row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
     return about(table, row, text, ALONE)
 
 
 DECODED = (
-    "On {files} files at several lengths{limited}, {ours} runs at {least} to {most} the decode rate of the fastest"
-    " other runtime: faster in {faster} of {cases} cases{rest}."
+    "{ours} decodes {files} files{limited}, at {least} to {most} the rate of the fastest other runtime: faster in"
+    " {faster} of {cases} cases{rest}."
 )
 PROMPTS = (
     "{ours} reads prompts at {least} to {most} the rate of the fastest other runtime: faster in {faster} of {cases}"
@@ -223,7 +222,7 @@ QUESTIONS = (  # question, figure, sentences
     (
         "Where do I put jit, and what do I gain?",
         f"{HEADLINE}-rates",
-        [*(partial(placed, at) for at in range(3)), repeated, partial(contested, 0)],
+        [*(partial(placed, at) for at in range(3)), repeated],
     ),
     (
         "What does it cost, and where does it lose?",
@@ -233,10 +232,15 @@ QUESTIONS = (  # question, figure, sentences
     (
         "How far am I from Ollama and llama.cpp?",
         LADDER,
-        [partial(contested, 1), partial(ends, sizes.DECODE, DECODED), partial(ends, sizes.PREFILL, PROMPTS)],
+        [
+            partial(contested, 0),
+            partial(contested, 1),
+            partial(ends, sizes.DECODE, DECODED),
+            partial(ends, sizes.PREFILL, PROMPTS),
+        ],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
-    ("What does a KV cache gain?", "04-kv-cache-latency", [cached]),
+    ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),
 )
 
 

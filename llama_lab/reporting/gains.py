@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from llama_lab.bench import summary
+from llama_lab.bench import environment, standings, summary
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import APART, bandwidths, round_ratio
+from llama_lab.bench.wording import round_ratio, weights
 from llama_lab.reporting import document, machines, overview, rivals
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
@@ -19,26 +20,26 @@ from llama_lab.reporting.repeats import MACHINES, same_model, spread
 
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
 BEST = machines.BEST
-KERNEL = "`loop+fused`, the loop with a compiled kernel that multiplies the file's own 4-bit blocks,"
-CLAIM = (  # (above, what it is, below, what that is), a sentence each
-    ("step", "decoding with one `jax.jit` around the step", "eager", "without it"),
+KERNEL = "`loop+fused`, the loop with a compiled kernel that multiplies the file's own quantised blocks,"
+CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the weights of what is below
+    ("step", "greedy decoding with one `jax.jit` around the step", "eager", "without it"),
     ("loop", "compiling the whole answer (`loop`)", "step", "compiling one token (`step`)"),
-    (BEST, KERNEL, "loop", "the same loop on float32 weights"),
+    (BEST, KERNEL, "loop", "the same loop on {}"),
 )
+ADVICE = "put one `jax.jit` around the step that makes a token: greedy decoding"  # the first of CLAIM, where it gains
 LITTLE = 1.25  # times as fast: up to here a gain is called little
-HEADS = ("you want to", "put jit around", "placement", "times as fast", "[elsewhere]({})")
-LOADED = "see notebook 10"  # a server's rate depends on how much is asked of it
-PLACES = (  # cells of HEADS but the last two, and what those compare; or what stands there
+HEADS = ("you want to", "put jit around", "placement", "times as fast", "[other machines]({})")
+PLACES = (  # cells of HEADS but the last two, and what those compare; None of a server, whose rate depends on its load
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
     ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
     ("stream in bursts", "a few tokens at a time", "`chunk8`", ("chunk8", "step")),
-    ("serve several requests at once", "one token of every request", "`llama-jax serve`", LOADED),
     (
-        "do the first three on a CPU with a quantised file",
+        "run any of these faster on a CPU, from a quantised file",
         "the same, with a compiled kernel inside",
         "`step+fused`, `loop+fused`, `chunk8+fused`",
         (BEST, "loop"),
     ),
+    ("serve several requests at once", "one token of every request", "`llama-jax serve`", None),
 )
 
 
@@ -50,9 +51,14 @@ class Gain:
     above: str
     below: str
 
-    @property
+    @cached_property
     def ratio(self) -> Ratio:
         return summary.paired_ratio(self.run.rows, self.above, self.below)
+
+    def words(self, what: str, than: str) -> str:
+        """The comparison in plain words. than: with a place for the weights of what is below."""
+        gains = self.above == CLAIM[0][0] and self.ratio.verdict == Verdict.FASTER
+        return compared(ADVICE if gains else what, than.format(kept(self.run, self.below)), self.ratio)
 
     def rate(self, name: str) -> str:
         """`65.0`: tokens a second, the median."""
@@ -65,11 +71,19 @@ class Gain:
         """``3.66 [3.58, 3.73] vs no `jit` `` and `3.55 to 7.28`: the last two of a line of `places`."""
         below = "no `jit`" if self.below == "eager" else f"`{self.below}`"
         elsewhere = spread(self.above, self.below, same_model(others, self.run))
-        return f"{rivals.value(self.ratio)} vs {below}", elsewhere
+        above = f"`{self.above}` " * (self.above == BEST)  # its line names several placements
+        return f"{rivals.value(self.ratio)} {above}vs {below}{self.ratio.aside}", elsewhere
 
     def aside(self, main: Setting) -> str:
-        """` (notebook 02)`, where it is of another run than the main one."""
-        return f" (notebook {self.run.table.section['number']})" * (self.run is not main)
+        """` (notebook 02, AMD EPYC)`, where it is of another run than the main one, and of another processor."""
+        here, there = (environment.processor(run.table.meta["environment"]) for run in (main, self.run))
+        words = ", ".join([f"notebook {self.run.table.section['number']}", *[there] * (there != here)])
+        return f" ({words})" * (self.run is not main)
+
+
+def kept(run: Setting, name: str) -> str:
+    """`float32 weights`: what a subject reads."""
+    return weights(standings.weights(summary.warm(run.rows, name)[0]))
 
 
 def known(run: Setting) -> list[str]:
@@ -86,33 +100,23 @@ def runs(behind: Sequence[Recorded]) -> list[Setting]:
 
 
 def gain(measured: Sequence[Setting], above: str, below: str) -> Gain | None:
-    """From the first run that has both."""
+    """From the first run that has both in the same blocks."""
     found = (Gain(run, above, below) for run in measured)
-    return next((gain for gain in found if gain.trials(above) and gain.trials(below)), None)
+    return next((gain for gain in found if gain.ratio.n), None)
 
 
-def claim(measured: Sequence[Setting]) -> str:
-    """The comparisons of CLAIM in plain words, and the kernel's share of the limit; "" where there is none. One that is
-    not of the first run names its notebook."""
-    sentences = []
+def sentences(measured: Sequence[Setting]) -> list[str]:
+    """The comparisons of CLAIM in plain words, with the kernel's share of the limit; none where there is none. One that
+    is not of the first run names its notebook."""
+    said = []
     for above, what, below, than in CLAIM:
         if found := gain(measured, above, below):
             rates = " → ".join(map(found.rate, (below, above)))
             share = overview.share(found.trials(above)) if above == BEST else None
-            probes = bandwidths(found.run.table.meta, found.trials(above)[0].run)
-            limit = f", at {limited(share, probes)}" if share else ""
-            words = f"{compared(what, than, found.ratio, briefly)} ({rates} tokens/s){limit}{found.aside(measured[0])}."
-            sentences.append(words[0].upper() + words[1:])
-    return " ".join([f"**{sentence}**" for sentence in sentences[:1]] + sentences[1:])
-
-
-def limited(share: float, probes: tuple[float, float, float] | None) -> str:
-    """The share of what the memory's bandwidth allows, by the fastest probe and, where they differ, the median one.
-    probes: of `bandwidths`."""
-    allowed = f"{share:.0%} of what the fastest probe of the memory's bandwidth allows"
-    if probes is None or probes[2] <= APART * probes[1]:
-        return allowed
-    return f"{allowed} ({share * probes[2] / probes[1]:.0%} by the median probe)"
+            limit = f", and reaches {share:.0%} of the highest memory bandwidth probed" if share else ""
+            words = f"{found.words(what, than)} ({rates} tokens/s){limit}{found.aside(measured[0])}."
+            said.append(words[0].upper() + words[1:])
+    return said
 
 
 def briefly(ratio: Ratio) -> str:
@@ -120,9 +124,9 @@ def briefly(ratio: Ratio) -> str:
     return f"{round_ratio(ratio.value)} times" if settled(ratio) else rivals.times(ratio)
 
 
-def compared(what: str, than: str, ratio: Ratio, times: Callable[[Ratio], str] = rivals.times) -> str:
-    """One ratio in plain words; a number only where the trials decide and the interval is narrow enough. times: how
-    it is printed."""
+def compared(what: str, than: str, ratio: Ratio) -> str:
+    """One ratio in plain words; a number only where the trials decide and the interval is narrow enough to be left
+    out."""
     if ratio.verdict == Verdict.EQUAL:
         return f"{what} is as fast as {than}, within 2 %"
     if ratio.verdict == Verdict.UNDECIDED:
@@ -130,17 +134,19 @@ def compared(what: str, than: str, ratio: Ratio, times: Callable[[Ratio], str] =
     if not settled(ratio):
         return f"{what} is {ratio.verdict} than {than}"
     if 1 < ratio.value <= LITTLE:
-        return f"{what} adds little to {than}: {times(ratio)}"
-    return f"{what} is {times(ratio)} as fast as {than}"
+        return f"{what} adds little to {than}: {briefly(ratio)}"
+    return f"{what} is {briefly(ratio)} as fast as {than}"
 
 
-def places(measured: Sequence[Setting], others: Sequence[Machine] = (), page: str = MACHINES) -> Table:
-    """Where to put jit, and what it gains there. others: contributed machines. page: a link to theirs."""
+def places(
+    measured: Sequence[Setting], others: Sequence[Machine] = (), page: str = MACHINES, loaded: str = ""
+) -> Table:
+    """Where to put jit, and what it gains there. others: contributed machines. page: a link to theirs. loaded: where a
+    server's rates stand."""
 
-    def cells(sides: tuple[str, str] | str) -> tuple[str, str]:
-        found = None if isinstance(sides, str) else gain(measured, *sides)
-        if found is None:
-            return (sides if isinstance(sides, str) else ""), ""
+    def cells(sides: tuple[str, str] | None) -> tuple[str, str]:
+        if sides is None or (found := gain(measured, *sides)) is None:
+            return loaded * (sides is None), ""
         here, elsewhere = found.cells(others)
         return here + found.aside(measured[0]), elsewhere
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from llama_jax.plumbing import xla_flags
 from llama_lab.bench import AGAIN, environment, provenance, record, summary
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import DIFFERENT, Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, named_well, probed
+from llama_lab.bench.statistics import DIFFERENT, Ratio
+from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed, round_ratio
 from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.figures import model_label
 from llama_lab.reporting import document, gains, machines, notebooks, overview, rivals
 from llama_lab.reporting.gains import briefly
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.repeats import ID, MACHINES, Repeat, repeats
+from llama_lab.reporting.repeats import ID, MACHINES, Repeat, far_apart, repeats
 from llama_lab.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
@@ -30,32 +30,59 @@ LLAMA_CPP_PACKAGE = "llama-cpp-python"
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
-def distances(run: Setting, behind: Sequence[Recorded]) -> str:
-    """How far the kernel is from llama.cpp and from the fastest runtime on each file, and the placements without it
-    from llama.cpp; "" where one of the run's is missing."""
+def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Sequence[Repeat]) -> str:
+    """What jit gains and how far that is from other runtimes, in plain words; "" of nothing. again: of `repeats`."""
+    gained = gains.sentences(measured)
+    if not gained:
+        return ""
+    gained[0] = f"**{gained[0]}**"
+    apart = distances(measured[0], behind, again)
+    lines = [[*gained[:-1], *apart[:1]], [gained[-1], *apart[1:]]] if apart else [gained]
+    return "<br>".join(map(" ".join, lines))
+
+
+def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
+    """How far placements without the kernel are from llama.cpp, how far the kernel is, and how far it is from the
+    fastest runtime on each file, a sentence each; none where the run lacks one of them."""
     ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("step", "loop", BEST)}
     if not all(ratio.n for ratio in ratios.values()):
-        return ""
+        return []
     step, loop, best = map(briefly, ratios.values())
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
-    said = [f"On the same {file}, `{BEST}` is {best} as fast as llama.cpp."]
+    said = [
+        f"On {gains.kept(run, 'loop')}, `step` runs at {step} and `loop` at {loop} the rate of llama.cpp on a {file}.",
+        f"On that same file it decodes {best} as fast as llama.cpp{ranging(again)}.",
+    ]
     for contest in contests(behind):
         first, *more = rivals.strongest(contest)
         many, own = len(rivals.others(contest)), contest.model == run.model
         rank = f", the fastest of {many} other runtimes" * (many > 1)
-        where = "In another run" if own else f"On {contest.model} ({rivals.read_by(contest, first)})"
-        again = f", and {over(contest, more[0], briefly)} as fast as {named(more[0])}" if more and own else ""
-        said.append(f"{where} it is {over(contest, first, briefly)} as fast as {named(first)}{rank}{again}.")
-    said.append(f"On float32 weights, `step` and `loop` run at {step} and {loop} llama.cpp's rate on that file.")
-    return " ".join(said)
+        here, there = (environment.processor(one.table.meta["environment"]) for one in (run, contest))
+        file = ", ".join([rivals.read_by(contest, first), *[there] * (there != here)])
+        old = f" ({older(contest.table)})" * bool(older(contest.table))
+        where = f"In {'this' if contest is run else 'another'} run" if own else f"On {contest.model} ({file})"
+        also = f", and {over(contest, more[0], briefly)} as fast as {named(more[0])}" if more and own else ""
+        said.append(f"{where}{old} it decodes {over(contest, first, briefly)} as fast as {named(first)}{rank}{also}.")
+    return said
+
+
+def ranging(again: Sequence[Repeat]) -> str:
+    """` here, and 1.50 to 4.82 times as fast in 7 other runs; why …`: the kernel beside llama.cpp in other runs of its
+    model; "" of none."""
+    if not again:
+        return ""
+    ends = dict.fromkeys(round_ratio(repeat.ratio.value) for repeat in (again[0], again[-1]))
+    where = f"{len(again)} other runs" if len(again) > 1 else "another run"
+    return f" here, and {' to '.join(ends)} times as fast in {where}{f'; {UNEXPLAINED}' * far_apart(again)}"
 
 
 def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], home: Path) -> list[tuple[str, ...]]:
     """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
-    where); what was not measured is left out. On other models than the run's only the fastest runtime has a line.
-    again: of `repeats`."""
+    where). On other models than the run's only the fastest runtime has a line. again: of `repeats`."""
     theirs = summary.warm(run.rows, LLAMA_CPP)[0]
-    rows = [(named(theirs), *subject(run, theirs), over(run, theirs), "the run below")]
+    told = run.table.section["name"] == contribution.HEADLINE  # by `about`
+    where = "the run below" if told else place(run.table, home)
+    rows = [(named(theirs), *subject(run, theirs), over(run, theirs), where)]
     rows += elsewhere(again)
     for contest in contests(behind):
         many = len(rivals.others(contest))
@@ -66,12 +93,12 @@ def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], ho
         rows.append(("; ".join(names), *subject(contest, first), ratios, place(contest.table, home)))
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
-        ends = " to ".join(f"{rivals.value(case.ratio)} ({case.model})" for case in (low, high))
+        ends = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         files = f"{rivals.files(found)} files of {rivals.span(found)} at several lengths"
         processors = listed(sorted({case.processor for case in found}))
-        cases = f"{ends}: of {len(found)} cases {often([case.ratio for case in found])}"
+        cases = f"{ends}, {rivals.often([case.ratio for case in found], ' cases')}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
-    return [row for row in rows if row[3]]
+    return rows
 
 
 def losing(run: Setting, behind: Sequence[Recorded], home: Path) -> str:
@@ -102,20 +129,13 @@ def over(run: Setting, other: Trial, say: Callable[[Ratio], str] = rivals.value)
     return say(summary.paired_ratio(run.rows, BEST, other.subject))
 
 
-def often(ratios: Sequence[Ratio]) -> str:
-    """`faster in 25 (undecided in 1: 1.44 [0.76, 2.71])`; `faster in all`."""
-    rest = rivals.otherwise(ratios)
-    return f"faster in {sum(ratio.verdict == Verdict.FASTER for ratio in ratios)}{rest}" if rest else "faster in all"
-
-
 def elsewhere(found: Sequence[Repeat]) -> list[tuple[str, ...]]:
     """A line of `beside` for the kernel beside llama.cpp in other runs; none without one."""
     if not found:
         return []
     ends = dict.fromkeys(rivals.value(repeat.ratio) for repeat in (found[0], found[-1]))
     what = f"the same model in {f'{len(found)} other runs' if len(found) > 1 else 'another run'}"
-    why = f"; {UNEXPLAINED}" * (len(ends) > 1)
-    ratios = f"{' to '.join(ends)}, {often([repeat.ratio for repeat in found])}{why}"
+    ratios = " to ".join(ends) + f", {rivals.often([repeat.ratio for repeat in found])}" * (len(found) > 1)
     processors = listed(sorted({repeat.processor for repeat in found}))
     return [("llama.cpp", what, processors, ratios, f"[machines]({MACHINES}#{ID})")]
 
@@ -144,6 +164,15 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
     )
 
 
+def serving(behind: Sequence[Recorded]) -> tuple[dict, str] | None:
+    """The section of servers under load, and what it found and on which processor; None if that was not measured."""
+    table = next((table for table in behind if table.path.stem == ATTACKED), None)
+    if table is None or not table.section.get("shown"):
+        return None
+    found = table.section["shown"][0].removesuffix(".")
+    return table.section, f"{found} (on {environment.processor(table.meta['environment'])})"
+
+
 # The run --------------------------------------------------------------------------------------------------------------
 
 
@@ -167,8 +196,11 @@ def about(run: Setting) -> str:
     flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
     flag = "with [the XLA flag](docs/protocol.md) that avoids wrong values under this release" * flagged
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
-    rival = f"llama.cpp of {LLAMA_CPP_PACKAGE} {built}, with as many threads" if built else ""
-    where = " · ".join(filter(None, (environment.machine_line(env), rival, flag, probed(meta))))
+    rival = f"llama.cpp from {LLAMA_CPP_PACKAGE} {built}, on the same number of threads" if built else ""
+    share, probes = overview.share(summary.warm(run.rows, BEST)), bandwidths(meta)
+    apart = share and probes and probes[2] > APART * probes[1]
+    usual = f"; against the median probe `{BEST}` reaches {share * probes[2] / probes[1]:.0%}" if apart else ""
+    where = " · ".join(filter(None, (environment.machine_line(env), rival, flag, f"{probed(meta)}{usual}")))
     return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 
@@ -213,11 +245,13 @@ def block(
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = with_llama_cpp(measured)
-    lines = beside(run, behind, repeats(run, measured, others), home) if run else []
+    again = repeats(run, measured, others) if run else []
+    lines = beside(run, behind, again, home) if run else []
     heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
-    parts = ["<br>".join(filter(None, (gains.claim(measured), distances(run, behind) if run else "")))]
+    loaded = f"{served[1]}, {linked(served[0], home)}" if (served := serving(behind)) else ""
+    parts = [answer(measured, behind, again)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
-    parts += [gains.places(measured, others).markdown()] if pictures else []
+    parts += [gains.places(measured, others, loaded=loaded).markdown()] if pictures else []
     parts += [document.Table(heads, lines).markdown() if lines else ""]
     parts += [losing(measured[0], behind, home) if measured else ""]
     parts += ["<br>".join(filter(None, (about(measured[0]) if measured else "", company(behind, home))))]
@@ -225,15 +259,15 @@ def block(
 
 
 def with_llama_cpp(measured: Sequence[Setting]) -> Setting | None:
-    """The first run of both the kernel and llama.cpp."""
-    return next((run for run in measured if {BEST, LLAMA_CPP} <= set(run.subjects)), None)
+    """The first run of both the kernel and llama.cpp in the same blocks."""
+    return next((run for run in measured if summary.paired_ratio(run.rows, BEST, LLAMA_CPP).n), None)
 
 
 def with_headline(out_dir: Path, behind: Sequence[Recorded]) -> list[Setting]:
     """The runs, OUT's own headline before those behind it."""
     own = overview.tables(Path(out_dir) / "data", contribution.HEADLINE)
     headline = dict(name=contribution.HEADLINE, number="00")
-    return gains.runs([*(Recorded(path, headline) for path in own), *behind])
+    return [*gains.runs([Recorded(path, headline) for path in own]), *gains.runs(behind)]
 
 
 def refresh(

@@ -51,16 +51,13 @@ class Repeat:
 def repeats(run: Setting, measured: Sequence[Setting], machines: Sequence[Machine]) -> list[Repeat]:
     """Those of the run's model, without the run itself and its contribution, from the least ratio to the most. A
     conversation, of several answers a block, is none."""
-    meta = run.table.meta
     found = {
         called(r): (r.rows, r.table.section, r.table.meta["environment"], r.table.meta["created"])
         for r in measured
         if r.model == run.model and called(r) != called(run)
     }
     found |= {
-        m.about["machine"]: (m.trials, None, m.environment, m.about["measured"])
-        for m in machines
-        if m.trials[0].model == run.model and m.about["measured"] != meta["created"]
+        m.about["machine"]: (m.trials, None, m.environment, m.about["measured"]) for m in same_model(machines, run)
     }
     made = [
         Repeat(ratio, trials, where, section, about, created[:10])
@@ -87,8 +84,15 @@ def table(found: Sequence[Repeat]) -> Table:
     return Table(heads, [repeat.row() for repeat in found], frozenset({6}))
 
 
+def far_apart(found: Sequence[Repeat]) -> bool:
+    """Whether the intervals of the least and the most, which come first and last, have nothing in common."""
+    return len(found) > 1 and found[0].ratio.high < found[-1].ratio.low
+
+
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
-    return [machine for machine in others if machine.trials[0].model == run.model]
+    """Those that measured the run's model, without the run's own contribution."""
+    created = run.table.meta["created"]
+    return [m for m in others if m.trials[0].model == run.model and m.about["measured"] != created]
 
 
 def spread(above: str, below: str, others: Sequence[Machine]) -> str:

@@ -250,9 +250,13 @@ def write(out_dir: Path) -> Path:
     shared = machines.newest(machines.contributed(contribution.FOLDER)[0])
     timed = readme.with_headline(out_dir, behind)
     again = repeats.repeats(run, timed, shared) if (run := readme.with_llama_cpp(timed)) else []
+    section, _ = readme.serving(behind) or (None, "")
+    link = section and (section["page"] or f"#n{section['number']}")
+    loaded = f"under load: [notebook {section['number']}]({link})" if section else ""
+    places = gains.places(timed, shared, "machines.html", loaded)
     page = document.render(
         "report.html",
-        questions=brief.questions(behind, drawn, gains.places(timed, shared, "machines.html"), again),
+        questions=brief.questions(behind, drawn, places, again),
         sections=known,
         others=others(out_dir, known),
         subjects=subjects(behind),

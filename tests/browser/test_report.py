@@ -236,7 +236,9 @@ def test_questions_with_a_picture_and_sentences_come_first(visit):
     pictures = [questions.nth(at).locator("img").count() for at in range(questions.count())]
     assert pictures == [1, 0, 1, 1, 1]  # what it costs needs none
     for at in range(len(pictures)):
-        assert questions.nth(at).locator("li").last.locator("a").count() == 1  # sentences of one run share its line
+        assert (
+            questions.nth(at).locator("li").last.locator(".quiet a").count() == 1
+        )  # sentences of one run share its line
     assert questions.first.bounding_box()["y"] < 844  # on a phone's first screen
     assert not page.locator("#subjects").is_visible()  # tables are folded
 

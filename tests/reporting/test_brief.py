@@ -58,7 +58,7 @@ def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_ri
     for other, shown in (("loop", " times as fast"), ("llamacpp", " times [")):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f}{shown}" in said.text
     assert "tiny · llama.cpp on a q4_1 file of 97 MB · " in said.facts
-    assert "· C, 2 cores ·" in said.facts
+    assert "· C, 2 cores, 16 GiB ·" in said.facts
     assert brief.placed(0, headline(tmp_path / "few", ("step", "loop"))) is None
     alone = brief.placed(1, headline(tmp_path / "few", ("step", "loop")))
     assert "no other runtime ran beside it" in alone.facts
@@ -73,7 +73,7 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
     )
     text = brief.repeated(known, again).text
     assert text.startswith("In 2 [other runs](machines.html#repeats) of this model")
-    assert "runs at 2.00 times [2.00, 2.00] to 2.00 times [2.00, 2.00] llama.cpp's rate (faster in all)" in text
+    assert "runs at 2.00 times [2.00, 2.00] to 2.00 times [2.00, 2.00] llama.cpp's rate (faster in all 2)" in text
     assert brief.repeated(known, again[:1]) is None
     assert brief.repeated({}, again) is None
 
@@ -87,7 +87,7 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     ]  # fmt: skip
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     text = brief.contested(0, known).text
-    assert text.startswith("In another run, beside ik_llama.cpp and Ollama, `loop+fused` runs at ")
+    assert text.startswith("On tiny with answers of 4 tokens, beside ik_llama.cpp and Ollama, `loop+fused` runs at ")
     assert re.findall(r"([\d.]+) times \[[^]]*\] (?:the rate|that) of ([\w.]+\w)", text) == [
         ("1.50", "ik_llama.cpp"),
         ("3.00", "Ollama"),

@@ -99,16 +99,17 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
     readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "02-jit-placement", trials(("step", "loop")))])
     assert f"([trials](data/{contribution.HEADLINE}.csv))" in path.read_text()
-    assert "not in this run" not in path.read_text()
+    assert "Not in it:" not in path.read_text()
 
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
     here = machine("2026-01-03", trials(), cpu="D")
     first, there = readme.beside(run(), [], repeats.repeats(run(), [run()], [here]), tmp_path)
     assert first[2:4] == ("C", "2.00 [2.00, 2.00]")
-    text = readme.distances(run(), [])
-    assert "`loop+fused` is 2.00 times as fast as llama.cpp. On float32 weights, `step` and `loop` run at 0.40" in text
-    assert there[2:4] == ("D", "2.00 [2.00, 2.00], faster in all")
+    plain, fused = readme.distances(run(), [], [])
+    assert "`step` runs at 0.40 times and `loop` at 0.42 times the rate of llama.cpp on a " in plain
+    assert fused == "On that same file it decodes 2.00 times as fast as llama.cpp."
+    assert there[2:4] == ("D", "2.00 [2.00, 2.00]")
     assert len(readme.block([], [run()], tmp_path).split("| --- |\n")[-1].strip().splitlines()) == 3
     assert readme.losing(run(), [], tmp_path) == ""
     assert "| --- |" not in readme.block([], [run(("eager", "step", "loop"))], tmp_path)
@@ -132,7 +133,7 @@ def test_the_build_of_llama_cpp_is_named():
     packages = {readme.LLAMA_CPP_PACKAGE: "0.3", "jax": "1"}
     timed = run()
     vars(timed.table)["meta"] = timed.table.meta | dict(environment=ENVIRONMENT | dict(packages=packages))
-    assert "llama.cpp of llama-cpp-python 0.3" in readme.about(timed)
+    assert "llama.cpp from llama-cpp-python 0.3" in readme.about(timed)
 
 
 def test_other_runs_are_a_line_each_from_the_least_to_the_most():
@@ -157,7 +158,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
              machine("2026-01-03", slower(0.8), "b", cpu="D", kernels="avx2")]  # fmt: skip
     (line,) = readme.elsewhere(repeats.repeats(run(), [run()], found))
     assert line[:3] == ("llama.cpp", "the same model in 2 other runs", "C and D (AVX2)")
-    assert line[3].startswith("1.25 [1.25, 1.25] to 2.50 [2.50, 2.50], faster in all; ")
+    assert line[3].startswith("1.25 [1.25, 1.25] to 2.50 [2.50, 2.50], faster in all 2")
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
         if row.subject == readme.BEST and row.process
@@ -165,6 +166,39 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
         for row in trials()
     ]
     again = readme.elsewhere(repeats.repeats(run(), [run()], [*found, machine("2026-01-04", wide)]))
-    assert ", faster in 2 (undecided in 1: " in again[0][3]
+    assert ", faster in 2 of 3 (undecided in 1: " in again[0][3]
     assert readme.elsewhere(repeats.repeats(run(), [run()], [itself])) == []
     assert readme.elsewhere(repeats.repeats(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))])) == []
+
+
+def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
+    jitted, fused = readme.answer([run()], [], []).split("<br>")
+    assert re.match(r"\*\*Put one `jax.jit` .*?\*\* Compiling the whole answer .* On float32 weights, ", jitted)
+    assert re.match(r"`loop\+fused`, .* On that same file it decodes ", fused)
+    assert readme.answer([run(("eager", "step"))], [], []).count("**") == 2
+    assert readme.answer([], [], []) == ""
+
+
+def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
+    again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
+    assert readme.ranging(again).startswith(" here, and 1.25 to 2.50 times as fast in 2 other runs; ")
+    assert repeats.far_apart(again)
+    assert not repeats.far_apart([again[0]] * 2)
+    assert readme.ranging(again[:1]) == " here, and 1.25 times as fast in another run"
+    assert readme.ranging([]) == ""
+
+
+def test_the_share_of_the_limit_by_the_median_probe_stands_where_probes_differ():
+    timed = run()
+    for probes, said in (((40, 50, 80), True), ((40, 50, 51), False)):
+        known = dict(zip(("min", "median", "max"), probes, strict=True), n=4)
+        vars(timed.table)["meta"] = timed.table.meta | dict(bandwidth_gbps=dict(main=known))
+        assert ("against the median probe `loop+fused` reaches " in readme.about(timed)) == said
+
+
+def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):
+    section = dict(SECTION, number="10", shown=["It keeps up."])
+    under_load = told(f"data/{readme.ATTACKED}.csv", section, dict(environment=ENVIRONMENT))
+    assert readme.serving([under_load]) == (section, "It keeps up (on C)")
+    assert readme.serving([told(f"data/{readme.ATTACKED}.csv", section | dict(shown=[]), {})]) is None
+    assert readme.serving([run().table]) is None

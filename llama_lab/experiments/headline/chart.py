@@ -41,7 +41,7 @@ def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
     gain, more = compared(trials, BASELINE, UNJITTED, seed), compared(trials, FUSED, JITTED, seed)
     said = "Jitting the step makes decoding {gain} times as fast"
     return (
-        stated(said + "; 4-bit weights in a compiled kernel speed the loop up {more}-fold.", gain=gain, more=more)
+        stated(said + "; quantised weights in a compiled kernel speed the loop up {more}-fold.", gain=gain, more=more)
         or stated(said + ".", gain=gain)
         or gain.generic
     )
@@ -105,8 +105,9 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             hollow = dict(markerfacecolor="none", color=colour(name))
             axes.plot(medians[name], heights[name], "D", markersize=8, zorder=5, **hollow)
         if rate["n"]:
-            first = "baseline" if name == BASELINE else over(compared(trials, name, BASELINE, seed).ratio, BASELINE)
-            words = f"{rate['median']:.1f} tok/s · {first}"
+            paired = compared(trials, name, BASELINE, seed).ratio
+            first = "baseline" if name == BASELINE else over(paired, BASELINE) if paired.n else ""
+            words = " · ".join(filter(None, (f"{rate['median']:.1f} tok/s", first)))
             words += "".join(f"\n{over(c.ratio, c.baseline)}" for c in said.evidence if c.subject == name)
             words += f"\n{FUSED}: {over(rival.ratio, 'this')}" if name == RIVAL and rival.ratio.n else ""
             if any(t.bandwidth_gbps and t.bytes_per_token for t in trials if t.subject == name):
