@@ -146,7 +146,7 @@ def elsewhere(found: Sequence[Repeat]) -> list[tuple[str, ...]]:
 def company(behind: Sequence[Recorded], home: Path) -> str:
     """How many requests get another answer when they are repeated, from our placements and from other servers; ""
     where nobody recorded that."""
-    table = next((table for table in behind if table.path.stem == ATTACKED), None)
+    table = rivals.named(behind, ATTACKED)
     if table is None:
         return ""
     entries = attacks.sides(record.read(table.path, kind=attacks.Attacked)[0])
@@ -166,7 +166,7 @@ def company(behind: Sequence[Recorded], home: Path) -> str:
 
 def serving(behind: Sequence[Recorded]) -> tuple[dict, str] | None:
     """The section of servers under load, and what it found and on which processor; None if that was not measured."""
-    table = next((table for table in behind if table.path.stem == ATTACKED), None)
+    table = rivals.named(behind, ATTACKED)
     if table is None or not table.section.get("shown"):
         return None
     found = table.section["shown"][0].removesuffix(".")

@@ -305,11 +305,8 @@ def accuracy(table: Recorded) -> Loss | None:
     others = listed([named_well(known[name]["backend"]) for name in read])
     ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
     level = " (the intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
-    more = "".join(
-        f"; {named_well(name)}, which rounds the weights once more, {kept([name])}"
-        for name in known
-        if name == "openvino"
-    )
+    again = standings.OPENVINO
+    more = f"; {named_well(again)}, which rounds the weights once more, {kept([again])}" if again in known else ""
     text = (
         f"Quantised weights change answers: the most probable token under `{BEST}` is float32's {kept([KERNEL])}"
         f" {interval(known[KERNEL], '.1%', 'top1_')} of the time (n = {known[KERNEL]['tokens']:,}), under {others} on"
