@@ -54,7 +54,6 @@ def test_extraction(measured, tmp_path):
         beyond_examples=4, beyond_blocks=1, upload_writers=[],
     )  # fmt: skip
     assert "of the slower of its two ceilings" in finding
-    assert len(list((tmp_path / "figures").glob("15-*.*"))) == 12
     drawn = figures.read_manifest(tmp_path)["figures"].values()
     assert {entry["notebook"] for entry in drawn} == {"15-activation-extraction"}
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -70,7 +69,7 @@ def test_compiled_kernels_and_drawn_again(measured, tmp_path):
         row_engines=["loop", "llamacpp"], rows=[1, 3], row_contexts=[16], row_passes=2, row_blocks=1,
         first_subjects=["step", "llamacpp"], first_lengths=[5, 20], first_blocks=2, type_names=[],
     )  # fmt: skip
-    assert "From context 24 to 64 loop keeps " in finding
+    assert finding.startswith("No size of model was measured with compiled kernels beside another runtime.")
     sized, _ = record.read(tmp_path / "data" / "07-compiled-kernels-sizes.csv")
     assert {(t.valid, t.prompt_tokens, t.new_tokens) for t in sized} == {(True, 18, 6), (True, 10, 1)}
     firsts, meta = record.read(tmp_path / "data" / "07-compiled-kernels-first.csv", kind=Start)
@@ -91,7 +90,6 @@ def test_ollama(measured, tmp_path):
         arithmetics=["float32", "bfloat16", "fused", "torch", "llamacpp"],
     )  # fmt: skip
     assert finding.startswith("Neither Ollama nor llama.cpp was measured beside ")  # which is fastest is chance
-    assert "torch's best mode (torch on " in finding
     trials, meta = record.read(tmp_path / "data" / "09-ollama.csv")
     assert all(t.valid for t in trials), [t.reason for t in trials]
     assert [gap["name"] for gap in meta["missing"]] == ["llamacpp", "ollama"]

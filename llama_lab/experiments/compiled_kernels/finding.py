@@ -21,7 +21,7 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
     mine = [e for e in sizes.ours(every) if e["what"] == sizes.DECODE]
     mine = [e for e in mine if e["name"] == mine[0]["name"] and e["tokens"] == min(m["tokens"] for m in mine)]
     if not mine:
-        return Claim("No size of model was measured with compiled kernels.")
+        return Claim("No size of model was measured with compiled kernels beside another runtime.")
     limited = {e["file"] for e in by_file}  # MODEL/INSTRUCTIONS: one file may be there several times
 
     def model_of(e: dict) -> str:
@@ -63,7 +63,7 @@ def machines(*tables: tuple[Sequence[dict], str]) -> str:
     for entries, line in (table for table in tables if table[0]):
         parted = (e["file"].rpartition("/") for e in entries)
         files = {model if kind in isa.NEEDS else f"{model}/{kind}" for model, _, kind in parted}
-        said.append(f"{len(files)} files on {line.split(',')[0]}")
+        said.append(f"{len(files)} file{'s' * (len(files) > 1)} on {line.split(',')[0]}")
     return f"measured: {', '.join(said)}" if said else ""
 
 

@@ -17,7 +17,7 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     if there are any, and then which peers with other weights come first. ratios: of `table.ratios`."""
     ours = {t.dtype for t in trials if t.backend == standings.JAX}
     alike = [r for r in ratios if all(t.dtype in ours for t in trials if t.subject == r["peer"])]
-    kind, judged = " or ".join(sorted(ours)), alike or ratios
+    kind, judged = " and in ".join(sorted(ours)), alike or ratios
     if not judged:
         return Claim("No placement and no peer have valid first tokens at the same length.")
     at = list(dict.fromkeys(r["tokens"] for r in judged))

@@ -128,38 +128,39 @@ def sooner(trials: Sequence[Start], subject: str, other: str, n: int, seed: int 
     return summary.paired_ratio(at_length(trials, n), subject, other, seed, **FIRST)
 
 
-def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> str | None:
-    """The subject with the least geometric mean of its median TTFTs, among those that have a valid trial at each of
-    these lengths; None if none has."""
+def ranked(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> list[str]:
+    """Those with a valid trial at each of these lengths, by the geometric mean of their median TTFTs."""
     means = {name: np.mean(np.log([middle(trials, name, n) for n in at])) for name in names}
-    known = {name: mean for name, mean in means.items() if np.isfinite(mean)}
-    return min(known, key=known.get) if known else None
+    return sorted((name for name, mean in means.items() if np.isfinite(mean)), key=means.get)
+
+
+def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> str | None:
+    """The first of `ranked`; None if there is none."""
+    return next(iter(ranked(trials, names, at)), None)
 
 
 def highlighted(trials: Sequence[Start]) -> list[str]:
-    """The best JAX subject, the best peer with weights of its type, and the best peer of each backend with others, over
-    all shared lengths together."""
-    named = {(t.backend, t.dtype, t.subject) for t in trials if not t.subject.endswith(AGAIN)}
-    at = everybodys(trials)
-    ours = best(trials, sorted(name for backend, _, name in named if backend == standings.JAX), at)
-    kind = next((dtype for _, dtype, name in named if name == ours), None)
-    peers = summary.grouped(
-        sorted((backend if dtype != kind else "", name) for backend, dtype, name in named if backend != standings.JAX),
-        lambda pair: pair[0],
-        lambda pair: pair[1],
-    )
-    return [name for name in (ours, *(best(trials, names, at) for names in peers.values())) if name]
+    """Over all shared lengths together, the best first: the best JAX subject of each kind of weights, then the best
+    peer of each of these kinds, then the best of each other program on others; five at most."""
+    kinds, backends = ({t.subject: getattr(t, field) for t in trials} for field in ("dtype", "backend"))
+    ours, peers = (ranked(trials, names(trials), everybodys(trials)) for names in (placements, rivals))
+    ours = summary.grouped(ours, kinds.get)
+    alike = summary.grouped((name for name in peers if kinds[name] in ours), kinds.get)
+    others = summary.grouped((name for name in peers if kinds[name] not in ours), backends.get)
+    return [names[0] for groups in (ours, alike, others) for names in groups.values()][:5]
 
 
 def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """At each length every peer against the placement that is best there: {tokens, best, peer, ratio: TTFT of peer over
-    best}."""
-    ours, peers = {n: best(trials, placements(trials), [n]) for n in lengths(trials)}, rivals(trials)
-    entries = [
-        dict(tokens=n, best=name, peer=peer, ratio=sooner(trials, name, peer, n, seed))
-        for n, name in ours.items()
-        for peer in (peers if name else ())
-    ]
+    """At each length every peer against the placement on the same kind of weights that is best there, or where there
+    is none against the best: {tokens, best, peer, ratio: TTFT of peer over best}."""
+    kinds = {t.subject: t.dtype for t in trials}
+    mine = summary.grouped(placements(trials), kinds.get)
+    entries = []
+    for n in lengths(trials):
+        for peer in rivals(trials):
+            ours = best(trials, mine.get(kinds[peer], placements(trials)), [n])
+            if ours:
+                entries.append(dict(tokens=n, best=ours, peer=peer, ratio=sooner(trials, ours, peer, n, seed)))
     return [e for e in entries if e["ratio"].n]
 
 
