@@ -34,7 +34,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     if not shown:
         return notes.nothing("No subject has first tokens at every length.")
     figure, axes = new(9.5, 5.4)
-    backends, kinds = ({t.subject: getattr(t, field) for t in trials} for field in ("backend", "dtype"))
+    backends, kinds = {t.subject: t.backend for t in trials}, table.weights(trials)
     looks = {
         name: (colour(name), marks.MARKERS.get(backends[name], "v"), dashes)
         for name, dashes in zip(shown, cycle(("-", "--", "-.", (0, (8, 2)))), strict=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_lab.bench import standings
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
@@ -15,8 +14,9 @@ from llama_lab.experiments.time_to_first_token import table
 def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
     """Whether the best placement's first token comes before all others', among subjects with weights of the same type
     if there are any, and then which peers with other weights come first. ratios: of `table.ratios`."""
-    ours = {t.dtype for t in trials if t.backend == standings.JAX}
-    alike = [r for r in ratios if all(t.dtype in ours for t in trials if t.subject == r["peer"])]
+    kinds = table.weights(trials)
+    ours = {kinds[name] for name in table.placements(trials)}
+    alike = [r for r in ratios if kinds[r["peer"]] in ours]
     kind, judged = " and in ".join(sorted(ours)), alike or ratios
     if not judged:
         return Claim("No placement and no peer have valid first tokens at the same length.")

@@ -12,7 +12,7 @@ from llama_lab.bench.cold import Start
 from llama_lab.bench.published import COLD_LOOP, figure_of
 from llama_lab.bench.summary import warm
 from llama_lab.experiments.time_to_first_token.measure import TAIL
-from llama_lab.experiments.time_to_first_token.table import at_length, first_ms, middle, placements, rivals
+from llama_lab.experiments.time_to_first_token.table import at_length, first_ms, middle, placements, rivals, weights
 
 NOT_APART = "not measured apart"
 PARTS = ("compile_ms", "script_ms", "freeze_ms", "profiled_ms")  # of a first request, in the order of `parts`
@@ -58,7 +58,7 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
 def plainest(entries: Sequence[dict], trials: Sequence[Start]) -> list[dict]:
     """The entries of `cold` without the variants of a peer on the same weights (`torch+static` beside `torch`): the
     rows of a figure, whose table has all."""
-    kinds = {t.subject: t.dtype for t in trials}
+    kinds = weights(trials)
     plain = {e["subject"]: e["subject"].partition("+")[0] for e in entries}
     return [e for e in entries if (own := e["subject"]) == plain[own] or kinds[own] != kinds.get(plain[own])]
 
@@ -148,6 +148,17 @@ def mixing(trials: Sequence[Start], at: int) -> list[dict]:
             own = dict(mixed=mixed, warm=float(np.mean(values)), largest=max(values))
             entries.append(dict(subject=e["subject"], n=len(values), **own))
     return entries
+
+
+MIXED = frames.Columns(
+    {
+        **frames.same("subject", "n"),
+        "mean with a cold one": "mixed",
+        **frames.same("warm", "largest"),
+        "over": lambda entry: entry["mixed"] / entry["largest"],
+    },
+    digits=1,
+)
 
 
 def originals() -> dict[str, tuple[float, float, float]]:

@@ -16,7 +16,7 @@ from llama_lab.experiments.time_to_first_token import table
 def entries(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """One entry per subject that was asked at everybody's lengths, the best first: {subject, weights, and of each
     length `10 ms`, its median, and `10 over`, how many times as long it takes as the placement that is best there}."""
-    at, kinds = table.everybodys(trials), {t.subject: t.dtype for t in trials}
+    at, kinds = table.everybodys(trials), table.weights(trials)
     first = {n: table.best(trials, table.placements(trials), [n]) for n in at}
     found = []
     for name in table.placements(trials) + table.rivals(trials):
@@ -38,7 +38,7 @@ def columns(at: Sequence[int]) -> frames.Columns:
 def late(trials: Sequence[Start], seed: int = 0) -> str:
     """`llama.cpp (2.55x [2.40, 2.72]) and llama.cpp+q8_0 (…)`: the peers whose weights are of another type than
     the best placement's and whose first token after the longest prompt is later nevertheless."""
-    at, kinds = max(table.everybodys(trials), default=0), {t.subject: t.dtype for t in trials}
+    at, kinds = max(table.everybodys(trials), default=0), table.weights(trials)
     found = [
         f"{named_well(r['peer'])} ({r['ratio'].words})"
         for r in table.ratios(trials, seed)

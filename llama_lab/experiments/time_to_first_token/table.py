@@ -36,6 +36,14 @@ def rivals(trials: Sequence[Start]) -> list[str]:
     return sorted({t.subject for t in trials if t.backend != standings.JAX})
 
 
+def weights(trials: Sequence[Start]) -> dict[str, str]:
+    """Subject → what its weights are kept as; of a placement on the file's own blocks the type that llama.cpp reads
+    there."""
+    known = {t.subject: standings.weights(t) for t in trials}
+    own = next((known[name] for name in standings.SAME_FILE if name in known), "gguf")
+    return {name: own if kept == "gguf" else kept for name, kept in known.items()}
+
+
 def at_length(trials: Sequence[Start], n: int) -> list[Start]:
     return [t for t in trials if t.prompt_tokens == n]
 
@@ -142,7 +150,7 @@ def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> st
 def highlighted(trials: Sequence[Start]) -> list[str]:
     """Over all shared lengths together, the best first: the best JAX subject of each kind of weights, then the best
     peer of each of these kinds, then the best of each other program on others; five at most."""
-    kinds, backends = ({t.subject: getattr(t, field) for t in trials} for field in ("dtype", "backend"))
+    kinds, backends = weights(trials), {t.subject: t.backend for t in trials}
     ours, peers = (ranked(trials, names(trials), everybodys(trials)) for names in (placements, rivals))
     ours = summary.grouped(ours, kinds.get)
     alike = summary.grouped((name for name in peers if kinds[name] in ours), kinds.get)
@@ -153,7 +161,7 @@ def highlighted(trials: Sequence[Start]) -> list[str]:
 def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """At each length every peer against the placement on the same kind of weights that is best there, or where there
     is none against the best: {tokens, best, peer, ratio: TTFT of peer over best}."""
-    kinds = {t.subject: t.dtype for t in trials}
+    kinds = weights(trials)
     mine = summary.grouped(placements(trials), kinds.get)
     entries = []
     for n in lengths(trials):

@@ -126,6 +126,35 @@ def test_what_is_highlighted_is_the_best_of_each_kind():
     assert table.highlighted(incomplete) == ["step exact", "torch-script", "llamacpp"]
 
 
+def on_blocks():
+    """`everything`, llama.cpp on the file's own blocks and re-quantised, a placement on the same blocks as the first,
+    and PyTorch in int8."""
+    made = [t.model_copy(update=dict(dtype="q4_1", quantisation="gguf-q4_1")) if t.subject == "llamacpp" else t
+            for t in everything()]  # fmt: skip
+    shapes = {
+        "step+fused exact": (5, 0.5, dict(backend="jax", quantisation="gguf+fused")),
+        "llamacpp+q4_0": (6, 1.0, dict(backend="llama.cpp", dtype="q4_0", quantisation="gguf-q4_0")),
+        "torch-int8": (4, 0.4, dict(backend="torch", dtype="int8", quantisation="int8")),
+    }
+    for name, (fixed, slope, known) in shapes.items():
+        times = [(n, b, (fixed + slope * n) * (1 + 0.001 * b)) for n in LENGTHS for b in range(6)]
+        made += [request("torch", n, b, ms=ms).model_copy(update=known | dict(subject=name)) for n, b, ms in times]
+    return made
+
+
+def test_a_peer_is_judged_against_the_best_placement_on_its_own_kind_of_weights():
+    trials = on_blocks()
+    assert table.weights(trials)["step+fused exact"] == "q4_1"
+    best = {r["peer"]: r["best"] for r in table.ratios(trials)}
+    assert best["torch"] == "step exact"
+    assert best["llamacpp"] == best["llamacpp+q4_0"] == best["torch-int8"] == "step+fused exact"
+    assert table.highlighted(trials) == ["step+fused exact", "step exact", "torch", "llamacpp", "torch-int8"]
+    said = finding.claim(trials, table.ratios(trials)).sentence
+    assert "float32 and in q4_1" in said
+    assert "PyTorch-int8 is earlier at 3 lengths" in said
+    assert "without our kernels" not in said
+
+
 def test_a_length_of_a_tail_alone_takes_nothing_from_the_others():
     trials = [*everything(), *(request(name, 400, b, "tail") for name in ("step exact", "torch") for b in range(3))]
     assert table.lengths(trials) == [10, 50, 100, 400]
@@ -218,6 +247,7 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
     assert step["mixed"] > step["largest"] > step["warm"]
     assert (step["n"], torch["n"]) == (6, 6)
     assert first_requests.mixing(everything(blocks=3), AT) == []
+    assert show([], first_requests.MIXED).empty
     assert first_requests.mixing(everything(tail=50), AT)[1] == torch  # a loop of five has none of a tail's hundreds
 
 
