@@ -7,11 +7,10 @@ from html import escape
 from pathlib import Path
 
 from llama_jax.plumbing import xla_flags
-from llama_lab.bench import AGAIN, environment, provenance, record, summary
+from llama_lab.bench import AGAIN, environment, provenance, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed, round_ratio
-from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.figures import model_label
 from llama_lab.reporting import document, gains, machines, notebooks, overview, rivals
 from llama_lab.reporting.gains import briefly
@@ -22,7 +21,7 @@ from llama_lab.sharing import contribution
 
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
-ATTACKED = "10-what-serving-needs-of-jit-attacks"  # servers asked the same alone and in company
+SERVED = "10-what-serving-needs-of-jit-attacks"  # whose section has servers under load
 UNEXPLAINED = "why they differ so much is not established"
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
 
@@ -87,10 +86,10 @@ def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], ho
     for contest in contests(behind):
         many = len(rivals.others(contest))
         first, *more = rivals.strongest(contest)
-        more = more * (contest.model == run.model)
-        names = [named(first) + f", the fastest of {many} other runtimes" * (many > 1), *map(named, more)]
-        ratios = "; ".join(over(contest, other) for other in (first, *more))
-        rows.append(("; ".join(names), *subject(contest, first), ratios, place(contest.table, home)))
+        name = named(first) + f", the fastest of {many} other runtimes" * (many > 1)
+        also = [f"{named(other)}: {over(contest, other)}" for other in more if contest.model == run.model]
+        ratios = over(contest, first) + f" ({listed(also)})" * bool(also)
+        rows.append((name, *subject(contest, first), ratios, place(contest.table, home)))
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         ends = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
@@ -140,37 +139,18 @@ def elsewhere(found: Sequence[Repeat]) -> list[tuple[str, ...]]:
     return [("llama.cpp", what, processors, ratios, f"[machines]({MACHINES}#{ID})")]
 
 
-# In company ---------------------------------------------------------------------------------------------------------
+def served(behind: Sequence[Recorded]) -> Recorded | None:
+    """The table whose section says what servers do under load; None if that was not measured."""
+    table = rivals.named(behind, SERVED)
+    return table if table and table.section.get("shown") else None
 
 
-def company(behind: Sequence[Recorded], home: Path) -> str:
-    """How many requests get another answer when they are repeated, from our placements and from other servers; ""
-    where nobody recorded that."""
-    table = rivals.named(behind, ATTACKED)
-    if table is None:
+def serving(behind: Sequence[Recorded], home: Path, here: str = "") -> str:
+    """What servers do under load, on which processor if that is not `here`, and a link; "" if it was not measured."""
+    if (table := served(behind)) is None:
         return ""
-    entries = attacks.sides(record.read(table.path, kind=attacks.Attacked)[0])
-    ours = [entry for entry in entries if entry["name"] in attacks.OURS.values()]
-    others = [entry for entry in entries if entry not in ours]
-
-    def changed(some: Sequence[dict], who: str) -> str:
-        return f"{sum(e['differ'] for e in some):,} of {sum(e['of'] for e in some):,} from {who}"
-
-    counts = [changed(ours, "ours")] * bool(ours) + [changed([e], named_well(e["name"])) for e in others]
-    return (
-        f"Answers that changed when the same requests were sent alongside others: {listed(counts)}"
-        f" ({environment.processor(table.meta['environment'])}, [notebook {table.section['number']}]"
-        f"({page(table.section, home)}))."
-    )
-
-
-def serving(behind: Sequence[Recorded]) -> tuple[dict, str] | None:
-    """The section of servers under load, and what it found and on which processor; None if that was not measured."""
-    table = rivals.named(behind, ATTACKED)
-    if table is None or not table.section.get("shown"):
-        return None
-    found = table.section["shown"][0].removesuffix(".")
-    return table.section, f"{found} (on {environment.processor(table.meta['environment'])})"
+    found, there = table.section["shown"][0].removesuffix("."), environment.processor(table.meta["environment"])
+    return f"{found}{f' (on {there})' * (there != here)}, {linked(table.section, home)}"
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -239,22 +219,22 @@ def block(
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: the claim, one picture, where to put jit, other runtimes, where they lead, what company
-    changes, the run that the claim is of. behind: the tables that rivals and company are looked up in. others: machines
-    that the same was measured on."""
+    """All of it as Markdown: the claim, one picture, where to put jit, other runtimes, where they lead, the run
+    that the claim is of. behind: the tables that rivals are looked up in. others: machines that the same was measured
+    on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = with_llama_cpp(measured)
     again = repeats(run, measured, others) if run else []
     lines = beside(run, behind, again, home) if run else []
     heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
-    loaded = f"{served[1]}, {linked(served[0], home)}" if (served := serving(behind)) else ""
+    here = environment.processor(measured[0].table.meta["environment"]) if measured else ""
     parts = [answer(measured, behind, again)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
-    parts += [gains.places(measured, others, loaded=loaded).markdown()] if pictures else []
+    parts += [gains.places(measured, others, loaded=serving(behind, home, here)).markdown()] if pictures else []
     parts += [document.Table(heads, lines).markdown() if lines else ""]
     parts += [losing(measured[0], behind, home) if measured else ""]
-    parts += ["<br>".join(filter(None, (about(measured[0]) if measured else "", company(behind, home))))]
+    parts += [about(measured[0]) if measured else ""]
     return "\n\n".join(filter(None, parts))
 
 

@@ -250,9 +250,9 @@ def write(out_dir: Path) -> Path:
     shared = machines.newest(machines.contributed(contribution.FOLDER)[0])
     timed = readme.with_headline(out_dir, behind)
     again = repeats.repeats(run, timed, shared) if (run := readme.with_llama_cpp(timed)) else []
-    section, _ = readme.serving(behind) or (None, "")
-    link = section and (section["page"] or f"#n{section['number']}")
-    loaded = f"under load: [notebook {section['number']}]({link})" if section else ""
+    served = readme.served(behind)
+    link = served and (served.section["page"] or f"#n{served.section['number']}")
+    loaded = f"under load: [notebook {served.section['number']}]({link})" if served else ""
     places = gains.places(timed, shared, "machines.html", loaded)
     page = document.render(
         "report.html",

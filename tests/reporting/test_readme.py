@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 from llama_lab.bench import AGAIN, record
-from llama_lab.experiments.what_serving_needs import attacks
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -61,24 +60,6 @@ def test_the_block_shows_one_picture(tmp_path):
     block = readme.block([dict(SECTION, figures=figures)], [run()], tmp_path)
     assert re.findall(r'<img src="(.*?)".* alt="(.*?)">', block) == [("figures/03-a.svg", "Rates.")]
     assert readme.block([SECTION], [], tmp_path) == ""
-
-
-def test_answers_that_differ_are_told_of_ours_and_of_each_other_server(tmp_path):
-    common = dict(block=0, order=0, seed=0, phase="warm", valid=True, model="m", slots=4, situation="at once")
-    counts = dict(greedy=0, of_greedy=600, of_sampled=600, failed=0)
-    rows = [
-        attacks.Attacked(
-            **common, **counts, run=name, process=i, subject=name, backend=backend, sampled=3 * (backend == "ollama")
-        )
-        for i, (name, backend) in enumerate((("step+fused", "jax"), ("chunk8+fused", "jax"), ("ollama", "ollama")))
-    ]
-    path = record.write(
-        tmp_path / f"{readme.ATTACKED}.csv", rows, attacks.Attacked, environment=ENVIRONMENT,
-        parameters=dict(model="m", slots=4),
-    )  # fmt: skip
-    text = readme.company([told(path, SECTION, record.read_meta(path))], tmp_path)
-    assert "0 of 2,400 from ours and 3 of 1,200 from Ollama (C, [" in text
-    assert readme.company([], tmp_path) == ""
 
 
 def test_only_what_stands_between_the_marks_is_written(tmp_path):
@@ -198,7 +179,9 @@ def test_the_share_of_the_limit_by_the_median_probe_stands_where_probes_differ()
 
 def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):
     section = dict(SECTION, number="10", shown=["It keeps up."])
-    under_load = told(f"data/{readme.ATTACKED}.csv", section, dict(environment=ENVIRONMENT))
-    assert readme.serving([under_load]) == (section, "It keeps up (on C)")
-    assert readme.serving([told(f"data/{readme.ATTACKED}.csv", section | dict(shown=[]), {})]) is None
-    assert readme.serving([run().table]) is None
+    under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
+    link = "[notebook 10](docs/index.html#n10)"
+    assert readme.serving([under_load], tmp_path) == f"It keeps up (on C), {link}"
+    assert readme.serving([under_load], tmp_path, here="C") == f"It keeps up, {link}"
+    assert readme.served([told(f"data/{readme.SERVED}.csv", section | dict(shown=[]), {})]) is None
+    assert readme.serving([run().table], tmp_path) == ""

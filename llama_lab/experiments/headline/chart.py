@@ -93,7 +93,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
     is the published median."""
     figure, axes = new(8.6, 0.5 * len(table) + 1.7)
     said = claim(trials, seed)
-    rival = compared(trials, FUSED, RIVAL, seed)
+    further = [c for c in (*said.evidence, compared(trials, FUSED, RIVAL, seed)) if c.ratio.n]
     heights = rows.heights(axes, [e["name"] for e in table])
     names = ["\n".join(filter(None, (named_well(name), below(trials, name)))) for name in heights]
     axes.set_yticks([*heights.values()], names)
@@ -108,8 +108,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             paired = compared(trials, name, BASELINE, seed).ratio
             first = "baseline" if name == BASELINE else over(paired, BASELINE) if paired.n else ""
             words = " · ".join(filter(None, (f"{rate['median']:.1f} tok/s", first)))
-            words += "".join(f"\n{over(c.ratio, c.baseline)}" for c in said.evidence if c.subject == name)
-            words += f"\n{FUSED}: {over(rival.ratio, 'this')}" if name == RIVAL and rival.ratio.n else ""
+            words += "".join(f"\n{over(c.ratio, named_well(c.baseline))}" for c in further if c.subject == name)
             if any(t.bandwidth_gbps and t.bytes_per_token for t in trials if t.subject == name):
                 rows.tick(axes, summary.limit(trials, name), heights[name])
                 limits = ";\ndashed red: the row's memory-bandwidth limit, by the fastest probe"
