@@ -49,10 +49,9 @@ def times(ratio: dict) -> str:
     return f"{ratio['value']:.2f}x {interval(ratio)}"
 
 
-def bandwidths(meta: dict, run: str = "") -> tuple[float, float, float] | None:
-    """The smallest, the median and the largest probe of a table or of one of its runs, GB/s; None without probes."""
-    known = meta.get("bandwidth_gbps", {})
-    runs = [of_run for name, of_run in known.items() if isinstance(of_run, dict) and run in ("", name)]
+def bandwidths(meta: dict) -> tuple[float, float, float] | None:
+    """The smallest, the median and the largest probe of a table's runs, GB/s; None without probes."""
+    runs = [of_run for of_run in meta.get("bandwidth_gbps", {}).values() if isinstance(of_run, dict)]
     if not runs:
         return None
     usual = statistics.median_high(of_run["median"] for of_run in runs)

@@ -66,8 +66,7 @@ def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
     assert wording.probed({}) == wording.probed(dict(bandwidth_gbps={})) == ""
 
 
-def test_probes_are_those_of_one_run_or_the_widest_of_all():
+def test_probes_are_the_widest_of_all_runs():
     runs = dict(main=dict(min=1, median=2, max=3), more=dict(min=0.5, median=4, max=5))
-    assert wording.bandwidths(dict(bandwidth_gbps=runs), "main") == (1, 2, 3)
     assert wording.bandwidths(dict(bandwidth_gbps=runs)) == (0.5, 4, 5)
     assert wording.bandwidths({}) is None

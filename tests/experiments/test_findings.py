@@ -96,7 +96,8 @@ def of_ollama(patch, first, second):
 
 def of_first_token(patch, first, second):
     trials = [
-        Made(subject=name, backend=backend, dtype="float32") for name, backend in (("step", "jax"), ("torch", "torch"))
+        Made(subject=name, backend=backend, dtype="float32", quantisation="none")
+        for name, backend in (("step", "jax"), ("torch", "torch"))
     ]
     ratios = [dict(tokens=n, best="step", peer="torch", ratio=ratio) for n, ratio in ((10, first), (400, second))]
     return finding("time_to_first_token").claim(trials, ratios)

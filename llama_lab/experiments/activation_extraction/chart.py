@@ -21,7 +21,7 @@ from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, headline, new, s
 LABELS = {
     rungs.PACKED: "packing",
     rungs.ASYNC: "+ async copies",
-    rungs.PRODUCT: "+ writer threads = `extract`",
+    rungs.PRODUCT: "+ writer threads (extract)",
     rungs.FORWARD: "ceiling: forward only",
     rungs.DISK: "ceiling: disk only",
 }
@@ -49,15 +49,16 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         rate, shade = table[name]["rate"], LIMIT_COLOUR if name in CEILINGS else OURS
         passes(axes, table[name]["values"], height, shade)
         band(axes, rate, height, shade)
-        share = "" if name in CEILINGS else f", {share_of(extraction_table.overlap(trials, name, seed))} of it"
+        reached = extraction_table.overlap(trials, name, seed)
+        share = "" if name in CEILINGS else f"; {share_of(reached)} of the ceiling"
         rows.beside(axes, height, f"{rate.median:,.0f}{share}")
     axes.set_xlim(left=0)
     above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}" for name in ceilings[1:])
-    meaning = f"point: one pass; bar: median; band: 95 % interval; share: in pairs of a block{above}"
-    axes.set_xlabel(f"tokens/s\n({meaning})", fontsize=10)
     overlap = extraction_table.overlap(trials, seed=seed)
-    reached = f"`extract` reaches {overlap.value:.0%} of the slower of its two ceilings"
-    headline(figure, reached if overlap.n else "Overlap: not measured")
+    meaning = f"point: one pass; bar: median; band: 95 % interval; share: mean of n = {overlap.n} pairs{above}"
+    axes.set_xlabel(f"tokens/s\n({meaning})", fontsize=10)
+    said = f"`extract` reaches {share_of(overlap)} of the slower of its two ceilings"
+    headline(figure, said if overlap.n else "Overlap: not measured")
     return figure
 
 

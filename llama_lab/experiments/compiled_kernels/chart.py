@@ -235,11 +235,13 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     axes.set_xticks(range(len(files)), [file_words(file, read[file]) for file in files], fontsize=9)
     n = min((e["ratio"].n for e in mine), default=0)
     within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
-    best = listed([f"{named_well(name)} in {count}" for name, count in Counter(e["best"] for e in mine).most_common()])
+    counts = Counter(e["best"] for e in mine).most_common()
+    each = [f"{named_well(name)} in {count}" for name, count in counts]
+    best = f"\nbest other runtime: {listed(each)} of {len(mine)} cases" * bool(counts)
     shortest = min((e["tokens"] for e in mine), default=0)
     axes.set_xlabel(
         f"file, and {size.format(shortest)} (n ≥ {n} blocks{within}; bands: 95 % intervals)"
-        + f"\nbest other runtime: {best}, of {len(mine)} cases" * bool(best)
+        + best
         + "; hollow: not shown to be faster" * (ahead < len(mine)),
         fontsize=10,
     )

@@ -158,6 +158,6 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
     figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)
     held = {r["protocol"]: f"{r['coverage']:.0%}" for r in table if r["scenario"] == scenarios[0]}
     first = PLAIN.get(scenarios[0], scenarios[0])
-    words = f"With {first} this protocol's intervals hold the truth in {held['ours']} of runs"
+    words = f"In simulations with {first} this protocol's intervals hold the truth in {held['ours']} of runs"
     headline(figure, f"{words}, those of naive timing in {held['naive']}")
     return figure

@@ -73,7 +73,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     for key, label, tint, form in (
         ("dispatch", "step: in calls that start programs", colour("step"), "o--"),
         ("wait", "step: waiting for their tokens", colour("step"), "s-"),
-        ("alone", "loop, whole / tokens: the device alone", colour("loop"), "^:"),
+        ("alone", "loop: time of the answer / tokens (device alone)", colour("loop"), "^:"),
     ):
         low, middle, high = np.transpose([rows.ends(p[key]) for p in points])
         axes.fill_between(weights, low, high, color=tint, alpha=0.15, linewidth=0)
@@ -87,7 +87,8 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         dispatch, whole = p["dispatch"].median, p["dispatch"].median + p["wait"].median
         place = dict(textcoords="offset points", ha="center", va="bottom" if up else "top", fontsize=9)
         at = p["weights"], max(dispatch, p["wait"].median) if up else dispatch
-        axes.annotate(f"{dispatch:,.0f} of {whole:,.0f} µs", at, (0, 9 if up else -9), color=colour("step"), **place)
+        words = f"{dispatch / whole:.0%}: {dispatch:,.0f} of {whole:,.0f} µs"
+        axes.annotate(words, at, (0, 9 if up else -9), color=colour("step"), **place)
     axes.margins(x=0.12, y=0.12)
     axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
     names = [

@@ -50,12 +50,12 @@ def millions(point: dict) -> str:
 
 
 def starting(points: Sequence[dict]) -> str:
-    """`Starting its program takes 49% of a token's time at 0.107 M weights, 3% at 362 M`."""
+    """`Under step, starting the program takes 49% of a token's time at 0.107 M weights, 3% at 362 M`."""
     if not points:
         return "No model has valid trials both token by token and as one loop"
     small, large = points[0], points[-1]
-    words = f"Starting its program takes {share(small):.0%} of a token's time at {millions(small)} weights"
-    return words + f", {share(large):.0%} at {millions(large)}" * (large is not small)
+    words = f"Under {BASELINE}, starting the program takes {share(small):.0%} of a token's time at {millions(small)}"
+    return f"{words} weights" + f", {share(large):.0%} at {millions(large)}" * (large is not small)
 
 
 def fastest(table: Sequence[dict]) -> tuple[str, dict] | None:

@@ -83,7 +83,9 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
             rows.beside(axes, height, reasons, x=0, color=LIMIT_COLOUR)
     notes.bandwidth_limit(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
-    axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
+    axes.set_xlabel(
+        "decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval; ratios: means of pairs)"
+    )
     headline(figure, said)
     return figure
 

@@ -137,7 +137,7 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
             height, lost, later = heights[a.subject], middle(a.lost), middle(a.later)
             bars.stack(axes, height, zip((lost - later, later), SURPRISES.values(), strict=True), 0.5)
             axes.plot(a.lost, [height] * len(a.lost), "o", color="black", markersize=4, zorder=4)
-            words = f"{a.programs} programs, {a.surprises} of them later"
+            words = f"{a.programs} programs, {a.surprises} of them later: {later:.1f} s"
             words = words if a.surprises else f"{a.programs} programs, all for the first request"
             axes.text(max(a.lost), height, "  " + words, va="center", fontsize=9)
         top = heights[pair[0].subject]
@@ -153,7 +153,8 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     n = min(len(a.blocks) for a in every)
     axes.set_xlabel(f"seconds lost to compiling (point: one process, n = {n}; bar: median)")
     dearest = sorted(pairs, key=lambda name: -middle(pairs[name][0].later))
-    claim = f"{listed(dearest)} cost {listed([f'{middle(pairs[name][0].later):.1f}' for name in dearest])} s"
+    seconds = listed([f"{middle(pairs[name][0].later):.1f}" for name in dearest])
+    claim = f"{listed(dearest)} cost {seconds} s of compiling after the first request"
     left = f"{sum(middle(cured.later) for _, cured in pairs.values()):.1f}"
-    headline(figure, f"{claim[0].upper()}{claim[1:]}; cures leave {f'{left} s' if float(left) else 'nothing'}")
+    headline(figure, f"{claim[0].upper()}{claim[1:]}; cures leave {f'{left} s' if float(left) else 'none'}")
     return figure

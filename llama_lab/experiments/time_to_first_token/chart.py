@@ -30,7 +30,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
 
     limits: length → ms, `table.limits`.
     """
-    shown, asked = table.highlighted(trials), table.everybodys(trials)
+    shown, asked = table.highlighted(trials), table.shared_lengths(trials)
     if not shown:
         return notes.nothing("No subject has first tokens at every length.")
     figure, axes = new(9.5, 5.4)
@@ -55,7 +55,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
 @styled
 def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dict[str, float], seed: int = 0) -> Figure:
     """TTFT against prompt length of the placements and of each other program's fastest mode (left);
-    everybody's over that of llama.cpp's fastest mode of the same file (right).
+    each subject's over that of llama.cpp's fastest mode of the same file (right).
 
     trials: of `same_file`. limits: length → ms of float32, `table.limits`. reading: label → ms to read other formats
     once.

@@ -12,12 +12,13 @@ from llama_lab.experiments.time_to_first_token import table
 
 
 def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
-    """Whether the best placement's first token comes before all others', among subjects with weights of the same type
-    if there are any, and then which peers with other weights come first. ratios: of `table.ratios`."""
+    """Whether the placements' first tokens come before those of all peers on the same kinds of weights, if there are
+    any, and then which peers on other weights come first. ratios: of `table.ratios`."""
     kinds = table.weights(trials)
     ours = {kinds[name] for name in table.placements(trials)}
     alike = [r for r in ratios if kinds[r["peer"]] in ours]
-    kind, judged = " and in ".join(sorted(ours)), alike or ratios
+    judged = alike or ratios
+    kind = " and in ".join(sorted({kinds[r["best"]] for r in judged}))
     if not judged:
         return Claim("No placement and no peer have valid first tokens at the same length.")
     at = list(dict.fromkeys(r["tokens"] for r in judged))
@@ -45,7 +46,7 @@ def with_kernels(trials: Sequence[Start]) -> bool:
 
 
 def compared(r: dict) -> Comparison:
-    """The best placement beside a peer at one length. r: of `table.ratios`."""
+    """A placement beside a peer at one length. r: of `table.ratios`."""
     return Comparison(r["ratio"], r["best"], r["peer"], f"first tokens a second after a prompt of {r['tokens']}")
 
 
@@ -58,10 +59,10 @@ def beside(trials: Sequence[Start], r: dict) -> str:
 
 
 def first_token(trials: Sequence[Start], seed: int = 0) -> str:
-    """The claim, and the fastest peer beside the best placement at each length that all subjects share."""
-    ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in table.everybodys(trials)]
+    """The claim, and the fastest peer beside its placement at each length that all subjects share."""
+    ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in table.shared_lengths(trials)]
     at = {n: [r for r in ratios if r["tokens"] == n] for n in dict.fromkeys(r["tokens"] for r in ratios)}
-    quickest = (min(here, key=lambda r: r["ratio"].value) for here in at.values())
+    quickest = (min(here, key=lambda r: table.middle(trials, r["peer"], r["tokens"])) for here in at.values())
     return claim(trials, ratios).text(*(beside(trials, r) for r in quickest))
 
 

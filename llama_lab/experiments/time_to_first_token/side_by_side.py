@@ -14,9 +14,9 @@ from llama_lab.experiments.time_to_first_token import table
 
 
 def entries(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """One entry per subject that was asked at everybody's lengths, the best first: {subject, weights, and of each
+    """One entry per subject that was asked at all shared lengths, the best first: {subject, weights, and of each
     length `10 ms`, its median, and `10 over`, how many times as long it takes as the placement that is best there}."""
-    at, kinds = table.everybodys(trials), table.weights(trials)
+    at, kinds = table.shared_lengths(trials), table.weights(trials)
     first = {n: table.best(trials, table.placements(trials), [n]) for n in at}
     found = []
     for name in table.placements(trials) + table.rivals(trials):
@@ -30,19 +30,20 @@ def entries(trials: Sequence[Start], seed: int = 0) -> list[dict]:
 
 
 def columns(at: Sequence[int]) -> frames.Columns:
-    """Of `entries`. at: `everybodys`."""
+    """Of `entries`. at: `shared_lengths`."""
     shown = {name: f"{n} {key}" for n in at for name, key in ((f"{n} tokens, ms", "ms"), (f"{n}, ratio", "over"))}
     return frames.Columns({**frames.same("subject", "weights"), **shown}, index="subject", digits=1)
 
 
 def late(trials: Sequence[Start], seed: int = 0) -> str:
-    """`llama.cpp (2.55x [2.40, 2.72]) and llama.cpp+q8_0 (…)`: the peers whose weights are of another type than
-    the best placement's and whose first token after the longest prompt is later nevertheless."""
-    at, kinds = max(table.everybodys(trials), default=0), table.weights(trials)
+    """`llama.cpp (2.55x [2.40, 2.72]) and llama.cpp+q8_0 (…)`: the peers on weights that no placement
+    reads whose first token after the longest prompt is later than the best placement's."""
+    at, kinds = max(table.shared_lengths(trials), default=0), table.weights(trials)
+    ours = {kinds[name] for name in table.placements(trials)}
     found = [
         f"{named_well(r['peer'])} ({r['ratio'].words})"
         for r in table.ratios(trials, seed)
-        if r["tokens"] == at and kinds[r["peer"]] != kinds[r["best"]] and r["ratio"].verdict == Verdict.FASTER
+        if r["tokens"] == at and kinds[r["peer"]] not in ours and r["ratio"].verdict == Verdict.FASTER
     ]
     return listed(found) if found else "nobody"
 

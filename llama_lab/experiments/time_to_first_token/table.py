@@ -20,7 +20,7 @@ def lengths(trials: Sequence[Start]) -> list[int]:
     return sorted({t.prompt_tokens for t in trials if t.phase == "warm" and t.prompt_tokens})
 
 
-def everybodys(trials: Sequence[Start]) -> list[int]:
+def shared_lengths(trials: Sequence[Start]) -> list[int]:
     """The lengths at which all subjects were asked side by side, ascending; at the others only the subjects of a tail
     were asked."""
     return lengths([t for t in trials if t.run == WARM])
@@ -148,10 +148,10 @@ def best(trials: Sequence[Start], names: Sequence[str], at: Sequence[int]) -> st
 
 
 def highlighted(trials: Sequence[Start]) -> list[str]:
-    """Over all shared lengths together, the best first: the best JAX subject of each kind of weights, then the best
-    peer of each of these kinds, then the best of each other program on others; five at most."""
+    """Over all shared lengths together: the best JAX subject of each kind of weights, then the best peer of each of
+    these kinds, then the best of each program on others; each group the best first, the first five of all."""
     kinds, backends = weights(trials), {t.subject: t.backend for t in trials}
-    ours, peers = (ranked(trials, names(trials), everybodys(trials)) for names in (placements, rivals))
+    ours, peers = (ranked(trials, names(trials), shared_lengths(trials)) for names in (placements, rivals))
     ours = summary.grouped(ours, kinds.get)
     alike = summary.grouped((name for name in peers if kinds[name] in ours), kinds.get)
     others = summary.grouped((name for name in peers if kinds[name] not in ours), backends.get)
@@ -166,7 +166,7 @@ def ratios(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     entries = []
     for n in lengths(trials):
         for peer in rivals(trials):
-            ours = best(trials, mine.get(kinds[peer], placements(trials)), [n])
+            ours = best(trials, mine.get(kinds[peer], ()), [n]) or best(trials, placements(trials), [n])
             if ours:
                 entries.append(dict(tokens=n, best=ours, peer=peer, ratio=sooner(trials, ours, peer, n, seed)))
     return [e for e in entries if e["ratio"].n]

@@ -31,7 +31,12 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         reach = [[r.median - r.low for r in rates.values()], [r.high - r.median for r in rates.values()]]
         reach = np.clip(np.nan_to_num(reach), 0, None)
         line = dict(marker="s", linestyle="--") if "+scan" in placement else dict(marker="o", linestyle="-")
-        axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, capsize=3, zorder=3)
+        *_, bars = axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, zorder=3)
+        for bar in bars:
+            bar.set(alpha=0.35, linewidth=3)
+        for at in {np.argmin(middle), np.argmax(middle)} if placement == table.PLACEMENT else ():
+            place = dict(textcoords="offset points", ha="center", va="top", fontsize=10, color=own)
+            axes.annotate(f"{middle[at]:.1f}", (x[at], middle[at]), (0, -7), **place)
         ends.append(End(placement, x[-1], middle[-1], own))
     labels.at_ends(axes, ends, 1.3, x=len(names) - 0.75, size=11)
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
@@ -39,7 +44,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
         ground = dict(color=LIMIT_COLOUR, fontsize=9, bbox=dict(facecolor="white", edgecolor="none", pad=1), zorder=5)
         at = (0, float(np.median(limits)))
-        axes.annotate("bandwidth limit", at, (0, 4), textcoords="offset points", **ground)
+        axes.annotate(f"bandwidth limit {at[1]:.0f}", at, (0, 4), textcoords="offset points", **ground)
     for name in names:
         if name not in present:
             where = dict(rotation=90, ha="center", va="center", color=GREY)

@@ -157,7 +157,7 @@ def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
     others = sorted((name for name in right if name != slow), key=rates.get)
     subjects = (f"{PLACEMENT} under {name}" for name in (fast, slow))
     gain = Comparison(ratio(trials, PLACEMENT, fast, slow), *subjects)
-    rest = "; the other {n} correct set-ups have medians within {rest:.1f}x"
+    rest = "; the other {n} set-ups without a fault have medians within {rest:.1f}x"
     rest *= len(others) > 1 and slow in right
     said = "Under `{under}`, JAX {slow} takes {gain} times as long as {fast}"
     apart = rates[others[-1]] / rates[others[0]] if others else 1.0

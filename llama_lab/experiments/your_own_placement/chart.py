@@ -19,6 +19,11 @@ from llama_lab.figures import notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, PALETTE, footnote, headline, new, styled
 
 ROWS = 10  # of the figure; the table has all
+NO_TIME = {  # why a subject has no time, by who refused it
+    measure.GATE: "its tokens are wrong",
+    measure.GUARD: "it compiled while timed",
+    measure.FAILED: "it failed",
+}
 
 
 def claim(fates: Sequence[measure.Fate]) -> Claim:
@@ -88,7 +93,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     for entry in [*placed, *below]:
         height, rate, ratio = heights[entry["name"]], entry["tokens_per_second"], entry["ratio_to_baseline"]
         if not entry["valid_trials"]:
-            rows.beside(axes, height, f"no time: {measure.fate(entry).caught} refused it", color=LIMIT_COLOUR)
+            rows.beside(axes, height, f"no time: {NO_TIME[measure.fate(entry).caught]}", color=LIMIT_COLOUR)
             continue
         known = f"baseline, n = {rate['n']}"
         if entry["name"] == measure.NESTED.name and ratio["verdict"] == Verdict.UNDECIDED:
@@ -110,5 +115,15 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
     if left:
         footnote(figure, f"Only in the table: {listed([e['name'] for e in left])}.")
-    headline(figure, claim([measure.fate(e) for e in table if e["name"] in measure.WHAT]))
+    headline(figure, words(table, mine))
     return figure
+
+
+def words(table: Sequence[dict], mine: str) -> str:
+    """`mine decodes at 0.63x [0.58, 0.67] the rate of step: slower; 2 of 2 faulty placements get no time`."""
+    ratio = next(e for e in table if e["name"] == mine)["ratio_to_baseline"]
+    own = f"{mine} decodes at {times(ratio)} the rate of {measure.BASELINE}: {ratio['judged']}" if ratio["n"] else ""
+    bad = [e for e in table if e["name"] in measure.WHAT and e["name"] != measure.NESTED.name]
+    timeless = sum(not e["valid_trials"] for e in bad)
+    caught = f"{timeless} of {len(bad)} faulty placements get no time" if bad else ""
+    return "; ".join(filter(None, (own or f"{mine} has no valid time", caught)))

@@ -52,7 +52,7 @@ def test_each_chart_is_drawn_where_there_is_little(draw):
 
 def test_the_limits_say_the_share():
     drawn = words(CHARTS["limits"]())
-    for text in ("extract reaches 94% of the slower of its two ceilings", "94 % [9", "ceiling: disk only: "):
+    for text in ("extract reaches 94 % [9", "of the slower of its two ceilings", "ceiling: disk only: "):
         assert text in drawn, text
 
 

@@ -142,7 +142,7 @@ def test_the_table_the_finding_and_the_chart_pair_masked_with_free(tmp_path):
         str(claim) == "step with the mask in the program decodes 1.98 times as fast as with the mask made by the host."
     )
     gap = dict(name="openvino", reason="It is not here.", remedy="Install it.")
-    figure = masks_table.kept(entries, claim, [gap])
+    figure = masks_table.kept(entries, [gap])
     words = drawn.words(figure)
     assert all(part in words for part in ("0.50x", "no valid pair: wrong: no JSON", "no openvino: It is not here."))
     drawn.assert_drawn(figure, tmp_path)
@@ -153,27 +153,26 @@ def test_nothing_is_claimed_without_both_masks(name):
     assert "No valid answers" in str(masks_table.claim(made(**{name: 10, name + masks.TABLE: 11})))
 
 
-def test_where_the_masks_are_not_told_apart_the_engines_that_lose_are_named():
+def test_the_figure_says_what_a_grammar_leaves_of_each_rate_and_what_the_trials_do_not_decide():
     alike = {"step" + way: 10 for way in ("", masks.TABLE, masks.HOST)}
     rows = made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 20})
-    said = "Grammars of their own slow down ollama; "
-    assert str(masks_table.claim(rows)) == said + "step with the mask in the program shows no loss."
+    said = masks_table.leaves(masks_table.table(rows))
+    assert said.endswith("Ollama 0.50x, step 1.00x")
     one_pair = [t for t in rows if t.subject != "step" + masks.TABLE or (t.block, t.prompt) == (0, 0)]
-    undecided = "whether the mask in the program slows down step is undecided."
-    assert str(masks_table.claim(one_pair)) == said + undecided
-    assert "decodes" not in str(masks_table.claim(made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 10})))
+    assert masks_table.leaves(masks_table.table(one_pair)).endswith("step 1.00x (undecided)")
+    assert masks_table.leaves([]).endswith("no valid answers")
 
 
 def test_what_each_kind_of_mask_leaves_is_said_and_the_figure_keeps_the_foremost_rows():
     gaps = {name + way: 10 for name in ("chunk8", "loop", "mine", "other") for way in ("", masks.TABLE)}
     gaps |= {"step" + way: 10 for way in ("", masks.TABLE)} | {"step" + masks.HOST: 20}
     gaps |= {name + way: 40 if way else 10 for name in masks.GRAMMARS for way in ("", masks.TABLE)}
-    entries, claim = masks_table.table(made(**gaps)), masks_table.claim(made(**gaps))
+    entries = masks_table.table(made(**gaps))
     program, host, own = masks_table.left(entries)
     assert program == "mask in the program: 100% of the free rate (5 subjects); no loss is shown"
     assert host == "mask by the host: 50% of the free rate (1 subject); a loss is shown for step"
     assert own.endswith("a loss is shown for ollama and llamacpp+generate")
-    kept = [(e["subject"], e["where"]) for e in masks_table.foremost(entries, claim)]
+    kept = [(e["subject"], e["where"]) for e in masks_table.foremost(entries)]
     assert kept == [
         ("chunk8", "program"), ("loop", "program"), ("step", "host"), ("step", "program"), ("ollama", "its own"),
         ("llamacpp+generate", "its own"),

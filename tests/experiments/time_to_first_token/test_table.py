@@ -158,7 +158,7 @@ def test_a_peer_is_judged_against_the_best_placement_on_its_own_kind_of_weights(
 def test_a_length_of_a_tail_alone_takes_nothing_from_the_others():
     trials = [*everything(), *(request(name, 400, b, "tail") for name in ("step exact", "torch") for b in range(3))]
     assert table.lengths(trials) == [10, 50, 100, 400]
-    assert table.everybodys(trials) == [10, 50, 100]
+    assert table.shared_lengths(trials) == [10, 50, 100]
     assert {e["subject"] for e in table.table(trials) if e["tokens"] == 400} == {"step exact", "torch"}
     assert table.highlighted(trials) == table.highlighted(everything())
     assert [(r["peer"], r["ratio"].n) for r in table.ratios(trials) if r["tokens"] == 400] == [("torch", 3)]

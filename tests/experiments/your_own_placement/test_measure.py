@@ -194,8 +194,9 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     trials = measure.strict(made())
     figure = chart.own_ladder(trials, measure.table(trials, ["step", "mine", NESTED.name]), "mine")
     for text in (
-        "no time: the gate refused it",
-        "no time: the guard refused it",
+        "mine decodes at 0.50x [0.50, 0.50] the rate of step: slower; 2 of 2 faulty placements get no time",
+        "no time: its tokens are wrong",
+        "no time: it compiled while timed",
         "no verdict: same program as step",
         "below: made to mislead",
         "10.0 tok/s · 0.50x [0.50, 0.50]: slower",
