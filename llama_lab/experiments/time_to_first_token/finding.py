@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from llama_lab.bench import summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
@@ -11,33 +12,57 @@ from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.time_to_first_token import table
 
 
-def claim(trials: Sequence[Start], ratios: Sequence[dict]) -> Claim:
-    """Whether the placements' first tokens come before those of all peers on the same kinds of weights, if there are
-    any, and then which peers on other weights come first. ratios: of `table.ratios`."""
+def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict] = ()) -> Claim:
+    """At how many lengths the placements' first tokens come before those of all peers: on any weights, where kernels
+    run and that is at all of `raced`; else on the same kinds of weights, and then which peers on other weights come
+    first. ratios: of `table.ratios`. raced: of `races`."""
     kinds = table.weights(trials)
+    if with_kernels(trials) and {r["ratio"].verdict for r in raced} == {Verdict.FASTER}:
+        first = {kinds[r["best"]] for r in raced}
+        alike = (r for r in ratios if kinds[r["peer"]] == kinds[r["best"]])
+        others = sorted(summary.grouped(alike, lambda r: kinds[r["best"]]).items())
+        alone = [f", in {kind} at {ahead(found)}" for kind, found in others if kind not in first]
+        words = f"Our first token is earliest at {ahead(raced)} lengths on any weights{''.join(alone)}."
+        return Claim(words, tuple(map(compared, raced)))
     ours = {kinds[name] for name in table.placements(trials)}
     alike = [r for r in ratios if kinds[r["peer"]] in ours]
     judged = alike or ratios
-    kind = " and in ".join(sorted({kinds[r["best"]] for r in judged}))
     if not judged:
         return Claim("No placement and no peer have valid first tokens at the same length.")
     at = list(dict.fromkeys(r["tokens"] for r in judged))
-    ahead = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
-             if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
+    sooner = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
+              if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
     without = "without our kernels, " * (not with_kernels(trials))
-    sooner = f"; {without}quantised {{peers}} {{are}} earlier at {{m}} lengths" if ahead else ""
+    more = f"; {without}quantised {{peers}} {{are}} earlier at {{m}} lengths" if sooner else ""
     return (
         stated(
-            "In {kind} our first token is earliest at {n} of {n} lengths" + sooner + ".",
+            "In {kind} our first token is earliest at {n} of {n} lengths" + more + ".",
             when={r["ratio"].verdict for r in judged} == {Verdict.FASTER},
-            kind=kind,
+            kind=" and in ".join(sorted({kinds[r["best"]] for r in judged})),
             n=len(at),
-            peers=listed(sorted({named_well(name) for name in ahead.values()})),
-            are="is" if len(set(ahead.values())) == 1 else "are",
-            m=len(ahead),
+            peers=listed(sorted({named_well(name) for name in sooner.values()})),
+            are="is" if len(set(sooner.values())) == 1 else "are",
+            m=len(sooner),
         )
         or compared(min(judged, key=lambda r: r["ratio"].value)).generic
     )
+
+
+def ahead(entries: Sequence[dict]) -> str:
+    """`2 of 3`: lengths at which ours is sooner than each peer of these. entries: of `table.ratios` or `races`."""
+    at = summary.grouped(entries, lambda r: r["tokens"], lambda r: r["ratio"].verdict == Verdict.FASTER)
+    return f"{sum(map(all, at.values()))} of {len(at)}"
+
+
+def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """At each length that all subjects share the best placement beside the soonest peer, whatever their weights, as in
+    `table.ratios`."""
+    found = []
+    for n in table.shared_lengths(trials):
+        ours, peer = (table.best(trials, names(trials), [n]) for names in (table.placements, table.rivals))
+        if ours and peer:
+            found.append(dict(tokens=n, best=ours, peer=peer, ratio=table.sooner(trials, ours, peer, n, seed)))
+    return found
 
 
 def with_kernels(trials: Sequence[Start]) -> bool:
@@ -59,11 +84,10 @@ def beside(trials: Sequence[Start], r: dict) -> str:
 
 
 def first_token(trials: Sequence[Start], seed: int = 0) -> str:
-    """The claim, and the fastest peer beside its placement at each length that all subjects share."""
+    """The claim, and the soonest peer beside the best placement at each length that all subjects share."""
     ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in table.shared_lengths(trials)]
-    at = {n: [r for r in ratios if r["tokens"] == n] for n in dict.fromkeys(r["tokens"] for r in ratios)}
-    quickest = (min(here, key=lambda r: table.middle(trials, r["peer"], r["tokens"])) for here in at.values())
-    return claim(trials, ratios).text(*(beside(trials, r) for r in quickest))
+    raced = races(trials, seed)
+    return claim(trials, ratios, raced).text(*(beside(trials, r) for r in raced))
 
 
 def first_before(races: Sequence[dict]) -> str:

@@ -153,6 +153,10 @@ def test_a_peer_is_judged_against_the_best_placement_on_its_own_kind_of_weights(
     assert "float32 and in q4_1" in said
     assert "PyTorch-int8 is earlier at 3 lengths" in said
     assert "without our kernels" not in said
+    first = [t for t in trials if t.subject != "torch-int8"]
+    assert finding.first_token(first).startswith(
+        "Our first token is earliest at 3 of 3 lengths on any weights, in float32 at 3 of 3."
+    )
 
 
 def test_a_length_of_a_tail_alone_takes_nothing_from_the_others():
