@@ -20,7 +20,7 @@ from llama_lab.reporting.repeats import MACHINES, same_model, spread
 
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
 BEST = machines.BEST
-KERNEL = "`loop+fused`, the loop with a compiled kernel that multiplies the file's own quantised blocks,"
+KERNEL = "`loop+fused`, the loop with a kernel, compiled by Numba, that multiplies the file's own quantised blocks,"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the weights of what is below
     ("step", "greedy decoding with one `jax.jit` around the step", "eager", "without it"),
     ("loop", "compiling the whole answer (`loop`)", "step", "compiling one token (`step`)"),

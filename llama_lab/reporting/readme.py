@@ -22,7 +22,7 @@ from llama_lab.sharing import contribution
 BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
-UNEXPLAINED = "why they differ so much is not established"
+UNEXPLAINED = "what causes the spread is not known"
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
 
 

@@ -266,7 +266,7 @@ def sampling(table: Recorded) -> Loss | None:
         return None
     added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
     settings = next(t.sampling for t in rows if t.sampling != "greedy")
-    kernel = f"; `{BEST}` was not timed with sampling" * (BEST not in spent)
+    kernel = f"; `{BEST}` was not timed with sampling, where the same cost would weigh more" * (BEST not in spent)
     text = (
         f"Sampling ({settings}) adds {added.median:.1f} ms{within(added, '.1f')} per token to `step` in float32, and"
         f" `{most.name}` then runs at {times(most.ratio)} its greedy rate{kernel}"

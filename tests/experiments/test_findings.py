@@ -151,7 +151,7 @@ ROWS = {
     "time_to_first_token": (of_first_token, "our first token is earliest at 2 of 2 lengths", F, F),
     "activation_extraction": (of_extraction, "times as fast as transformers", F, F),
     "gpu": (of_gpu, "On the GPU loop decodes", F, None),
-    "upgrading_jax": (of_upgrading, "times as long as 0.2", F, None),
+    "upgrading_jax": (of_upgrading, "times as fast as 0.1", F, None),
     "past_one_token_a_pass": (of_drafts, "show no effect on open questions", F, UNDECIDED),
 }
 

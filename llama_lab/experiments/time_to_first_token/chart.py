@@ -40,14 +40,15 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
         for name, dashes in zip(shown, cycle(("-", "--", "-.", (0, (8, 2)))), strict=False)
     }
     took = {name: table.middle(trials, name, asked[-1]) for name in shown}
-    words = {name: f"{name} ({kinds[name]}): {ms:,.0f} ms" for name, ms in took.items()}
+    kept = kinds | {name: f"{kinds[name]} rounded again" for name in shown if backends[name] == standings.OPENVINO}
+    words = {name: f"{named_well(name)} ({kept[name]}): {ms:,.0f} ms" for name, ms in took.items()}
     by_length(axes, trials, looks, words, limits, {}, seed)
-    first, ours = min(took, key=took.get), shown[0]
+    first = min(took, key=took.get)
     words = "" if finding.with_kernels(trials) else "Without our kernels, "
     words += f"{named_well(first)} is first after {asked[-1]} tokens, at {took[first]:,.0f} ms"
-    if kinds[first] != kinds[ours]:
-        alike = min((name for name in shown if kinds[name] == kinds[ours]), key=took.get)
-        words += f"; in {kinds[ours]} {named_well(alike)}, at {took[alike]:,.0f} ms"
+    for kind in sorted({kinds[name] for name in table.placements(trials)} - {kinds[first]}):
+        if alike := [name for name in shown if kinds[name] == kind]:
+            words += f"; in {kind} {named_well(min(alike, key=took.get))}, at {min(map(took.get, alike)):,.0f} ms"
     headline(figure, words)
     return figure
 

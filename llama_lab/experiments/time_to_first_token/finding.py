@@ -23,7 +23,7 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict]
         others = sorted(summary.grouped(alike, lambda r: kinds[r["best"]]).items())
         alone = [f", in {kind} at {ahead(found)}" for kind, found in others if kind not in first]
         words = f"Our first token is earliest at {ahead(raced)} lengths on any weights{''.join(alone)}."
-        return Claim(words, tuple(map(compared, raced)))
+        return Claim(words)
     ours = {kinds[name] for name in table.placements(trials)}
     alike = [r for r in ratios if kinds[r["peer"]] in ours]
     judged = alike or ratios

@@ -56,11 +56,15 @@ def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
 
 
 def plainest(entries: Sequence[dict], trials: Sequence[Start]) -> list[dict]:
-    """The entries of `cold` without the variants of a peer on the same weights (`torch+static` beside `torch`): the
-    rows of a figure, whose table has all."""
+    """The entries of `cold` without the variants of a peer on the same weights (`torch+static` beside `torch`), and of
+    each placement its soonest shape: the rows of a figure, whose table has all."""
     kinds = weights(trials)
     plain = {e["subject"]: e["subject"].partition("+")[0] for e in entries}
-    return [e for e in entries if (own := e["subject"]) == plain[own] or kinds[own] != kinds.get(plain[own])]
+    kept = [e for e in entries if (own := e["subject"]) == plain[own] or kinds[own] != kinds.get(plain[own])]
+    soonest = {}
+    for e in sorted(kept, key=lambda e: -e["warm_ms"]):
+        soonest[e["subject"].partition(" ")[0]] = e
+    return [e for e in kept if e in soonest.values()]
 
 
 def over_warm(entries: Sequence[dict]) -> str:

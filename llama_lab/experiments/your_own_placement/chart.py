@@ -111,7 +111,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     axes.get_yticklabels()[[*heights].index(mine)].set_fontweight("bold")
     if below:
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
-        rows.beside(axes, len(below) - 0.5, "below: made to mislead", style="italic")
+        rows.beside(axes, len(below) - 0.5, f"below: a copy of {measure.BASELINE}, and faulty ones", style="italic")
     axes.set_xlabel("decode rate, tokens/s (point: one answer; bar: median; band: its 95 % interval)")
     if left:
         footnote(figure, f"Only in the table: {listed([e['name'] for e in left])}.")

@@ -4,6 +4,7 @@ import pytest
 
 from llama_jax import config
 from llama_lab import figures
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.time_to_first_token import chart, first_requests, request_chart, table
 from llama_lab.experiments.time_to_first_token.measure import floor
 from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, everything, request
@@ -44,7 +45,9 @@ def test_the_best_of_each_kind_is_named_in_its_colour_at_the_end_of_its_line():
     (axes,) = by_length([*everything(), *(request("torch", 100, b, "tail") for b in range(3))]).axes
     best = table.highlighted(everything())
     named = [text for text in axes.texts if hasattr(text, "xy")]
-    assert {text.get_text().partition(" (")[0]: text.xy[0] for text in named} == dict.fromkeys(best, 100)
+    assert {text.get_text().partition(" (")[0]: text.xy[0] for text in named} == dict.fromkeys(
+        map(named_well, best), 100
+    )
     assert {line.get_color() for line in axes.lines} == {*map(figures.colour, best), chart.LIMIT_COLOUR}
     assert len(best) > 1
 

@@ -198,7 +198,7 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
         "no time: its tokens are wrong",
         "no time: it compiled while timed",
         "no verdict: same program as step",
-        "below: made to mislead",
+        "below: a copy of step, and faulty ones",
         "10.0 tok/s · 0.50x [0.50, 0.50]: slower",
         "baseline, n = 8",
     ):
