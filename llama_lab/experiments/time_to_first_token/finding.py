@@ -15,7 +15,7 @@ from llama_lab.experiments.time_to_first_token import table
 def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict] = ()) -> Claim:
     """At how many lengths the placements' first tokens come before those of all peers: on any weights, where kernels
     run and that is at all of `raced`; else on the same kinds of weights, and then which peers on other weights come
-    first. ratios: of `table.ratios`. raced: of `races`."""
+    first. ratios: of `table.ratios`. raced: of `first_of_all`."""
     kinds = table.weights(trials)
     if with_kernels(trials) and {r["ratio"].verdict for r in raced} == {Verdict.FASTER}:
         first = {kinds[r["best"]] for r in raced}
@@ -49,12 +49,12 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict]
 
 
 def ahead(entries: Sequence[dict]) -> str:
-    """`2 of 3`: lengths at which ours is sooner than each peer of these. entries: of `table.ratios` or `races`."""
+    """`2 of 3`: lengths at which ours is sooner than each peer of these. entries: of `table.ratios`, `first_of_all`."""
     at = summary.grouped(entries, lambda r: r["tokens"], lambda r: r["ratio"].verdict == Verdict.FASTER)
     return f"{sum(map(all, at.values()))} of {len(at)}"
 
 
-def races(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+def first_of_all(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """At each length that all subjects share the best placement beside the soonest peer, whatever their weights, as in
     `table.ratios`."""
     found = []
@@ -86,7 +86,7 @@ def beside(trials: Sequence[Start], r: dict) -> str:
 def first_token(trials: Sequence[Start], seed: int = 0) -> str:
     """The claim, and the soonest peer beside the best placement at each length that all subjects share."""
     ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in table.shared_lengths(trials)]
-    raced = races(trials, seed)
+    raced = first_of_all(trials, seed)
     return claim(trials, ratios, raced).text(*(beside(trials, r) for r in raced))
 
 
@@ -98,6 +98,5 @@ def first_before(races: Sequence[dict]) -> str:
     if not known:
         return ""
     others = listed(list(dict.fromkeys(named_well(name) for race in known for name in race["others"])))
-    ahead = sum(race["ratio"].verdict == Verdict.FASTER for race in known)
-    name, count = known[0]["name"], f"{ahead} of {len(known)} prompt lengths"
+    name, count = known[0]["name"], f"{ahead(known)} prompt lengths"
     return f"The first token of {name} is earlier than those of {others} at {count}"

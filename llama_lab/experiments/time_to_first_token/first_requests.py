@@ -10,7 +10,7 @@ import numpy as np
 from llama_lab.bench import frames, statistics
 from llama_lab.bench.cold import Start
 from llama_lab.bench.published import COLD_LOOP, figure_of
-from llama_lab.bench.summary import warm
+from llama_lab.bench.summary import grouped, warm
 from llama_lab.experiments.time_to_first_token.measure import TAIL
 from llama_lab.experiments.time_to_first_token.table import at_length, first_ms, middle, placements, rivals, weights
 
@@ -61,10 +61,8 @@ def plainest(entries: Sequence[dict], trials: Sequence[Start]) -> list[dict]:
     kinds = weights(trials)
     plain = {e["subject"]: e["subject"].partition("+")[0] for e in entries}
     kept = [e for e in entries if (own := e["subject"]) == plain[own] or kinds[own] != kinds.get(plain[own])]
-    soonest = {}
-    for e in sorted(kept, key=lambda e: -e["warm_ms"]):
-        soonest[e["subject"].partition(" ")[0]] = e
-    return [e for e in kept if e in soonest.values()]
+    shapes = grouped(kept, lambda e: e["subject"].partition(" ")[0]).values()
+    return [min(entries, key=lambda e: e["warm_ms"]) for entries in shapes]
 
 
 def over_warm(entries: Sequence[dict]) -> str:
