@@ -96,6 +96,45 @@ def test_filters_keep_what_transformers_keeps(values, k, p, floor):
     assert np.isfinite(np.asarray(sampling.keep_min_p(logits, floor))).any()
 
 
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.integers(-6, 6), min_size=2, max_size=40),
+    st.integers(1, 45),
+    st.booleans(),
+)
+def test_tokens_that_tie_with_the_last_one_kept_are_kept(values, k, traced):
+    scores = torch.tensor([values], dtype=torch.float32)
+    kept = sampling.keep_top_k(jnp.asarray(scores.numpy().copy()), jnp.int32(k) if traced else k)
+    np.testing.assert_array_equal(np.isfinite(kept), torch.isfinite(TopKLogitsWarper(k)(None, scores)).numpy())
+
+
+@pytest.mark.parametrize("step", [0, 0.25, 2.0], ids=["no-ties", "some-ties", "ties-beyond-the-few"])
+@pytest.mark.parametrize("top_k", [0, 1, 40, sampling.FEW - 1, sampling.FEW, 700])
+def test_a_draw_among_the_few_best_is_the_draw_among_all(top_k, step):
+    """The noise is the token's own, so that it does not matter where the best ones were looked for."""
+    logits = np.random.default_rng(top_k).normal(0, 3, (3, 1000)).astype(np.float32)
+    logits = jnp.asarray(np.round(logits / step) * step if step else logits)
+    for sampler in (Sampler(1.5, top_k), Sampler(1.5, top_k, 0.8), Sampler(1.5, top_k, min_p=0.1)):
+        keys = jax.vmap(jax.random.key)(jnp.arange(3, dtype=jnp.uint32))
+        draw = Draw(keys, jnp.int32(0), jnp.zeros(logits.shape, bool))
+        soft = sampling.soften(logits, sampler.temperature)
+        expected = sampling.categorical(sampling.narrow(soft, sampler), draw)
+        for given in (sampler, sampler.traced()):
+            np.testing.assert_array_equal(jax.jit(sampling.next_token)(logits, draw, given)[0], expected)
+
+
+@pytest.mark.parametrize("traced", [False, True], ids=["static", "traced"])
+@pytest.mark.parametrize("sampler", [Sampler(0.6, 50, 0.9), Sampler(0.6, top_p=0.9), Sampler(0.6, 700)], ids=str)
+def test_no_vocabulary_is_sorted(sampler, traced):
+    """XLA turns a selection into a sort where it takes it for one: a hundred times as long on a CPU."""
+    logits, draw = jnp.zeros((1, 1000)), Draw(jax.random.split(jax.random.key(0), 1), jnp.int32(0), None)
+    if traced:
+        draw, sampler = replace(draw, seen=jnp.zeros(logits.shape, bool)), sampler.traced()
+    program = jax.jit(sampling.next_token).lower(logits, draw, sampler).compile().as_text()
+    assert " sort(" not in program
+    assert " sort(" in jax.jit(jnp.sort).lower(logits).compile().as_text()
+
+
 def test_filtered_logits_are_not_zeros():
     """The mistake of the original: where all logits are negative, zeros put all mass on the filtered tokens."""
     assert sampling.keep_top_k(jnp.asarray([[-5.0, -1.0, -3.0]]), 1).tolist() == [[-np.inf, -1.0, -np.inf]]

@@ -132,7 +132,7 @@ def after(slots: Slots, numbers, given: tuple, many: int, live: Bool[Array, " R"
 
 
 def choose(row) -> tuple[Int[Array, ""], sampling.Scores]:
-    """The token that one sequence's sampler chooses. Sequences take turns, so that a greedy one does not sort."""
+    """The token that one sequence's sampler chooses. Sequences take turns, so that a greedy one draws nothing."""
     logits, allowed, key, drawn, seen, sampler = row
     if allowed is not None:
         sampler = Constrained(sampler, Mask(allowed[None]))

@@ -54,6 +54,9 @@ TIMED = {
     **dict.fromkeys(("eager", "step+donate", "loop"), SMALL),
     **dict.fromkeys(("step+gemv", "loop+fused"), "smollm2-135m-instruct"),  # blocks of Q4_1 and Q8_0
 }
+FILTERED = (
+    "top-k"  # stands among a name's modifiers where filters are compared, and among the settings in a table's rows
+)
 SLOTS = "slots of "  # begins the name of a server's programs
 KERNELS = re.compile(r"\+(gemv|fused)\b")  # in the name of what is compared by its time
 ROUNDS, ANSWERS, TOKENS = 5, 5, 32
@@ -73,12 +76,13 @@ def programs() -> dict[str, list[str]]:
 
     loaded, prompt = ll.load(TINY), list(range(3, 21))
 
-    def answering(placement: str) -> Callable[[], None]:
+    def answering(placement: str, *samplers: ll.Sampler) -> Callable[[], None]:
         engine = ll.build(loaded, placement)
 
         def answer() -> None:
-            ll.answer(engine, [prompt], 5)
-            ll.answer(engine, [prompt, prompt[:7]], 5, sampler=ll.Sampler(temperature=0.8, top_k=20, top_p=0.9))
+            for sampler in samplers:
+                ll.answer(engine, [prompt], 5, sampler=sampler)
+                ll.answer(engine, [prompt, prompt[:7]], 5, sampler=sampler)
 
         return answer
 
@@ -89,7 +93,9 @@ def programs() -> dict[str, list[str]]:
     def generated() -> None:
         Generator(loaded, ActivationSpec((("resid_post", "all"), ("ln_final", None))), (2, 18), 4)
 
-    compared = {name: lowered(answering(name)) for name in (*ll.LADDER, *VARIANTS)}
+    names, plain, filtered = (*ll.LADDER, *VARIANTS), ll.Sampler(0.8), ll.Sampler(0.8, top_k=20, top_p=0.9)
+    compared = {name: lowered(answering(name, ll.Sampler(), plain)) for name in names}
+    compared |= {f"{name}+{FILTERED}": lowered(answering(name, filtered)) for name in names}
     compared |= {"activations extracted": lowered(extracted), "activations of a generation": lowered(generated)}
     return compared | {f"{SLOTS}{name}": lowered(Service(loaded, name, 2, 64).stepper.warm) for name in SERVED}
 

@@ -7,6 +7,7 @@ A headline is what the first lines of README and report rest on: every table of 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -148,7 +149,8 @@ def restamp(home: Path, why: str) -> list[str]:
     kept = known.model_dump(include={"moved", "programs", "by_time", "times"})
     stamp, stamped = dict(why=why.strip(), before=known.before, now=now, evidence=kept), {}
     for name in [table.name for table in tables(home) if table.changed and table.name in known.current]:
-        if any(f"+{part}" in (home / "data" / f"{name}.csv").read_text() for part in known.moved):
+        text = (home / "data" / f"{name}.csv").read_text()
+        if any(re.search(rf"[+ ]{part}\b", text) for part in known.moved):
             continue
         about = record.read_meta(home / "data" / f"{name}.csv")
         code = provenance.recorded_now(name, about["parameters"])

@@ -214,6 +214,18 @@ def test_a_kernel_that_has_become_faster_leaves_tables_with_it_stale(home):
         assert staleness.restamp(home, "moved") == stamped
 
 
+def test_a_changed_filter_leaves_tables_with_filtered_answers_stale(home):
+    before = {name: ["a"] for name in ("step", "loop", "step+top-k", "loop+top-k")}
+    judged = evidence.judged(before, before | {"step+top-k": ["b"], "loop+top-k": ["b"]}, ROUNDS)
+    assert (holds(judged), judged["moved"]) == (True, [evidence.FILTERED])
+    table, drawn = home / "data" / f"{CURRENT}.csv", "temperature {}, top-p 0.9"
+    for row, stamped in ((drawn.format("0.6, top-k 50"), []), (drawn.format("0.6"), [CURRENT])):
+        write(table, f"{table.read_text().splitlines()[0]}\n{row}\n")
+        git(home, "commit", "-qam", row)
+        keep(home, **judged)
+        assert staleness.restamp(home, "moved") == stamped
+
+
 def test_what_runs_is_the_checkout_that_was_asked_for(tmp_path, monkeypatch):
     """A commit is checked out into a folder of its own, which goes afterwards."""
     git(tmp_path, "init", "-q")

@@ -209,13 +209,8 @@ def kinds(operations: Sequence) -> Counter[str]:
 
 def chances(logits: jax.Array, s: Sampler | TracedSampler) -> jax.Array:
     """What each token of logits [... V] is drawn with, float32 of that shape: the filters of `sampling.next_token`, as
-    `torch_script.probabilities`. Settings of a `Sampler` are constants; of traced ones every filter is computed."""
-    logits = sampling.soften(logits.astype(jnp.float32), s.temperature)
-    if isinstance(s, Sampler):
-        return jax.nn.softmax(sampling.narrow(logits, s))
-    logits = jnp.where(s.top_k > 0, sampling.keep_top_k(logits, s.top_k), logits)
-    logits = jnp.where(s.top_p < 1, sampling.keep_top_p(logits, s.top_p), logits)
-    return jax.nn.softmax(sampling.keep_min_p(logits, s.min_p))
+    `torch_script.probabilities`. Settings of a `Sampler` are constants; traced ones decide at run time which run."""
+    return jax.nn.softmax(sampling.narrow(sampling.soften(logits.astype(jnp.float32), s.temperature), s))
 
 
 def xla(settings: Sampler = SAMPLER, vocabulary: int = VOCABULARY) -> list[Stage]:

@@ -69,10 +69,13 @@ def test_the_fusers_settings_are_put_back():
 
 def test_static_settings_are_constants_of_xlas_program_and_traced_ones_are_not(stages):
     values = {name: {value for _, value in stage.constants} for name, stage in stages.items()}
-    assert {"0.7", "0.9"} <= values["settings static, lowered"]
-    assert not {"0.7", "0.9"} & values["settings traced, lowered"]
+    assert "0.7" in values["settings static, lowered"]
+    assert "0.7" not in values["settings traced, lowered"]
+    assert {"40", "0.9"} <= values["settings static, compiled"]
+    assert not {"40", "0.9"} & values["settings traced, compiled"]
     assert stages["settings static, compiled"].fusions > 0
-    assert stages["settings static, compiled"].fused.total() < stages["settings traced, compiled"].fused.total()
+    assert stages["settings static, compiled"].branches == 0
+    assert stages["settings traced, compiled"].branches == 3  # each filter runs only if its setting asks for it
 
 
 def test_operations_within_fusions_are_those_of_their_computations_alone():
@@ -124,7 +127,7 @@ def test_words_say_what_each_step_did_and_that_nothing_is_fused(stages, monkeypa
     assert "min_p" not in freezing
     assert executor == "TorchScript, by its executor: nothing changes"
     assert fuser == "TorchScript, by its fuser: 2 fusions hold 4 of 24 operations"
-    assert "constants gone: 0.7, new: 1" in compiling
+    assert "constants gone: 0.7" in compiling
     monkeypatch.setattr(torch._C, "_jit_can_fuse_on_cpu", lambda: True)
     monkeypatch.setattr(torch._C, "_llvm_enabled", lambda: True)
     assert compilers.why_unfused() == ""
