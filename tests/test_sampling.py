@@ -119,8 +119,8 @@ def test_a_draw_among_the_few_best_is_the_draw_among_all(top_k, step):
         draw = Draw(keys, jnp.int32(0), jnp.zeros(logits.shape, bool))
         soft = sampling.soften(logits, sampler.temperature)
         expected = sampling.categorical(sampling.narrow(soft, sampler), draw)
-        for given in (sampler, sampler.traced()):
-            np.testing.assert_array_equal(jax.jit(sampling.next_token)(logits, draw, given)[0], expected)
+        for settings_given in (sampler, sampler.traced()):
+            np.testing.assert_array_equal(jax.jit(sampling.next_token)(logits, draw, settings_given)[0], expected)
 
 
 @pytest.mark.parametrize("traced", [False, True], ids=["static", "traced"])
