@@ -259,10 +259,10 @@ def starts(table: Recorded) -> Loss | None:
 
 def sampling(table: Recorded) -> Loss | None:
     """What drawing tokens adds under `step`, and where it costs most; None where both kinds did not run side by
-    side."""
+    side, or where no cost shows."""
     rows = record.read(table.path)[0]
     spent = {cost.name: cost for cost in costs(rows, summary.subjects(rows))}
-    if "step" not in spent:
+    if "step" not in spent or spent["step"].added.low <= 0:
         return None
     added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
     settings = next(t.sampling for t in rows if t.sampling != "greedy")

@@ -148,13 +148,15 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
 
 
 def sampling_title(costs: Sequence[Cost]) -> str:
-    """What sampling adds to a token under the jitted placements, and without jit."""
+    """What sampling adds to a token under the jitted placements, and without jit; or where it adds time at all."""
     added = {cost.name: cost.added for cost in costs}
     jitted = [added[name].median for name in added if name != "eager"]
     if not jitted or any(each.low <= 0 for name, each in added.items() if name != "eager"):
-        return "What sampling adds to a token does not show under every placement"
-    words = f"Sampling adds {min(jitted):.0f} to {max(jitted):.0f} ms to a token under jit"
-    return words + (f", {added['eager'].median:.0f} ms without jit" if "eager" in added else "")
+        shown = [f"{name} ({each.median:.1f} ms)" for name, each in added.items() if each.low > 0]
+        where = f"is shown only under {listed(shown)}" if shown else "is not shown under any placement"
+        return f"That sampling adds time to a token {where}"
+    words = f"Sampling adds {min(jitted):.1f} to {max(jitted):.1f} ms to a token under jit"
+    return words + (f", {added['eager'].median:.1f} ms without jit" if "eager" in added else "")
 
 
 def overlapped(costs: Sequence[Cost]) -> str:
@@ -163,6 +165,8 @@ def overlapped(costs: Sequence[Cost]) -> str:
     others = [c.added for c in costs if c.name != "eager"]
     if mine is None or not others:
         return ""
+    if mine.low <= 0 <= mine.high:
+        return f"under eager its cost does not show: {mine.median:.1f} ms {interval(mine, '.1f')}"
     less = mine.high < min(each.low for each in others)
     words = "less than under any jitted placement" if less else "not shown to be less than under the others"
     return f"under eager it adds {mine.median:.1f} ms {interval(mine, '.1f')}, {words}"
