@@ -128,7 +128,7 @@ def changed_since(then: str, now: str) -> list[str]:
 def restamp(home: Path, why: str) -> list[str]:
     """Mark the tables in HOME/data that were current before a refactoring as current again, and return their names.
     Their rows stay; their meta keeps the reason, both commits and the evidence. Tables with a row of something that
-    `moved` are left alone.
+    `moved`, a modifier (`+gemv`) or a sampler's setting (`top-k 50`), are left alone.
 
     Raises UserError without a reason, for a tree with changes, for evidence that is missing, of other code or
     contrary, and for a table whose roots `code.toml` does not declare; then nothing is stamped.
@@ -150,7 +150,7 @@ def restamp(home: Path, why: str) -> list[str]:
     stamp, stamped = dict(why=why.strip(), before=known.before, now=now, evidence=kept), {}
     for name in [table.name for table in tables(home) if table.changed and table.name in known.current]:
         text = (home / "data" / f"{name}.csv").read_text()
-        if any(re.search(rf"[+ ]{part}\b", text) for part in known.moved):
+        if any(re.search(rf"\+{part}\b|\b{part} [0-9]", text) for part in known.moved):
             continue
         about = record.read_meta(home / "data" / f"{name}.csv")
         code = provenance.recorded_now(name, about["parameters"])

@@ -243,7 +243,11 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ),
     ("growth", [{}], "No size"),
     ("your_own_placement", [FATES], "1 of 2 faulty ones are refused.$"),
-    ("what_serving_needs", served(99.0), "keeps up, at 99 tokens/s; ollama makes 40 at most."),
+    (
+        "what_serving_needs",
+        served(99.0),
+        "keeps up to the highest request rate tried, at 99 tokens/s; ollama makes 40 at most.",
+    ),
     ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
     ("what_serving_needs", [{}], "No server"),
     (

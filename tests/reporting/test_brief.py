@@ -42,7 +42,8 @@ def test_four_pictures_and_few_sentences_say_what_is_published(behind):
     asked = brief.questions(behind, drawn, gains.places(timed, shared), again)
     assert [entry["figure"] is not None for entry in asked] == [True, False, True, True, True]
     assert [entry["aside"] for entry in asked] == [True, False, False, True, True]
-    assert sum(len(entry["said"]) for entry in asked) == 16
+    assert all(entry["said"] for entry in asked)
+    assert sum(len(entry["said"]) for entry in asked) <= 16  # two pages
     assert [entry["table"] is not None for entry in asked] == [True] + [False] * 4
     backends = {"llama.cpp", "ik_llama.cpp", "ik-llamacpp", "openvino", "ollama"}
     for said in (said for entry in asked for said in entry["said"]):

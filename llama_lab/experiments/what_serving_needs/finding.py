@@ -41,7 +41,8 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     numbers |= dict(other=others[0]["server"], most=others[0]["tokens_s"])
     kept_up = mine["tokens_s"] >= KEPT_UP * mine["offered"]
     return stated(
-        "{mine} keeps up to the highest request rate tried, at {tokens:.0f} tokens/s; {other} makes {most:.0f} at most.",
+        "{mine} keeps up to the highest request rate tried, at {tokens:.0f} tokens/s; {other} makes {most:.0f} at"
+        " most.",
         when=kept_up,
         **numbers,
     ) or stated(sentence + "; {other} {most:.0f}.", **numbers)
