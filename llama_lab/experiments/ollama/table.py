@@ -134,7 +134,7 @@ def both_ways(trials: Sequence[Trial], names: Sequence[str], seed: int = 0):
 
 
 def on_files(trials: Sequence[Trial], seed: int = 0, ours: str = "") -> list[dict]:
-    """`under_ours` of each model's own file, each entry with its `model`. trials: of `measure.Files`."""
+    """`under_ours` of each model's own file, each entry with its `model`. trials: of `model_files.Files`."""
     lines = []
     for model, rows in summary.grouped(trials, "run").items():
         names = [name for name in dict.fromkeys(t.subject for t in rows) if not name.endswith(AGAIN)]

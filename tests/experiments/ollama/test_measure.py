@@ -13,7 +13,8 @@ from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.workload import encoder
 from llama_lab.experiments.ollama import table, turns
-from llama_lab.experiments.ollama.measure import Contest, Files
+from llama_lab.experiments.ollama.measure import Contest
+from llama_lab.experiments.ollama.model_files import Files
 from llama_lab.peers import ollama_native
 from tests.bench import labs
 from tests.experiments.conftest import TINY
