@@ -1,5 +1,4 @@
-"""Greedy decoding in plain JAX: a static KV cache, one jitted step, and the whole answer in one compiled loop."""
-
+# Greedy decoding in plain JAX: a static KV cache, one jitted step, and the whole answer in one compiled loop.
 import jax
 import jax.numpy as jnp
 
@@ -7,7 +6,7 @@ import llama_jax as ll
 
 loaded = ll.load()  # SmolLM2-135M-Instruct in float32: config, params (a pytree), tokenizer
 config, STOP, SLOTS, LONGEST = loaded.config, loaded.tokenizer.stop[0], 256, 64
-L, H, K, h = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, config.head_dim
+L, H, K, D = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
 
 def norm(x, params):
@@ -15,21 +14,21 @@ def norm(x, params):
 
 
 def rotate(heads, position):
-    angles = position * config.rope_theta ** (-jnp.arange(0, h, 2) / h)
+    angles = position * config.rope_theta ** (-jnp.arange(0, D, 2) / D)
     a, b = jnp.split(heads, 2, axis=-1)
     return jnp.concatenate([a * jnp.cos(angles) - b * jnp.sin(angles), b * jnp.cos(angles) + a * jnp.sin(angles)], -1)
 
 
-def step(model, cache, token, position):  # cache: [L 2 SLOTS K h], keys and values
+def step(model, cache, token, position):  # cache: [L 2 SLOTS K D], keys and values
     x = model.embeddings.weight[token]
     for i, layer in enumerate(model.layers):
-        heads = (layer.attention.qkv @ norm(x, layer.attention_norm)).reshape(-1, h)
+        heads = (layer.attention.qkv @ norm(x, layer.attention_norm)).reshape(-1, D)
         query, key, value = jnp.split(heads, (H, H + K))
         new = jnp.stack([rotate(key, position), value])[None, :, None]
         cache = jax.lax.dynamic_update_slice(cache, new, (i, 0, position, 0, 0))
-        scores = jnp.einsum("kgh,skh->kgs", rotate(query, position).reshape(K, -1, h), cache[i, 0]) / h**0.5
+        scores = jnp.einsum("kgd,skd->kgs", rotate(query, position).reshape(K, -1, D), cache[i, 0]) / D**0.5
         weights = jax.nn.softmax(jnp.where(jnp.arange(SLOTS) <= position, scores, -jnp.inf))
-        x += layer.attention.o @ jnp.einsum("kgs,skh->kgh", weights, cache[i, 1]).ravel()
+        x += layer.attention.o @ jnp.einsum("kgs,skd->kgd", weights, cache[i, 1]).ravel()
         gate, up = jnp.split(layer.ffn.gate_up @ norm(x, layer.ffn_norm), 2)
         x += layer.ffn.down @ (jax.nn.silu(gate) * up)
     return jnp.argmax(model.vocabulary @ norm(x, model.head.norm)).astype(jnp.int32), cache
@@ -46,9 +45,8 @@ def loop(model, cache, token, position):  # the whole answer: no token returns t
 
 
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place
-ids = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?"))
-cache = jnp.zeros((L, 2, SLOTS, K, h))
-for position, token in enumerate(ids):  # the prompt, a token at a time; a real prefill takes it in one pass
-    token, cache = jitted_step(loaded.params, cache, token, position)
+ids, cache = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?")), jnp.zeros((L, 2, SLOTS, K, D))
+for position, prompt_token in enumerate(ids):  # a token at a time; a real prefill takes the prompt in one pass
+    token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last one begins the answer
 answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))
 print(loaded.tokenizer.decode(answer[:n]))

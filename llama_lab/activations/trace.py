@@ -4,7 +4,7 @@ with Trace("trace.json.gz", batches=64) as tracing:
     for number, batch in enumerate(batches):
         with tracing.batch(number):
             extractor.dispatch(batch)
-idle_share("trace.json.gz")                        # 0.03: for 3 % of the traced time the device ran nothing
+idle_share("trace.json.gz")                        # 0.03: for 3% of the traced time the device ran nothing
 """
 
 from __future__ import annotations

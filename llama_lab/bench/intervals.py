@@ -1,4 +1,4 @@
-"""95 % intervals: of means by a bootstrap of whole units, of medians, and Student's t for few units."""
+"""95% intervals: of means by a bootstrap of whole units, of medians, and Student's t for few units."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 RESAMPLES, MEDIANS = 9999, 2000  # of means, and of medians of whole processes
 # how means are bootstrapped; BCa, at the same level, covers less, as those simulations say
 MEANS = "percentile"
-# a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95 %
+# a bootstrap of n units spans their range, which holds the mean with at most 1 - 2^(1-n): below six never 95%
 FEWEST = 6
 
 Values = Sequence[float]
@@ -33,10 +33,10 @@ def gather(logs: np.ndarray, clusters: Labels) -> np.ndarray:
 
 
 def mean_interval(samples: Sequence[np.ndarray], seed: int, resamples=RESAMPLES, method=MEANS) -> tuple[float, float]:
-    """95 % interval of a mean, or of the first sample's mean less the second's, from what `gather` gives for each.
+    """95% interval of a mean, or of the first sample's mean less the second's, from what `gather` gives for each.
 
     Percentile bootstrap of whole units, at the level that makes it as wide as Student's t (two samples count as the
-    smaller one). Below six units Student's t itself, because no bootstrap reaches 95 % there.
+    smaller one). Below six units Student's t itself, because no bootstrap reaches 95% there.
     """
     fewest = min(map(len, samples))
     if fewest < 2:
@@ -53,7 +53,7 @@ def mean_interval(samples: Sequence[np.ndarray], seed: int, resamples=RESAMPLES,
 
 
 def expanded_level(n: int) -> float:
-    """The nominal level at which a percentile bootstrap of n units is as wide as Student's t at 95 %.
+    """The nominal level at which a percentile bootstrap of n units is as wide as Student's t at 95%.
 
     Hesterberg 2015, "What Teachers Should Know About the Bootstrap", https://doi.org/10.1080/00031305.2015.1089789.
     """
@@ -75,8 +75,8 @@ def student(samples: Sequence[np.ndarray]) -> tuple[float, float]:
 
 
 def median_interval(values: np.ndarray, clusters: Labels, seed: int) -> tuple[float, float]:
-    """95 % interval of the median: BCa of the values of one process, else by percentiles when whole processes are
-    resampled. With fewer than six of either no resampling reaches 95 %: then Student's t, for several processes that of
+    """95% interval of the median: BCa of the values of one process, else by percentiles when whole processes are
+    resampled. With fewer than six of either no resampling reaches 95%: then Student's t, for several processes that of
     their medians, extended to hold the overall median. NaN for one value."""
     if len(values) < 2:
         return float("nan"), float("nan")

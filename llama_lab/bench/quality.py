@@ -264,7 +264,7 @@ def table(rows: Sequence[Window], seed: int = 0) -> list[dict]:
 
 def distance(windows: Sequence[Window], seed: int = 0) -> dict:
     """How far windows of one subject are from the reference: {backend, tokens, kl, kl_low, kl_high (mean in nats and
-    its 95 % interval), median, worst, top1, top1_low, top1_high (share of equal best tokens), valid, reasons}; None or
+    its 95% interval), median, worst, top1, top1_low, top1_high (share of equal best tokens), valid, reasons}; None or
     NaN for what is not known."""
     labels, kl = neighbours(windows), np.concatenate([w.kl for w in windows])
     agree = np.concatenate([np.asarray(w.agree, float) for w in windows])

@@ -25,7 +25,7 @@ class Verdict(StrEnum):
 
     FASTER = "faster"
     SLOWER = "slower"
-    EQUAL = "equal within 2 %"
+    EQUAL = "equal within 2%"
     UNDECIDED = "undecided"
 
 
@@ -39,7 +39,7 @@ class Summary:
     n: int
     median: float
     iqr: float
-    low: float  # 95 % bootstrap interval of the median
+    low: float  # 95% bootstrap interval of the median
     high: float
 
     @property
@@ -49,9 +49,9 @@ class Summary:
 
 @dataclass(frozen=True)
 class Ratio:
-    """Geometric mean of ratios with its 95 % interval, and its verdict, by interval, floor and n alone.
+    """Geometric mean of ratios with its 95% interval, and its verdict, by interval, floor and n alone.
 
-    Equal within 2 %: the interval and the A/A control's ratio lie within a factor of 1.02. Faster or slower: the
+    Equal within 2%: the interval and the A/A control's ratio lie within a factor of 1.02. Faster or slower: the
     interval excludes 1, and the ratio is further from 1 than the control's, whether or not the control's interval
     holds 1. Anything else, or fewer than two pairs, is undecided. How far the pairs scatter is said beside a verdict.
 
@@ -96,18 +96,18 @@ class Ratio:
 
     @property
     def aside(self) -> str:
-        """What is said after a verdict: ` (pairs scatter by 14 %)`; "" where they do not."""
-        return f" (pairs scatter by {100 * math.expm1(self.spread):.0f} %)" * self.scattered
+        """What is said after a verdict: ` (pairs scatter by 14%)`; "" where they do not."""
+        return f" (pairs scatter by {100 * math.expm1(self.spread):.0f}%)" * self.scattered
 
     @property
     def judged(self) -> str:
-        """`faster`, or `faster (pairs scatter by 14 %)`."""
+        """`faster`, or `faster (pairs scatter by 14%)`."""
         return self.verdict + self.aside
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean with its 95 % interval. n: values."""
+    """A mean with its 95% interval. n: values."""
 
     value: float
     low: float
@@ -120,14 +120,14 @@ NO_RATIO = Ratio(float("nan"), float("nan"), float("nan"), 0)
 
 @dataclass(frozen=True)
 class Drift:
-    """Relative change from the first to the last value of a run, and whether it is more than noise and than 5 %."""
+    """Relative change from the first to the last value of a run, and whether it is more than noise and than 5%."""
 
     change: float
     significant: bool
 
 
 def summarise(values: Values, seed: int = 0, clusters: Labels = None) -> Summary:
-    """Median, IQR and the median's 95 % interval: of whole processes where there are several, and where there are fewer
+    """Median, IQR and the median's 95% interval: of whole processes where there are several, and where there are fewer
     than six of what counts, of either, Student's t. An empty sample is all NaN."""
     values = np.asarray(values, float)
     if not len(values):
@@ -207,7 +207,7 @@ def more_blocks(measured: Ratio) -> int | None:
     """Blocks still needed for a verdict, if half-width and floor shrink as 1/sqrt(n) and the ratio stays; 0 when it has
     one. None for fewer than two pairs.
 
-    The cheaper of two ends: an interval that excludes 1 and a floor below the effect, or both within 2 % of 1.
+    The cheaper of two ends: an interval that excludes 1 and a floor below the effect, or both within 2% of 1.
     """
     if measured.n < 2 or not math.isfinite(measured.high):
         return None

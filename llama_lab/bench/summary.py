@@ -228,7 +228,7 @@ def disturbed(table: Sequence[dict]) -> str:
     """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" if it was."""
     twins = [e["ratio_to_baseline"] for e in table if e["name"].endswith(AGAIN)]
     loud = [ratio for ratio in twins if ratio["verdict"] in DIFFERENT or ratio["scattered"]]
-    return f"A/A control {loud[0]['judged']}: {times(loud[0])}" if loud else ""
+    return f"baseline against itself {times(loud[0])}, {loud[0]['judged']}" if loud else ""
 
 
 def tokens_word(e: dict) -> str:

@@ -59,7 +59,7 @@ def bandwidths(meta: dict) -> tuple[float, float, float] | None:
 
 
 def probed(meta: dict) -> str:
-    """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits by the fastest of n = 20
+    """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits from the fastest of 20
     bandwidth probes, 63 GB/s; median 34`; "" of a table without probes."""
     if (probes := bandwidths(meta)) is None:
         return ""
@@ -67,7 +67,7 @@ def probed(meta: dict) -> str:
     n = sum(run["n"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict))
     if most <= APART * usual:
         return f"bandwidth {most:.0f} GB/s (probes {least:.0f} to {most:.0f}, n = {n})"
-    return f"limits by the fastest of n = {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"
+    return f"limits from the fastest of {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"
 
 
 MAKERS = {"llamacpp": "llama.cpp", "ik-llamacpp": "ik_llama.cpp", "ollama": "Ollama", "openvino": "OpenVINO",

@@ -110,7 +110,7 @@ class Bench:
         if not self.json:
             print(
                 f"guard: {sum(map(bool, result['guard'].values()))} of {len(result['guard'])} classes fire; coverage"
-                f" {result['coverage']:.1%}, A/A false positives {result['aa_false_positive_rate']:.1%}, a 3 % effect"
+                f" {result['coverage']:.1%}, A/A false positives {result['aa_false_positive_rate']:.1%}, a 3% effect"
                 f" found {result['power_3pct']:.1%}"
             )
         return result, not result["shortfalls"]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.ticker import LogLocator
 
+from llama_lab.bench.wording import named_well
 from llama_lab.figures.notes import plain
 
 SIZE, ATTEMPTS = 8.5, 6  # the labels' font size in points; attempts to arrange them
@@ -40,6 +41,7 @@ def labelled(
         drawn.remove()
         return box.width * 72 / axes.figure.dpi, box.height * 72 / axes.figure.dpi
 
+    points = [(named_well(text), *rest) for text, *rest in points]
     ways = [way for xs, ys in lines for way in pairwise(place(x, y) for x, y in zip(xs, ys, strict=True))]
     drawn = [box for way in ways for box in along(*way)]
     frame = (page.width * points_a_pixel, page.height * points_a_pixel)
@@ -143,11 +145,11 @@ def at_ends(
         look = dict(va="center", fontsize=size, color=ends[i].color)
         if x is None:
             how = dict(textcoords="offset points", annotation_clip=False)
-            axes.annotate(end.words, (end.x, height), (offset, 0), **how, **look)
+            axes.annotate(named_well(end.words), (end.x, height), (offset, 0), **how, **look)
             continue
         if lead is not None:
             axes.plot([end.x, lead], [end.y, height], color=end.color, linewidth=0.8, clip_on=False)
-        axes.text(x, height, end.words, **look)
+        axes.text(x, height, named_well(end.words), **look)
 
 
 def spread_labels(at: dict, apart: float = 1.16, centred: bool = False, top: float = np.inf) -> dict:

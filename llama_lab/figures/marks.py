@@ -51,7 +51,7 @@ def shade(entry: dict) -> str:
 def marked(
     axes, entry: dict, height: float, distance: dict | None, width: float
 ) -> list[tuple[list[float], list[float]]]:
-    """A subject's mark at its decode rate and a height, and the 95 % intervals of both, which are returned as lines
+    """A subject's mark at its decode rate and a height, and the 95% intervals of both, which are returned as lines
     (xs, ys).
 
     distance: whose interval goes upwards; None if there is none to draw. width: of the bands, in points.

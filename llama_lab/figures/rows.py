@@ -1,4 +1,4 @@
-"""Horizontal rows: a name at the left, every value as a point, the median and its 95 % interval, words at the right."""
+"""Horizontal rows: a name at the left, every value as a point, the median and its 95% interval, words at the right."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from llama_lab.bench.wording import named_well
 from llama_lab.figures.style import LIMIT_COLOUR, colour
 
 
 def heights(axes, names: Sequence[str]) -> dict[str, int]:
-    """One row per name, first on top; returns each name's height."""
+    """One row per name, first on top, runtimes written as their makers do; returns each name's height."""
     placed = {name: len(names) - 1 - i for i, name in enumerate(names)}
-    axes.set_yticks(list(placed.values()), list(placed))
+    axes.set_yticks(list(placed.values()), list(map(named_well, placed)))
     axes.set_ylim(-0.7, len(names) - 0.3)
     axes.grid(axis="y", visible=False)
     return placed

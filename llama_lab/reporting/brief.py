@@ -14,7 +14,7 @@ from functools import partial
 from llama_lab.bench import environment, provenance, record, standings, summary, workload
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, named_well, weights
+from llama_lab.bench.wording import APART, bandwidths, listed, named_well, weights
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.shapes_and_recompilation import measure as served
@@ -97,8 +97,8 @@ def repeated(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or readme.with_llama_cpp([run]) is None or len(again) < 2:
         return None
-    least, most = (times(repeat.ratio) for repeat in (again[0], again[-1]))
-    why = f"; {readme.UNEXPLAINED}" * repeats.far_apart(again)
+    least, most = other_runtimes.value(again[0].ratio), times(again[-1].ratio)
+    why = f"; {spread}" if (spread := repeats.unexplained(again)) else ""
     text = (
         f"In {len(again)} [other runs](machines.html#{repeats.ID}) of this model `{gains.BEST}` runs at {least} to"
         f" {most} llama.cpp's rate ({other_runtimes.often([repeat.ratio for repeat in again])}){why}."
@@ -156,8 +156,20 @@ def contested(at: int, tables: Tables) -> Said | None:
         f" {over[0]} the rate of {names[0]}{', the fastest of them' * (len(all_of) > 1)}"
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
-    lengths = f"{overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
-    return Said(f"{text}{served} (means of pairs).", facts(run.table, run.model, lengths), run.table.section)
+    lengths = f"a run of its own: {overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
+    said = f"{text}{served} (means of pairs){apart(run, tables) if at == 0 else ''}."
+    return Said(said, facts(run.table, run.model, lengths), run.table.section)
+
+
+def apart(run: Setting, tables: Tables) -> str:
+    """`; the fastest bandwidth probe was 50 GB/s here and 75 in the run above, so compare rates within a run`; "" where
+    either was not probed, or both are alike."""
+    above = tables.get(HEADLINE)
+    here, there = (bandwidths(table.meta) if table else None for table in (run.table, above))
+    if not here or not there or max(here[2], there[2]) <= APART * min(here[2], there[2]):
+        return ""
+    probes = f"was {here[2]:.0f} GB/s here and {there[2]:.0f} in the run above"
+    return f"; the fastest bandwidth probe {probes}, so compare rates within a run"
 
 
 def ends(what: str, text: str, tables: Tables) -> Said | None:
@@ -182,7 +194,8 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
         f"; in all slower cases our kernels were limited to {listed(sorted(limits))}" if limits and all(limits) else ""
     )
     numbers |= dict(rest=other_runtimes.otherwise(ratios) + which)
-    return Said(text.format(**numbers, least=times(low.ratio), most=times(high.ratio)), facts, found[0].table.section)
+    numbers |= dict(least=other_runtimes.value(low.ratio), most=times(high.ratio))
+    return Said(text.format(**numbers), facts, found[0].table.section)
 
 
 def lost(stem: str, tables: Tables) -> Said | None:
@@ -210,8 +223,8 @@ def cached(tables: Tables) -> Said | None:
 
 
 DECODED = (
-    "{ours} decodes {files} files{limited}, at {least} to {most} the rate of the fastest other runtime: faster in"
-    " {faster} of {cases} cases{rest}."
+    "Across {files} files{limited}, {ours} decodes at {least} to {most} the rate of the fastest other runtime: faster"
+    " in {faster} of {cases} cases, each a file at one length{rest}."
 )
 PROMPTS = (
     "{ours} reads prompts at {least} to {most} the rate of the fastest other runtime: faster in {faster} of {cases}"
@@ -225,7 +238,7 @@ QUESTIONS = (  # question, figure, sentences
         [*(partial(placed, at) for at in range(3)), repeated],
     ),
     (
-        "What does it cost, and where does it lose?",
+        "What do compiled kernels cost, and where do they lose?",
         None,
         [partial(lost, stem) for stem in other_runtimes.LOSSES],
     ),

@@ -57,10 +57,10 @@ def write(path: Path, trials: Iterable[Trial], about: dict, result: dict) -> Pat
 
 COLUMNS = {  # head → a subject's cell, from its entry
     "subject": lambda e: e.get("name", ""),
-    "tokens/s [95 %]": lambda e: interval(part(e, "tokens_per_second"), "median", 1),
+    "tokens/s [95%]": lambda e: interval(part(e, "tokens_per_second"), "median", 1),
     "IQR": lambda e: decimal(part(e, "tokens_per_second").get("iqr"), 1),
     "n": lambda e: decimal(part(e, "tokens_per_second").get("n"), 0),
-    "x {baseline} [95 %]": lambda e: interval(part(e, "ratio_to_baseline"), "value", 2),
+    "x {baseline} [95%]": lambda e: interval(part(e, "ratio_to_baseline"), "value", 2),
     "verdict": lambda e: verdict(e),
     "TTFT ms": lambda e: decimal(e.get("ttft_ms"), 1),
     "ITL p50 ms": lambda e: decimal(part(e, "itl_ms").get("p50"), 2),
@@ -129,7 +129,7 @@ def reporting(result: dict) -> str:
 
 def outcome(entry: dict, baseline: str) -> str:
     """One subject's result in a line."""
-    speed, n, factor = (COLUMNS[head](entry) for head in ("tokens/s [95 %]", "n", "x {baseline} [95 %]"))
+    speed, n, factor = (COLUMNS[head](entry) for head in ("tokens/s [95%]", "n", "x {baseline} [95%]"))
     over = f", {factor} x {baseline}" if factor and entry.get("name") != baseline else ""
     rate = f"{speed} tokens/s" if speed else "no valid time"
     return f"{entry.get('name')}: {rate}, n {n or 'unknown'}{over}, {verdict(entry) or 'no verdict'}"
@@ -154,8 +154,8 @@ def doubts(entry: dict) -> list[str]:
     name, void, leaked = (entry.get(key) for key in ("name", "voided_trials", "leaked_buffers"))
     drift, reasons = entry.get("drift") or {}, "; ".join(entry.get("reasons") or ()) or "no reason recorded"
     lines = [
-        "rates scatter (IQR above 10 %)" if entry.get("unstable") else "",
-        f"drifted by {decimal(drift.get('change'), 0, 100)} % during the run" if drift.get("significant") else "",
+        "rates scatter (IQR above 10%)" if entry.get("unstable") else "",
+        f"drifted by {decimal(drift.get('change'), 0, 100)}% during the run" if drift.get("significant") else "",
         f"{void} {'trial' if void == 1 else 'trials'} void: {reasons}" if void else "",
         TOKENS[summary.tokens_word(entry)] if entry.get("tokens_equal") is False else "",
         f"leaves {leaked} arrays behind" if leaked else "",

@@ -20,18 +20,23 @@ from llama_lab.reporting.repeats import MACHINES, same_model, spread
 
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
 BEST = machines.BEST
-KERNEL = "`loop+fused`, the loop with a kernel, compiled by Numba, that multiplies the file's own quantised blocks,"
+KERNEL = "`loop+fused`, which reads the file's quantised blocks in a kernel compiled by Numba,"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the weights of what is below
     ("step", "greedy decoding with one `jax.jit` around the step", "eager", "without it"),
-    ("loop", "compiling the whole answer (`loop`)", "step", "compiling one token (`step`)"),
-    (BEST, KERNEL, "loop", "the same loop on {}"),
+    (
+        "loop",
+        "compiling the whole answer into one program (`loop`)",
+        "step",
+        "calling a compiled step per token (`step`)",
+    ),
+    (BEST, KERNEL, "loop", "`loop` on {}"),
 )
 ADVICE = "put one `jax.jit` around the step that makes a token: greedy decoding"  # the first of CLAIM, where it gains
-LITTLE = 1.25  # times as fast: up to here a gain is called little
+LITTLE = 1.25  # times as fast: up to here it is *only* so many times
 HEADS = ("you want to", "put jit around", "placement", "times as fast", "[other machines]({})")
 PLACES = (  # cells of HEADS but the last two, and what those compare; None of a server, whose rate depends on its load
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
-    ("make whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
+    ("generate whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
     ("stream in bursts", "a few tokens at a time", "`chunk8`", ("chunk8", "step")),
     (
         "run any of these faster on a CPU, from a quantised file",
@@ -63,6 +68,18 @@ class Gain:
     def rate(self, name: str) -> str:
         """`65.0`: tokens a second, the median."""
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
+
+    def why(self) -> str:
+        """`: decoding a token reads 18% as many bytes, at 67% rather than 50% of …`; "" where one is unknown."""
+        sides = [self.trials(name) for name in (self.above, self.below)]
+        shares, read = [overview.share(side) for side in sides], [side[0].bytes_per_token for side in sides]
+        if not all((*shares, *read)):
+            return ""
+        now, before = (f"{share:.0%}" for share in shares)
+        return (
+            f": decoding a token reads {read[0] / read[1]:.0%} as many bytes, at {now} rather than {before} of the"
+            " highest memory bandwidth probed"
+        )
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)
@@ -105,16 +122,21 @@ def gain(measured: Sequence[Setting], above: str, below: str) -> Gain | None:
     return next((gain for gain in found if gain.ratio.n), None)
 
 
+def leading(measured: Sequence[Setting]) -> Setting:
+    """The run of the first of `sentences`; the first run where there is none."""
+    found = (gain(measured, above, below) for above, _, below, _ in CLAIM)
+    return next((gained.run for gained in found if gained), measured[0])
+
+
 def sentences(measured: Sequence[Setting]) -> list[str]:
-    """The comparisons of CLAIM in plain words, with the kernel's share of the limit; none where there is none. One that
-    is not of the first run names its notebook."""
+    """The comparisons of CLAIM in plain words, with why the kernel gains; none where there is none. One that is not of
+    the first run names its notebook."""
     said = []
     for above, what, below, than in CLAIM:
         if found := gain(measured, above, below):
             rates = " → ".join(map(found.rate, (below, above)))
-            share = overview.share(found.trials(above)) if above == BEST else None
-            limit = f", and reaches {share:.0%} of the highest memory bandwidth probed" if share else ""
-            words = f"{found.words(what, than)} ({rates} tokens/s){limit}{found.aside(measured[0])}."
+            why = found.why() if above == BEST and found.ratio.verdict == Verdict.FASTER else ""
+            words = f"{found.words(what, than)} ({rates} tokens/s){why}{found.aside(measured[0])}."
             said.append(words[0].upper() + words[1:])
     return said
 
@@ -128,13 +150,13 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
     """One ratio in plain words; a number only where the trials decide and the interval is narrow enough to be left
     out."""
     if ratio.verdict == Verdict.EQUAL:
-        return f"{what} is as fast as {than}, within 2 %"
+        return f"{what} is as fast as {than}, within 2%"
     if ratio.verdict == Verdict.UNDECIDED:
         return f"whether {what} is faster than {than} these trials do not decide"
     if not settled(ratio):
         return f"{what} is {ratio.verdict} than {than}"
     if 1 < ratio.value <= LITTLE:
-        return f"{what} adds little to {than}: {briefly(ratio)}"
+        return f"{what} is only {briefly(ratio)} as fast as {than}"
     return f"{what} is {briefly(ratio)} as fast as {than}"
 
 

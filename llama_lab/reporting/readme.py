@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from pathlib import Path
 
@@ -12,84 +13,81 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed, round_ratio
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, gains, machines, notebooks, overview, rivals
+from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, rivals
 from llama_lab.reporting.gains import briefly
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.repeats import ID, MACHINES, Repeat, far_apart, repeats
+from llama_lab.reporting.repeats import ID, MACHINES, Repeat, repeats, unexplained
 from llama_lab.sharing import contribution
 
-BEGIN, END = "<!-- findings: written by `llama-jax report` -->", "<!-- end of findings -->"
+ANSWER, BESIDE = keys.marks("answer"), keys.marks("other runtimes")
+WIDTH = 800  # of the picture, in pixels: its smallest letters have 8 points or more
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
-UNEXPLAINED = "what causes the spread is not known"
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
+CALLED = "[called as llama-bench calls it](docs/peers.md)"
 
 
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
 def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Sequence[Repeat]) -> str:
-    """What jit gains and how far that is from other runtimes, in plain words; "" of nothing. again: of `repeats`."""
+    """What jit gains and how far that is from other runtimes, as a list; "" of nothing. again: of `repeats`."""
     gained = gains.sentences(measured)
     if not gained:
         return ""
-    gained[0] = f"**{gained[0]}**"
-    apart = distances(measured[0], behind, again)
-    lines = [[*gained[:-1], *apart[:1]], [gained[-1], *apart[1:]]] if apart else [gained]
-    return "<br>".join(map(" ".join, lines))
+    run = gains.leading(measured)
+    where = environment.processor(run.table.meta["environment"])
+    asked = f"{overview.lengths(run.rows)} tokens (prompt + answer)"
+    gained[0] = f"**{gained[0]}** Measured on {asked} of {run.model} on {where}."
+    return "\n".join(f"- {text}" for text in (*gained, *distances(measured[0], behind, again)))
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
-    """How far placements without the kernel are from llama.cpp, how far the kernel is, and how far it is from the
-    fastest runtime on each file, a sentence each; none where the run lacks one of them."""
-    ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("step", "loop", BEST)}
+    """How far the kernel, and the loop without it, are from llama.cpp; and how far the kernel is from the fastest
+    runtime on every file, and on that one; none where the run lacks one of them."""
+    ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST)}
     if not all(ratio.n for ratio in ratios.values()):
         return []
-    step, loop, best = map(briefly, ratios.values())
+    loop, best = map(briefly, ratios.values())
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
+    wide = gains.kept(run, "loop")
     said = [
-        f"On {gains.kept(run, 'loop')}, `step` runs at {step} and `loop` at {loop} the rate of llama.cpp on a {file}.",
-        f"On that same file it decodes {best} as fast as llama.cpp{ranging(again)}.",
+        f"Against llama.cpp, on a {file}, `{BEST}` is {ranging(again, best)}; `loop`, on {wide}, runs at {loop}"
+        " llama.cpp's rate."
     ]
-    for contest in contests(behind):
-        first, *more = rivals.strongest(contest)
-        many, own = len(rivals.others(contest)), contest.model == run.model
-        rank = f", the fastest of {many} other runtimes" * (many > 1)
-        here, there = (environment.processor(one.table.meta["environment"]) for one in (run, contest))
-        file = ", ".join([rivals.read_by(contest, first), *[there] * (there != here)])
+    if found := rivals.cases(behind):
+        low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
+        often = rivals.often([case.ratio for case in found], " cases")
+        random = len({case.first.weights_hash for case in found if case.first.model.startswith("random:")})
+        kinds = f"{rivals.span(found)}{f', {random} with random weights' * bool(random)}"
+        said.append(
+            f"Against the fastest other runtime on each file, it is {low} to {high} times as fast: {often}. The cases"
+            f" are {rivals.files(found)} files ({kinds}) at several lengths{rivals.limits(found)}."
+        )
+    for contest in (contest for contest in contests(behind) if contest.model == run.model):
         old = f" ({older(contest.table)})" * bool(older(contest.table))
-        where = f"In {'this' if contest is run else 'another'} run" if own else f"On {contest.model} ({file})"
-        also = f", and {over(contest, more[0], briefly)} as fast as {named(more[0])}" if more and own else ""
-        said.append(f"{where}{old} it decodes {over(contest, first, briefly)} as fast as {named(first)}{rank}{also}.")
+        where = f"in {'this' if contest is run else 'another'} run{old}"
+        theirs = [f"{over(contest, other, briefly)} as fast as {named(other)}" for other in rivals.strongest(contest)]
+        said[-1] += f" On the {file}, {where}, it is {listed(theirs)}."
     return said
 
 
-def ranging(again: Sequence[Repeat]) -> str:
-    """` here, and 1.50 to 4.82 times as fast in 7 other runs; why …`: the kernel beside llama.cpp in other runs of its
-    model; "" of none."""
+def ranging(again: Sequence[Repeat], here: str) -> str:
+    """`2.82 times as fast in this run and 1.50 to 4.82 times in 7 others (why …)`: the kernel beside llama.cpp in other
+    runs of its model. here: in this one."""
     if not again:
-        return ""
+        return f"{here} as fast"
     ends = dict.fromkeys(round_ratio(repeat.ratio.value) for repeat in (again[0], again[-1]))
-    where = f"{len(again)} other runs" if len(again) > 1 else "another run"
-    return f" here, and {' to '.join(ends)} times as fast in {where}{f'; {UNEXPLAINED}' * far_apart(again)}"
+    where = f"{len(again)} others" if len(again) > 1 else "another"
+    why = f" ({spread})" if (spread := unexplained(again)) else ""
+    return f"{here} as fast in this run and {' to '.join(ends)} times in {where}{why}"
 
 
 def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], home: Path) -> list[tuple[str, ...]]:
     """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
-    where). On other models than the run's only the fastest runtime has a line. again: of `repeats`."""
-    theirs = summary.warm(run.rows, LLAMA_CPP)[0]
-    told = run.table.section["name"] == contribution.HEADLINE  # by `about`
-    where = "the run below" if told else place(run.table, home)
-    rows = [(named(theirs), *subject(run, theirs), over(run, theirs), where)]
-    rows += elsewhere(again)
-    for contest in contests(behind):
-        many = len(rivals.others(contest))
-        first, *more = rivals.strongest(contest)
-        name = named(first) + f", the fastest of {many} other runtimes" * (many > 1)
-        also = [f"{named(other)}: {over(contest, other)}" for other in more if contest.model == run.model]
-        ratios = over(contest, first) + f" ({listed(also)})" * bool(also)
-        rows.append((name, *subject(contest, first), ratios, place(contest.table, home)))
+    where), all files first. On other models than the run's only the fastest runtime has a line. again: of `repeats`."""
+    rows = []
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         ends = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
@@ -97,7 +95,25 @@ def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], ho
         processors = listed(sorted({case.processor for case in found}))
         cases = f"{ends}, {rivals.often([case.ratio for case in found], ' cases')}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
-    return rows
+    for contest in contests(behind):
+        every = [named_well(name) for name in rivals.others(contest)]
+        first, *more = rivals.strongest(contest)
+        name = named(first) + f", the fastest of {listed(every)}" * (len(every) > 1)
+        also = [f"{named(other)}: {over(contest, other)}" for other in more if contest.model == run.model]
+        ratios = over(contest, first) + f" ({listed(also)})" * bool(also)
+        rows.append((name, *subject(contest, first), ratios, place(contest.table, home)))
+    theirs = summary.warm(run.rows, LLAMA_CPP)[0]
+    told = run.table.section["name"] == contribution.HEADLINE  # by `about`
+    where = "the run below" if told else place(run.table, home)
+    (file, processor), ratio = subject(run, theirs), over(run, theirs)
+    if again:
+        ends = dict.fromkeys(rivals.value(repeat.ratio) for repeat in (again[0], again[-1]))
+        runs = f"{len(again)} other runs" if len(again) > 1 else "another run"
+        often = f", {rivals.often([repeat.ratio for repeat in again])}" * (len(again) > 1)
+        ratio = f"{ratio}; in {runs} of the model {' to '.join(ends)}{often}"
+        processor = listed(sorted({processor, *(repeat.processor for repeat in again)}))
+        where = f"{where}, [machines]({MACHINES}#{ID})"
+    return [*rows, (named(theirs), file, processor, ratio, where)]
 
 
 def losing(run: Setting, behind: Sequence[Recorded], home: Path) -> str:
@@ -105,13 +121,13 @@ def losing(run: Setting, behind: Sequence[Recorded], home: Path) -> str:
     run's model and processor are said once."""
     model, processor = model_label(run.model), environment.processor(run.table.meta["environment"])
     found = [(table, say(table)) for stem, say in rivals.LOSSES.items() if (table := rivals.named(behind, stem))]
-    lost = []
+    lost: dict[str, list[str]] = {}  # by what it is of
     for table, loss in ((table, loss) for table, loss in found if loss):
         there = environment.processor(table.meta["environment"])
         conditions = [loss.about * (loss.about != model), there * (there != processor), place(table, home)]
-        lost.append(f"- {loss.text}. *{', '.join(filter(None, conditions))}*")
+        lost.setdefault(", ".join(filter(None, conditions)), []).append(f"{loss.text}.")
     head = f"**What it costs, and where it loses** (on {model} and {processor} unless others are named):"
-    return "\n".join([head, *lost]) if lost else ""
+    return "\n".join([head, *(f"- {' '.join(texts)} *{about}*" for about, texts in lost.items())]) if lost else ""
 
 
 def contests(behind: Sequence[Recorded]) -> list[Setting]:
@@ -128,17 +144,6 @@ def over(run: Setting, other: Trial, say: Callable[[Ratio], str] = rivals.value)
     return say(summary.paired_ratio(run.rows, BEST, other.subject))
 
 
-def elsewhere(found: Sequence[Repeat]) -> list[tuple[str, ...]]:
-    """A line of `beside` for the kernel beside llama.cpp in other runs; none without one."""
-    if not found:
-        return []
-    ends = dict.fromkeys(rivals.value(repeat.ratio) for repeat in (found[0], found[-1]))
-    what = f"the same model in {f'{len(found)} other runs' if len(found) > 1 else 'another run'}"
-    ratios = " to ".join(ends) + f", {rivals.often([repeat.ratio for repeat in found])}" * (len(found) > 1)
-    processors = listed(sorted({repeat.processor for repeat in found}))
-    return [("llama.cpp", what, processors, ratios, f"[machines]({MACHINES}#{ID})")]
-
-
 def served(behind: Sequence[Recorded]) -> Recorded | None:
     """The table whose section says what servers do under load; None if that was not measured."""
     table = rivals.named(behind, SERVED)
@@ -149,7 +154,7 @@ def serving(behind: Sequence[Recorded], home: Path, here: str = "") -> str:
     """What servers do under load, on which processor if that is not `here`, and a link; "" if it was not measured."""
     if (table := served(behind)) is None:
         return ""
-    found, there = table.section["shown"][0].removesuffix("."), environment.processor(table.meta["environment"])
+    found, there = table.section["shown"][-1].removesuffix("."), environment.processor(table.meta["environment"])
     return f"{found}{f' (on {there})' * (there != here)}, {linked(table.section, home)}"
 
 
@@ -161,9 +166,8 @@ def about(run: Setting) -> str:
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     clauses = [
-        f"Rates are medians, ratios geometric means of pairs, of {len(good)} greedy answers of"
-        f" {overview.lengths(good)} tokens (prompt + answer) by {run.model}"
-        f" in {len({t.process for t in good})} processes"
+        f"Rates are medians over {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by"
+        f" {run.model} in {len({t.process for t in good})} processes; ratios are geometric means of pairs"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
@@ -176,15 +180,16 @@ def about(run: Setting) -> str:
     flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
     flag = "with [the XLA flag](docs/protocol.md) that avoids wrong values under this release" * flagged
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
-    rival = f"llama.cpp from {LLAMA_CPP_PACKAGE} {built}, on the same number of threads" if built else ""
+    called = f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}) on the same number of threads"
+    rival = called if built else ""
     share, probes = overview.share(summary.warm(run.rows, BEST)), bandwidths(meta)
     apart = share and probes and probes[2] > APART * probes[1]
-    usual = f"; against the median probe `{BEST}` reaches {share * probes[2] / probes[1]:.0%}" if apart else ""
+    usual = f"; `{BEST}` reaches {share * probes[2] / probes[1]:.0%} of the median probe" if apart else ""
     where = " · ".join(filter(None, (environment.machine_line(env), rival, flag, f"{probed(meta)}{usual}")))
     return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 
-# The block ------------------------------------------------------------------------------------------------------------
+# The README -----------------------------------------------------------------------------------------------------------
 
 
 def subject(run: Setting, theirs: Trial) -> tuple[str, str]:
@@ -212,30 +217,37 @@ def page(section: dict, home: Path) -> str:
     return executed.as_posix() if (home / executed).is_file() else f"docs/index.html#n{section['number']}"
 
 
-def block(
+def claimed(
     sections: Sequence[dict],
     measured: Sequence[Setting],
     home: Path,
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
 ) -> str:
-    """All of it as Markdown: the claim, one picture, where to put jit, other runtimes, where they lead, the run
-    that the claim is of. behind: the tables that rivals are looked up in. others: machines that the same was measured
-    on."""
+    """The claim, one picture and where to put jit, as Markdown. behind: the tables that rivals are looked up in.
+    others: machines that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     run = with_llama_cpp(measured)
-    again = repeats(run, measured, others) if run else []
-    lines = beside(run, behind, again, home) if run else []
-    heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
     here = environment.processor(measured[0].table.meta["environment"]) if measured else ""
-    parts = [answer(measured, behind, again)]
-    parts += [f'<img src="figures/{f["name"]}.svg" width="640" alt="{escape(f["caption"])}">' for f in pictures]
+    parts = [answer(measured, behind, repeats(run, measured, others) if run else [])]
+    parts += [f'<img src="figures/{f["name"]}.svg" width="{WIDTH}" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [gains.places(measured, others, loaded=serving(behind, home, here)).markdown()] if pictures else []
-    parts += [document.Table(heads, lines).markdown() if lines else ""]
-    parts += [losing(measured[0], behind, home) if measured else ""]
-    parts += [about(measured[0]) if measured else ""]
     return "\n\n".join(filter(None, parts))
+
+
+def contested(
+    measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = (), others: Sequence[Machine] = ()
+) -> str:
+    """Other runtimes, what the kernel costs, and the run that the claim is of, as Markdown. behind, others: as of
+    `claimed`."""
+    if not measured:
+        return ""
+    run = with_llama_cpp(measured)
+    lines = beside(run, behind, repeats(run, measured, others), home) if run else []
+    heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
+    table = document.Table(heads, lines).markdown() if lines else ""
+    return "\n\n".join(filter(None, (table, losing(measured[0], behind, home), about(measured[0]))))
 
 
 def with_llama_cpp(measured: Sequence[Setting]) -> Setting | None:
@@ -253,11 +265,9 @@ def with_headline(out_dir: Path, behind: Sequence[Recorded]) -> list[Setting]:
 def refresh(
     out_dir: Path, sections: Sequence[dict], behind: Sequence[Recorded], others: Sequence[Machine] = ()
 ) -> None:
-    """Put the block between the README's two markers, where OUT has a README that holds them. others: contributed
+    """Put both texts between the README's markers, where OUT has a README that holds them. others: contributed
     machines."""
     home = Path(out_dir)
-
-    def written() -> str:
-        return block(sections, with_headline(home, behind), home, behind, others)
-
-    document.put(home / "README.md", BEGIN, END, written)
+    measured = with_headline(home, behind)
+    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, home, behind, others))
+    document.put(home / "README.md", *BESIDE, partial(contested, measured, home, behind, others))

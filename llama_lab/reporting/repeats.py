@@ -89,6 +89,15 @@ def far_apart(found: Sequence[Repeat]) -> bool:
     return len(found) > 1 and found[0].ratio.high < found[-1].ratio.low
 
 
+def unexplained(found: Sequence[Repeat]) -> str:
+    """That the spread of the least and the most has no known cause, and whether the processor is none; "" of no
+    spread."""
+    if not far_apart(found):
+        return ""
+    least, most = found[0].processor, found[-1].processor
+    return f"both ends on {least}; " * (least == most) + "what causes the spread is not known"
+
+
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
     """Those that measured the run's model, without the run's own contribution."""
     created = run.table.meta["created"]

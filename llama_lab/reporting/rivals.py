@@ -26,13 +26,13 @@ KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithm
 
 
 def value(ratio: Ratio, unit: str = "") -> str:
-    """`3.66 [3.58, 3.73]`, with the verdict where the trials do not decide. unit: after the number."""
+    """`3.66 [3.58, 3.73]`, with the verdict where the trials do not decide. unit: before the verdict."""
     verdict = f" ({ratio.verdict})" if ratio.verdict == Verdict.UNDECIDED else ""
-    return f"{round_ratio(ratio.value)}{unit}{within(ratio, round_ratio)}{verdict}"
+    return f"{round_ratio(ratio.value)}{within(ratio, round_ratio)}{unit}{verdict}"
 
 
 def times(ratio: Ratio) -> str:
-    """`3.66 times [3.58, 3.73]`."""
+    """`3.66 [3.58, 3.73] times`."""
     return value(ratio, " times")
 
 
@@ -229,8 +229,8 @@ def prompts(table: Recorded) -> Loss | None:
     whole = [c for c in every if not c.limited and (c.first.weights_hash, c.entry["tokens"]) in at]
     unlimited = f"; without that limit it was {often([case.ratio for case in whole], ' of these cases')}"
     text = (
-        f"With our kernels limited to {low.limited} by a setting, {ours} read prompts of {lengths} tokens at"
-        f" {value(low.ratio)} to {times(high.ratio)} the rate of {faster}, which kept {kept}"
+        f"To imitate a processor with {low.limited} alone, our kernels were limited to it, while {faster} kept {kept}:"
+        f" {ours} then read prompts of {lengths} tokens at {value(low.ratio)} to {times(high.ratio)} its rate"
     )
     return Loss(f"{text}{unlimited * bool(whole)}", f"{models}, {kinds}")
 
@@ -252,7 +252,7 @@ def starts(table: Recorded) -> Loss | None:
 
     later = f"; a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
     return Loss(
-        f"The first command on a machine, which compiles the kernels, {both(commands.FIRST)}{later}",
+        f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}",
         f"{file}, `{name}`, one token",
     )
 
@@ -284,8 +284,8 @@ def memory(table: Recorded) -> Loss | None:
     n = min(map(len, peaks.values()))
     row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
     return Loss(
-        f"A process of `{BEST}` needs {mine} at its peak (llama.cpp: {other}, n = {n})",
-        f"{model_label(row.model)}, {overview.kept(row, rows)}",
+        f"A `{BEST}` process peaks at {mine} of memory (llama.cpp: {other}, n = {n})",
+        model_label(row.model),
     )
 
 
@@ -308,9 +308,9 @@ def accuracy(table: Recorded) -> Loss | None:
     again = standings.OPENVINO
     more = f"; {named_well(again)}, which rounds the weights once more, {kept([again])}" if again in known else ""
     text = (
-        f"Quantised weights change answers: the most probable token under `{BEST}` is float32's {kept([KERNEL])}"
-        f" {interval(known[KERNEL], '.1%', 'top1_')} of the time (n = {known[KERNEL]['tokens']:,}), under {others} on"
-        f" the same file {kept(read)}{level}{more}"
+        f"Quantised weights change answers: `{BEST}` picks float32's most probable token {kept([KERNEL])}"
+        f" {interval(known[KERNEL], '.1%', 'top1_')} of the time (n = {known[KERNEL]['tokens']:,}); {others}, on the"
+        f" same file, {kept(read)}{level}{more}"
     )
     return Loss(text, model_label(rows[0].model))
 

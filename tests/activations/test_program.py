@@ -95,7 +95,7 @@ def test_what_no_site_needs_is_not_in_the_program(checkpoint, examples, sites, o
     """NaN in those weights changes no bit, and the arithmetic is that of so much of the model. NaN below the site is
     seen."""
     whole = Extractor(checkpoint, ActivationSpec(sites, dtype="float32"), SHAPE)
-    # norms, softmax and the rest are below 15 %
+    # norms, softmax and the rest are below 15%
     assert operations <= whole.executable.cost_analysis()["flops"] <= 1.15 * operations
     before = whole(examples)
     whole.params = program.needed(spoilt(checkpoint, *unneeded).params, whole.sites)

@@ -123,13 +123,13 @@ FASTER = Ratio(1.05, 1.03, 1.07, 10)
     ("changes", "verdict"),
     [
         (dict(low=0.7, value=0.8, high=0.9), "slower"),
-        (dict(low=0.99, value=1.0, high=1.01), "equal within 2 %"),
+        (dict(low=0.99, value=1.0, high=1.01), "equal within 2%"),
         (dict(low=0.9, value=1.0, high=1.1), "undecided"),
         (dict(low=0.97, value=1.01, high=1.05), "undecided"),
         (dict(n=1), "undecided"),
         (dict(floor=0.04), "faster"),
         (dict(floor=0.06), "undecided"),  # the baseline differs from itself by more
-        (dict(low=0.99, value=1.0, high=1.01, floor=0.03), "undecided"),  # nor does it repeat within 2 %
+        (dict(low=0.99, value=1.0, high=1.01, floor=0.03), "undecided"),  # nor does it repeat within 2%
         (dict(low=0.47, value=0.63, high=0.86, spread=0.5), "slower"),
     ],
 )
@@ -138,8 +138,8 @@ def test_the_interval_decides_unless_the_control_overrules_it(changes, verdict):
 
 
 def test_scatter_is_said_beside_the_verdict():
-    assert replace(FASTER, spread=math.log(1.14)).judged == "faster (pairs scatter by 14 %)"
-    assert not replace(FASTER, spread=0.09).scattered  # more than the effect, but below 10 %
+    assert replace(FASTER, spread=math.log(1.14)).judged == "faster (pairs scatter by 14%)"
+    assert not replace(FASTER, spread=0.09).scattered  # more than the effect, but below 10%
     assert not replace(FASTER, value=1.5, spread=0.12).scattered  # the effect is larger
 
 
@@ -186,7 +186,7 @@ def test_the_baselines_two_runs_make_one_denominator():
         (FASTER, 0),
         # half-width 0.1 to 0.0488: 10 (0.1 / 0.0488)^2 = 42.01
         (Ratio(1.05, 1.05 / math.exp(0.1), 1.05 * math.exp(0.1), 10), 33),
-        (Ratio(1.0, math.exp(-0.04), math.exp(0.04), 10), 31),  # to fit within 2 %: 10 (0.04 / 0.0198)^2 = 40.8
+        (Ratio(1.0, math.exp(-0.04), math.exp(0.04), 10), 31),  # to fit within 2%: 10 (0.04 / 0.0198)^2 = 40.8
         (replace(FASTER, floor=2 * math.log(1.05)), 30),  # the control's own noise is what has to shrink, to half
         (Ratio(1.0, 0.99, 1.01, 10, floor=2 * math.log1p(0.02)), 30),  # the same for two that are equal
     ],
@@ -238,7 +238,7 @@ def test_percentiles_need_enough_values_and_the_note_names_just_what_is_missing(
 
 @pytest.mark.parametrize("processes", [2, 3, 5])
 def test_of_few_processes_the_medians_interval_covers_what_is_there(processes):
-    """95 %, and not what resampling so few would: 50 % of two processes, 75 of three, 94 of five."""
+    """95%, and not what resampling so few would: 50% of two processes, 75 of three, 94 of five."""
     rng, covered = np.random.default_rng(0), 0
     for _ in range(1000):
         luck = rng.normal(0, 0.1, processes)

@@ -186,7 +186,7 @@ def test_the_sentence_is_said_where_they_do_and_the_generic_one_where_they_do_no
     assert sentence in said.sentence
     assert len(said.sentence.split()) <= 20
     with pytest.MonkeyPatch.context() as patch:
-        assert ": equal within 2 %, n = 20." in make(patch, EQUAL, EQUAL).sentence
+        assert ": equal within 2%, n = 20." in make(patch, EQUAL, EQUAL).sentence
 
 
 def grown(before, after):
@@ -246,7 +246,7 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     (
         "what_serving_needs",
         served(99.0),
-        "keeps up to the highest request rate tried, at 99 tokens/s; ollama makes 40 at most.",
+        "`step` makes 99 of 100 tokens/s asked for, ollama 40.",
     ),
     ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
     ("what_serving_needs", [{}], "No server"),

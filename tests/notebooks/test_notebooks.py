@@ -218,7 +218,7 @@ def test_each_notebook_links_to_the_one_before_it_and_the_one_after():
 def test_a_question_without_data_is_in_the_report_without_a_date(tmp_path):
     figures.conclude("77-made", "Is it so?", "Nobody has measured it yet.", None, tmp_path)
     (section,) = report.sections(tmp_path)
-    assert readme.block([section], [], tmp_path) == ""
+    assert readme.claimed([section], [], tmp_path) == ""
     page = report.write(tmp_path).read_text()
     assert "Nobody has measured it yet." in page
     assert "Measured None" not in page

@@ -26,8 +26,8 @@ EXACT = 1e-4  # float32 on both sides: rounding alone; some 1e-6 was seen
 GELU = 1e-3  # ggml reads GPT-2's GELU from a table of f16 values; some 3e-4 was seen
 ROUNDED = 5e-3  # the measured attention rounds keys and values to f16; some 7e-4 was seen
 # On quantised files llama.cpp rounds each block of 32 activations to 8 bits before every product, an error of up to
-# 1/254 of the block's largest. Over the 30 layers of the packaged model that came to 2.1 % of the logits on English
-# text; RoPE's base wrong by a factor of ten is 11 %. The bound leaves room for other processors, which order the
+# 1/254 of the block's largest. Over the 30 layers of the packaged model that came to 2.1% of the logits on English
+# text; RoPE's base wrong by a factor of ten is 11%. The bound leaves room for other processors, which order the
 # products otherwise.
 QUANTISED = 0.05
 NAMES = ("llamacpp", "llamacpp+generate")

@@ -65,7 +65,7 @@ def test_every_type_is_read_and_gives_llama_cpps_logits(tmp_path, kind):
     loaded = checkpoint.load(str(tmp_path / "m.gguf"))
     assert {name for name in kinds(loaded.source).values() if name != "F32"} == {kind.upper()} - {"F32"}
     ids = ids_of(loaded)
-    assert relative_error(llamacpp.logits(loaded)(ids), ours(loaded, ids)) < 0.03  # 1.6 % was seen, of activations
+    assert relative_error(llamacpp.logits(loaded)(ids), ours(loaded, ids)) < 0.03  # 1.6% was seen, of activations
     known = llamacpp.identity(loaded, Path(loaded.source))
     weights, width = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[kind.upper()]]
     assert (known["dtype"], known["quantisation"]) == (kind, f"gguf-{kind}")

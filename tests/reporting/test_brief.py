@@ -56,7 +56,7 @@ def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_ri
     known = headline(tmp_path)
     said = brief.placed(2, known)
     run = rivals.greedy(known[HEADLINE])
-    for other, shown in (("loop", " times as fast"), ("llamacpp", " times [")):
+    for other, shown in (("loop", " times as fast"), ("llamacpp", "] times ")):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f}{shown}" in said.text
     assert "tiny · llama.cpp on a q4_1 file of 97 MB · " in said.facts
     assert "· C, 2 cores, 16 GiB ·" in said.facts
@@ -74,7 +74,7 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
     )
     text = brief.repeated(known, again).text
     assert text.startswith("In 2 [other runs](machines.html#repeats) of this model")
-    assert "runs at 2.00 times [2.00, 2.00] to 2.00 times [2.00, 2.00] llama.cpp's rate (faster in all 2)" in text
+    assert "runs at 2.00 [2.00, 2.00] to 2.00 [2.00, 2.00] times llama.cpp's rate (faster in all 2)" in text
     assert brief.repeated(known, again[:1]) is None
     assert brief.repeated({}, again) is None
 
@@ -89,12 +89,17 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     text = brief.contested(0, known).text
     assert text.startswith("On tiny with answers of 4 tokens, beside ik_llama.cpp and Ollama, `loop+fused` runs at ")
-    assert re.findall(r"([\d.]+) times \[[^]]*\] (?:the rate|that) of ([\w.]+\w)", text) == [
+    assert re.findall(r"([\d.]+) \[[^]]*\] times (?:the rate|that) of ([\w.]+\w)", text) == [
         ("1.50", "ik_llama.cpp"),
         ("3.00", "Ollama"),
     ]
     assert "file of unknown size" in text
     assert brief.contested(1, known) is None
+    assert "compare rates within a run" not in text
+    for table, most in ((known["09-ollama"], 50.0), (recorded(tmp_path, brief.HEADLINE, rows), 75.0)):
+        table.meta["bandwidth_gbps"] = dict(main=dict(min=30.0, median=40.0, max=most, n=4))
+        known[table.path.stem] = table
+    assert "was 50 GB/s here and 75 in the run above, so compare rates within a run" in brief.contested(0, known).text
 
 
 def test_the_least_favourable_file_is_told_too(behind):
@@ -102,7 +107,7 @@ def test_the_least_favourable_file_is_told_too(behind):
     found = rivals.cases(behind)
     said = brief.ends("decode", brief.DECODED, known)
     for case in (rivals.least(found, choose) for choose in (min, max)):
-        assert brief.times(case.ratio) in said.text
+        assert rivals.value(case.ratio) in said.text
         assert case.place in said.facts
     assert f"{len(found)} cases" in said.text
 
@@ -121,7 +126,7 @@ def test_without_tables_nothing_is_said():
 
 
 def test_an_open_ratio_says_so():
-    assert brief.times(Ratio(1.2, 0.9, 1.6, 6)) == f"1.20 times [0.90, 1.60] ({Verdict.UNDECIDED})"
+    assert brief.times(Ratio(1.2, 0.9, 1.6, 6)) == f"1.20 [0.90, 1.60] times ({Verdict.UNDECIDED})"
 
 
 def test_no_number_is_typed():

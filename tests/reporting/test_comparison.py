@@ -56,7 +56,7 @@ def test_a_true_change_is_found(old, tmp_path):
 def test_a_faster_machine_is_not_a_faster_program(old, tmp_path):
     result = compare(old, measured(tmp_path / "new.csv", 1, machine=1.2))
     assert named(result, "loop")["rate"]["verdict"] == "faster"
-    assert named(result, "loop")["to_baseline"]["verdict"] == "equal within 2 %"
+    assert named(result, "loop")["to_baseline"]["verdict"] == "equal within 2%"
     assert result["bandwidth_gbps"] == {"old": 10, "new": 12, "ratio": pytest.approx(1.2)}
     assert any("x 1.200" in line and "bandwidth" in line for line in lines(result))
 

@@ -48,35 +48,37 @@ def recorded(folder, name, rows, **meta):
 
 def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
     quiet, noisy = readme.about(run(("step", "loop"))), readme.about(run(("step",), noise=0.2))
-    assert "pairs, of 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes" in quiet
+    assert "medians over 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes" in quiet
     assert "A/A control (the baseline against itself) 1.00 [1.00, 1.00] (" in quiet
     assert "Not in it: `eager`, `layer`, `step+fused`, `loop+fused` and `llamacpp`." in quiet
     assert quiet.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")
-    assert re.search(r"the baseline against itself\) [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+ %\)", noisy)
+    assert re.search(r"the baseline against itself\) [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+%\)", noisy)
 
 
 def test_the_block_shows_one_picture(tmp_path):
     figures = [dict(name="03-a", caption="Rates."), dict(name="03-b", caption="More.")]
-    block = readme.block([dict(SECTION, figures=figures)], [run()], tmp_path)
+    block = readme.claimed([dict(SECTION, figures=figures)], [run()], tmp_path)
     assert re.findall(r'<img src="(.*?)".* alt="(.*?)">', block) == [("figures/03-a.svg", "Rates.")]
-    assert readme.block([SECTION], [], tmp_path) == ""
+    assert readme.claimed([SECTION], [], tmp_path) == readme.contested([], tmp_path) == ""
 
 
 def test_only_what_stands_between_the_marks_is_written(tmp_path):
     path = tmp_path / "README.md"
     readme.refresh(tmp_path, [SECTION], [])
     assert not path.exists()
-    for text in ("no marks", f"{readme.BEGIN}, and no end"):
+    begin, end = readme.ANSWER
+    for text in ("no marks", f"{begin}, and no end"):
         path.write_text(text)
         readme.refresh(tmp_path, [SECTION], [])
         assert path.read_text() == text
-    path.write_text(f"before\n{readme.BEGIN}\nold\n{readme.END}\nafter")
+    below, rest = readme.BESIDE
+    path.write_text(f"before\n{begin}\nold\n{end}\nbetween\n{below}\nold\n{rest}\nafter")
     figure = dict(name="03-a", caption="Rates.")
     readme.refresh(tmp_path, [dict(SECTION, figures=[figure])], [])
     written = path.read_text().splitlines()
-    assert [*written[:2], *written[-2:]] == ["before", readme.BEGIN, readme.END, "after"]
+    assert [*written[:2], *written[-6:]] == ["before", begin, end, "between", below, "", rest, "after"]
     assert 'src="figures/03-a.svg"' in written[2]
-    assert [line.count("|") for line in written[4:-2]] == [6] * (2 + len(gains.PLACES))
+    assert [line.count("|") for line in written[4:-6]] == [6] * (2 + len(gains.PLACES))
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
     readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "02-jit-placement", trials(("step", "loop")))])
     assert f"([trials](data/{contribution.HEADLINE}.csv))" in path.read_text()
@@ -85,15 +87,13 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
     here = machine("2026-01-03", trials(), cpu="D")
-    first, there = readme.beside(run(), [], repeats.repeats(run(), [run()], [here]), tmp_path)
-    assert first[2:4] == ("C", "2.00 [2.00, 2.00]")
-    plain, fused = readme.distances(run(), [], [])
-    assert "`step` runs at 0.40 times and `loop` at 0.42 times the rate of llama.cpp on a " in plain
-    assert fused == "On that same file it decodes 2.00 times as fast as llama.cpp."
-    assert there[2:4] == ("D", "2.00 [2.00, 2.00]")
-    assert len(readme.block([], [run()], tmp_path).split("| --- |\n")[-1].strip().splitlines()) == 3
+    (line,) = readme.beside(run(), [], repeats.repeats(run(), [run()], [here]), tmp_path)
+    assert line[2:4] == ("C and D", "2.00 [2.00, 2.00]; in another run of the model 2.00 [2.00, 2.00]")
+    (said,) = readme.distances(run(), [], [])
+    assert "`loop+fused` is 2.00 times as fast; `loop`, on float32 weights, runs at 0.42 times llama.cpp's" in said
+    assert len(readme.contested([run()], tmp_path).split("| --- |\n")[-1].strip().splitlines()) == 3
     assert readme.losing(run(), [], tmp_path) == ""
-    assert "| --- |" not in readme.block([], [run(("eager", "step", "loop"))], tmp_path)
+    assert "| --- |" not in readme.contested([run(("eager", "step", "loop"))], tmp_path)
 
 
 def machine(measured, rows, name="m", **environment):
@@ -114,7 +114,7 @@ def test_the_build_of_llama_cpp_is_named():
     packages = {readme.LLAMA_CPP_PACKAGE: "0.3", "jax": "1"}
     timed = run()
     vars(timed.table)["meta"] = timed.table.meta | dict(environment=ENVIRONMENT | dict(packages=packages))
-    assert "llama.cpp from llama-cpp-python 0.3" in readme.about(timed)
+    assert "`llama_decode` (llama-cpp-python 0.3, " in readme.about(timed)
 
 
 def test_other_runs_are_a_line_each_from_the_least_to_the_most():
@@ -132,41 +132,52 @@ def test_other_runs_are_a_line_each_from_the_least_to_the_most():
     assert rows[2][4:6] == ("4 + 4", "12 in 2")
 
 
-def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
+def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
     """A less favourable repetition on the same processor is not left out, nor is the limit that the rival reaches."""
     itself = machine(run().table.meta["created"], trials())
     found = [itself, machine("2026-01-02", slower(1.6), "a"),
              machine("2026-01-03", slower(0.8), "b", cpu="D", kernels="avx2")]  # fmt: skip
-    (line,) = readme.elsewhere(repeats.repeats(run(), [run()], found))
-    assert line[:3] == ("llama.cpp", "the same model in 2 other runs", "C and D (AVX2)")
-    assert line[3].startswith("1.25 [1.25, 1.25] to 2.50 [2.50, 2.50], faster in all 2")
+
+    def line(known):
+        (only,) = readme.beside(run(), [], repeats.repeats(run(), [run()], known), tmp_path)
+        return only
+
+    assert line(found)[2] == "C and D (AVX2)"
+    assert "; in 2 other runs of the model 1.25 [1.25, 1.25] to 2.50 [2.50, 2.50], faster in all 2" in line(found)[3]
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
         if row.subject == readme.BEST and row.process
         else row
         for row in trials()
     ]
-    again = readme.elsewhere(repeats.repeats(run(), [run()], [*found, machine("2026-01-04", wide)]))
-    assert ", faster in 2 of 3 (undecided in 1: " in again[0][3]
-    assert readme.elsewhere(repeats.repeats(run(), [run()], [itself])) == []
-    assert readme.elsewhere(repeats.repeats(run(), [run()], [machine("2026-01-03", trials(("eager", "step")))])) == []
+    assert ", faster in 2 of 3 (undecided in 1: " in line([*found, machine("2026-01-04", wide)])[3]
+    assert "other run" not in line([itself])[3] + line([machine("2026-01-03", trials(("eager", "step")))])[3]
 
 
 def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
-    jitted, fused = readme.answer([run()], [], []).split("<br>")
-    assert re.match(r"\*\*Put one `jax.jit` .*?\*\* Compiling the whole answer .* On float32 weights, ", jitted)
-    assert re.match(r"`loop\+fused`, .* On that same file it decodes ", fused)
+    jitted, whole, fused, led = readme.answer([run()], [], []).splitlines()
+    about = r"\*\* Measured on 4 \+ 4 tokens \(prompt \+ answer\) of m on C."
+    assert re.match(rf"- \*\*Put one `jax.jit` .*{about}$", jitted)
+    assert re.match(r"- Compiling the whole answer ", whole)
+    assert re.match(r"- `loop\+fused`, .* is 4.75 times as fast as `loop`", fused)
+    assert re.match(r"- Against llama.cpp, on a ", led)
+    ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
+    first, fused = readme.answer([ladder, engines], [], []).splitlines()  # a gap credits no other line with its words
+    assert first.endswith(" of m on C.")
+    assert fused.endswith("(notebook 09).")
     assert readme.answer([run(("eager", "step"))], [], []).count("**") == 2
     assert readme.answer([], [], []) == ""
 
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    assert readme.ranging(again).startswith(" here, and 1.25 to 2.50 times as fast in 2 other runs; ")
+    said = "2 times as fast in this run and 1.25 to 2.50 times in 2 others ("
+    assert readme.ranging(again, "2 times").startswith(said)
     assert repeats.far_apart(again)
+    assert repeats.unexplained(again).startswith("both ends on C; what causes ")
     assert not repeats.far_apart([again[0]] * 2)
-    assert readme.ranging(again[:1]) == " here, and 1.25 times as fast in another run"
-    assert readme.ranging([]) == ""
+    assert readme.ranging(again[:1], "2 times").endswith(" and 1.25 times in another")
+    assert readme.ranging([], "2 times") == "2 times as fast"
 
 
 def test_the_share_of_the_limit_by_the_median_probe_stands_where_probes_differ():
@@ -174,11 +185,11 @@ def test_the_share_of_the_limit_by_the_median_probe_stands_where_probes_differ()
     for probes, said in (((40, 50, 80), True), ((40, 50, 51), False)):
         known = dict(zip(("min", "median", "max"), probes, strict=True), n=4)
         vars(timed.table)["meta"] = timed.table.meta | dict(bandwidth_gbps=dict(main=known))
-        assert ("against the median probe `loop+fused` reaches " in readme.about(timed)) == said
+        assert (" of the median probe" in readme.about(timed)) == said
 
 
 def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):
-    section = dict(SECTION, number="10", shown=["It keeps up."])
+    section = dict(SECTION, number="10", shown=["It needs little.", "It keeps up."])
     under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
     link = "[notebook 10](docs/index.html#n10)"
     assert readme.serving([under_load], tmp_path) == f"It keeps up (on C), {link}"

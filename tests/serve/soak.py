@@ -107,7 +107,7 @@ def complaints(looks: list[Look], outcomes: collections.Counter, growth: float =
     ]
     grown = last.resident_bytes / before.resident_bytes - 1
     if grown > growth:
-        found.append(f"resident memory grew by {100 * grown:.1f} % after warm-up")
+        found.append(f"resident memory grew by {100 * grown:.1f}% after warm-up")
     for name in ("threads", "descriptors"):
         if (now := getattr(last, name)) > (then := getattr(before, name)):
             found.append(f"{name} were {then} after warm-up and are {now}")

@@ -25,7 +25,7 @@ def test_hundreds_of_requests_leave_nothing_behind():
     ("last", "outcomes", "words"),
     [
         (dict(), FINE, ""),
-        (dict(resident_bytes=104 * 10**6), FINE, "memory grew by 4.0 %"),
+        (dict(resident_bytes=104 * 10**6), FINE, "memory grew by 4.0%"),
         (dict(threads=21), FINE, "threads were 20 after warm-up and are 21"),
         (dict(descriptors=31), FINE, "descriptors were 30"),
         (dict(compilations=1), FINE, "compilations are 1"),

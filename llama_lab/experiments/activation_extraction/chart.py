@@ -25,6 +25,7 @@ LABELS = {
     rungs.FORWARD: "ceiling: forward only",
     rungs.DISK: "ceiling: disk only",
 }
+ALONE = {rungs.FORWARD: "the forward pass alone", rungs.DISK: "the disk alone"}  # of CEILINGS
 OURS = OTHERS[0]
 
 
@@ -53,23 +54,25 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         share = "" if name in CEILINGS else f"; {share_of(reached)} of the ceiling"
         rows.beside(axes, height, f"{rate.median:,.0f}{share}")
     axes.set_xlim(left=0)
-    above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}" for name in ceilings[1:])
+    above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}, off the scale" for name in ceilings[1:])
     overlap = extraction_table.overlap(trials, seed=seed)
-    meaning = f"point: one pass; bar: median; band: 95 % interval; share: mean of n = {overlap.n} pairs{above}"
+    meaning = f"point: one pass; bar: median; band: 95% interval; share: mean of n = {overlap.n} pairs{above}"
     axes.set_xlabel(f"tokens/s\n({meaning})", fontsize=10)
-    said = f"`extract` reaches {share_of(overlap)} of the slower of its two ceilings"
+    how = "does not reach" if overlap.high < 1 else "exceeds" if overlap.low > 1 else "is not told apart from"
+    slower = ALONE[ceilings[0]] if ceilings else ""
+    said = f"`extract` {how} its slower ceiling, {slower}: {share_of(overlap)}"
     headline(figure, said if overlap.n else "Overlap: not measured")
     return figure
 
 
 def share_of(ratio: Ratio) -> str:
-    """`93 % [90, 96]`."""
-    return f"{100 * ratio.value:.0f} %{within(ratio, lambda share: f'{100 * share:.0f}')}" if ratio.n else "no share"
+    """`93% [90, 96]`."""
+    return f"{100 * ratio.value:.0f}%{within(ratio, lambda share: f'{100 * share:.0f}')}" if ratio.n else "no share"
 
 
 @styled
 def extraction_probe(entries: Sequence[dict]) -> Figure:
-    """How well a linear probe reads a property of a token from each layer; band: 95 % interval. What the probe reads
+    """How well a linear probe reads a property of a token from each layer; band: 95% interval. What the probe reads
     that was fitted on shuffled labels stands in words."""
     figure, axes = new(9, 4.6)
     if not entries:
@@ -80,19 +83,21 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     axes.plot(layers, [e["auc"] for e in entries], color=OURS, marker="o", markersize=4.5, linewidth=1.6)
     axes.fill_between(layers, low, high, color=OURS, alpha=0.18, linewidth=0)
     first, best = entries[0], max(entries, key=lambda e: e["auc"])
-    early = next(e["layer"] for e in entries if e["auc"] >= best["low"])  # within the interval of the best
+    inside = [e["auc"] >= best["low"] for e in entries]  # the interval of the best
+    early = next(e["layer"] for i, e in enumerate(entries) if all(inside[i:]) or e is best)
     axes.axvline(early, color=GREY, linestyle="--", linewidth=1)
-    controls = [e["control"] for e in entries]
-    words = f"fitted on shuffled labels: {min(controls):.2f} to {max(controls):.2f} in all layers; chance: 0.5"
-    axes.text(0.98, 0.05, words, transform=axes.transAxes, ha="right", fontsize=9.5)
+    axes.plot(best["layer"], best["auc"], "o", color=OURS, markersize=9)
+    words = f" layer {early}: from here on within\n the interval of the best, layer {best['layer']}"
+    axes.text(early, 0.04, words, transform=axes.get_xaxis_transform(), fontsize=9.5, color=GREY)
+    controls = " to ".join(dict.fromkeys(f"{pick(e['control'] for e in entries):.2f}" for pick in (min, max)))
     axes.set_xlabel(
         f"layer after which the residual stream is read (0: the embedding)\n{first['tokens']:,} tokens of"
-        f" {first['examples']} examples, {first['share']:.0%} of them with the property; band: 95 % interval over"
-        f" {probing.FOLDS} folds",
+        f" {first['examples']} examples, {first['share']:.0%} of them with the property; band: 95% interval over"
+        f" {probing.FOLDS} folds\n(fitted on shuffled labels: {controls} in all layers)",
         fontsize=9.5,
     )
     axes.set_ylabel("area under the ROC curve")
-    headline(figure, f"A linear probe reads “{first['property']}” as well as anywhere from layer {early} on")
+    headline(figure, f"From layer {early} on a linear probe reads “{first['property']}” about as well as anywhere")
     return figure
 
 

@@ -53,7 +53,7 @@ def counted(e: dict) -> str:
 
 def workers(runs: Sequence[Run], seed: int = 0) -> str:
     """What several workers make of one process, what a unit costs each engine, and the tokens from which on that is
-    below 2 % of its time."""
+    below 2% of its time."""
     scaled, costs = workers_table.scaled(runs, seed), workers_table.overheads(runs, seed)
     if not (rate := workers_table.of_one(scaled)):
         return "No run of one process counts, so there is nothing to compare several workers with."
@@ -61,7 +61,7 @@ def workers(runs: Sequence[Run], seed: int = 0) -> str:
     return Claim(f"One process writes {rate:,.0f} tokens/s.").text(
         *(Comparison(e["ratio"], counted(e), "it", "speed").words for e in several),
         *(
-            f"a unit costs {workers_table.milliseconds(cost)} of a worker under {subject}, below 2 % from"
+            f"a unit costs {workers_table.milliseconds(cost)} of a worker under {subject}, below 2% from"
             f" {workers_table.smallest(cost.median, rate):,.0f} tokens on"
             for subject, cost in costs.items()
         ),

@@ -81,7 +81,7 @@ def one_layer(features: np.ndarray, truth: np.ndarray, examples: np.ndarray, see
     """{auc, low, high, folds, control, control_low, control_high} of one site's values [n D].
 
     auc: mean of the folds', each fitted on the others. control: the same of shuffled labels, mean of SHUFFLES; its ends
-    hold 95 % of them.
+    hold 95% of them.
     """
     rng = np.random.default_rng(seed)
     kinds, member = np.unique(examples, return_inverse=True)

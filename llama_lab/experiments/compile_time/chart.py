@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from llama_lab.bench import statistics, summary
+from llama_lab.bench import summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import listed
@@ -208,13 +208,13 @@ def compile_surprises(data: Sequence[Compilation]) -> Figure:
 
 @styled
 def bfloat16(trials: Sequence[Start], seed: int = 0) -> Figure:
-    """Where bfloat16 weights are converted: warm rates by placement, and the temporaries of all."""
-    figure, axes = new(9.5, 4.2)
+    """What bfloat16 weights do to the warm rate of each placement, pair by pair, and the temporaries of all."""
+    figure, axes = new(9.5, 3)
+    gains = {name: summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in NARROWED}
+    narrowed(axes, trials, gains, seed)
     names = [name + dtype for name in NARROWED for dtype in ("", "+bf16")]
-    rates(axes, trials, names, seed)
     held = sorted(t.temp_bytes / 1e6 for name in names for t in summary.warm(trials, name)[:1] if t.temp_bytes)
     footnote(figure, f"Temporaries of these programs: {held[0]:.2f} to {held[-1]:.2f} MB." if held else "")
-    gains = {name: summary.paired_ratio(trials, f"{name}+bf16", name, seed) for name in ("step", "loop")}
     headline(figure, halved(gains))
     return figure
 
@@ -229,29 +229,25 @@ def halved(gains: dict[str, Ratio]) -> str:
     return f"bfloat16 weights decode {times}" + (f"; under {undecided} that is not decided" if undecided else "")
 
 
-def rates(axes, trials: Sequence[Start], names: Sequence[str], seed: int) -> None:
-    """Warm decode rates, one row per placement: points, median, interval; the ratio of bfloat16 weights to float32
-    ones."""
-    for name, height in rows.heights(axes, names).items():
-        good = summary.warm(trials, name)
-        if not good:
-            reasons = sorted({t.reason for t in trials if t.placement == name and t.phase == "warm" and t.reason})
-            words = "  no valid trial" + (f": {reasons[0][:40]}" if reasons else "")
-            axes.text(0, height, words, va="center", fontsize=8.5)
+def narrowed(axes, trials: Sequence[Start], gains: dict[str, Ratio], seed: int) -> None:
+    """The rate with bfloat16 weights over that with float32 ones, a row per placement: a point per pair, the mean and
+    its interval, and both medians in words. gains: as of `halved`."""
+    for name, height in rows.heights(axes, [*gains]).items():
+        ratio, both = gains[name], (summary.both_rates(trials, f"{name}+bf16"), summary.both_rates(trials, name))
+        if not ratio.n:
+            both_ways = [t for t in trials if t.phase == "warm" and t.placement in (name, f"{name}+bf16")]
+            reasons = sorted({t.reason for t in both_ways if t.reason})
+            rows.beside(axes, height, "no valid pairs" + (f": {reasons[0][:40]}" if reasons else ""))
             continue
-        rate = statistics.summarise([t.tg for t in good], seed, [t.process for t in good])
-        rows.points(axes, [t.tg for t in good], height, colour(name), seed)
-        rows.interval(axes, rate, height, mark=16, edge=2, zorder=(2, 2))
-        words = f"{rate.median:.0f} tok/s, n = {rate.n}"
-        if (other := name.removesuffix("+bf16")) != name:
-            words += f" · {summary.paired_ratio(trials, name, other, seed).words} of {other}"
-        rows.beside(axes, height, words)
-    limits = {
-        words: summary.limit(trials, name)
-        for words, name in (("float32", names[0]), ("bfloat16", names[1]))
-        if any(t.bandwidth_gbps for t in summary.warm(trials, name))
-    }
-    for words, limit in limits.items():
-        notes.limit(axes, limit, f"{words} bandwidth limit {limit:.0f}")
-    axes.set_xlim(left=0)
-    axes.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval)")
+        pairs = [both[0][at] / both[1][at] for at in sorted(both[0].keys() & both[1].keys())]
+        rows.points(axes, pairs, height, colour(name), seed)
+        rows.interval(axes, ratio, height, mark=16, edge=2, zorder=(2, 2))
+        narrow, wide = (np.median([*rates.values()]) for rates in both)
+        rows.beside(axes, height, f"{ratio.words}, n = {ratio.n}\n{wide:.0f} → {narrow:.0f} tok/s")
+    axes.axvline(1, color=GREY, linewidth=1)
+    axes.axvline(2, color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
+    above = dict(ha="center", va="bottom", fontsize=9, transform=axes.get_xaxis_transform())
+    for at, words, tint in ((1, "same rate", GREY), (2, "half the bytes", LIMIT_COLOUR)):
+        axes.text(at, 1.01, words, color=tint, **above)
+    meaning = "(point: a pair; bar: mean; band: its 95% interval)"
+    axes.set_xlabel(f"decode rate with bfloat16 weights over that with float32 weights\n{meaning}")

@@ -27,7 +27,7 @@ def of_run(rows: Sequence[Compilation], run: str) -> list[Compilation]:
 
 @dataclass(frozen=True)
 class Slope:
-    """A straight line through processes and its slope's 95 % interval. n: processes."""
+    """A straight line through processes and its slope's 95% interval. n: processes."""
 
     slope: float
     low: float
@@ -112,7 +112,7 @@ class BreakEven:
     """Tokens after which one way of starting is ahead of another, start included, with an interval.
 
     0: ahead before the tokens that were measured are made; infinity: never. low, high: the least and the most that the
-    95 % intervals of the extra start cost and of the gain a token allow together, so that it holds at least 90 % of the
+    95% intervals of the extra start cost and of the gain a token allow together, so that it holds at least 90% of the
     time.
     """
 

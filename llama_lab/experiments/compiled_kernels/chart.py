@@ -37,7 +37,7 @@ def sentence(words: str, otherwise: str) -> str:
 
 @styled
 def token_parts(entries: Sequence[dict], context: int) -> Figure:
-    """Milliseconds that a token at a context spends in its parts, each by what its absence saves, with 95 % intervals;
+    """Milliseconds that a token at a context spends in its parts, each by what its absence saves, with 95% intervals;
     a panel a part, all on one scale, and a row a placement.
 
     entries: `where.table`. The rest, which is what the parts leave, stands in the table.
@@ -52,19 +52,17 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
             words = "hidden by noise" if finding.hidden(e, part) else f"{e[part]:.1f} ms"
             end = np.nanmax([e[part], e[f"{part}_high"], 0])
             axes.annotate(words, (end, height), (4, 0), textcoords="offset points", va="center", fontsize=9)
-        axes.axvline(0, color="black", linewidth=0.8)
         axes.set_title(title.replace(", ", ",\n"))
         axes.set_xlabel("ms per token")
-    panels[0].set_xlim(right=1.4 * max((e[f"{part}_high"] for e in entries for part in titles), default=1))
+    panels[0].set_xlim(0, 1.4 * max((e[f"{part}_high"] for e in entries for part in titles), default=1))
     n = min((e["n"] for e in entries), default=0)
-    footnote(figure, f"Context {context}. Bar: mean of n = {n} blocks; line: its 95 % interval.")
+    parts = "A part is what its absence saves, so the parts need not add up to the whole."
+    footnote(figure, f"Context {context}. Bar: mean of n = {n} blocks; line: its 95% interval, cut at 0. {parts}")
     if not entries:
         notes.empty(panels[0], "no placement has all of its differences", color=LIMIT_COLOUR)
         headline(figure, "Where a token's time goes was not measured")
         return figure
-    most = max(titles, key=lambda part: entries[0][part])
-    takes = (f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in (entries[0], *entries[1:][-1:]))
-    headline(figure, f"Of a token's time the {most} take most: {', '.join(takes)}")
+    headline(figure, sentence(finding.largest_part(entries), ""))
     return figure
 
 
@@ -164,7 +162,7 @@ def costs(entries: Sequence[dict]) -> Figure:
         axes.set_yticks(ticks, ticks)
         axes.yaxis.set_minor_locator(NullLocator())
         n = min((e["ratio"].n for e in mine), default=0)
-        axes.set_xlabel(f"rows in one pass (log scale;\nn ≥ {n} processes, bars: 95 % intervals)")
+        axes.set_xlabel(f"rows in one pass (log scale;\nn ≥ {n} processes, bars: 95% intervals)")
         axes.set_title(title, fontsize=12)
     panels[0].set_ylabel("time of a pass, over one row's (log scale)")
     headline(figure, sentence(finding.together(entries), "what rows cost was not measured"))
@@ -191,7 +189,7 @@ SHAPES = {  # what is asked → (what a subject does, its rate, words for a numb
 
 @styled
 def over_best(entries: Sequence[dict], what: str) -> Figure:
-    """Each placement's rate over the best peer's on the same file, with 95 % intervals: a group of points a file, from
+    """Each placement's rate over the best peer's on the same file, with 95% intervals: a group of points a file, from
     small to large by what the placements read of it, a mark a context or prompt length.
 
     entries: of `sizes.table`. what: `sizes.DECODE` or `sizes.PREFILL`.
@@ -217,8 +215,11 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
             axes.plot(*zip(*open_, strict=True), "osD^vP"[i % 6], **style)
         for x, e in zip(xs, here, strict=True):
             at = (x, e["ratio"].value)
-            axes.annotate(ratio_words(e["ratio"]), at, (5, 0), textcoords="offset points", va="center", fontsize=7.5)
+            up = 7 if 0.95 < at[1] < 1.1 else 0  # clear of the line at 1
+            axes.annotate(f"{at[1]:.2f}", at, (5, up), textcoords="offset points", va="center", fontsize=8)
     axes.axhline(1, color=LIMIT_COLOUR, linewidth=1.2, linestyle=(0, (2, 1)))
+    axes.annotate("same rate", (1, 1), (-4, -3), xycoords=("axes fraction", "data"), textcoords="offset points",
+                  ha="right", va="top", fontsize=8.5, color=LIMIT_COLOUR)  # fmt: skip
     axes.set_yscale("log")
     if ratios := [e["ratio"].value for e in mine]:  # few blocks may leave an interval without end
         axes.set_ylim(0.7 * min(0.9, *ratios), 1.4 * max(1.1, *ratios))
@@ -240,7 +241,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     best = f"\nbest other runtime: {listed(each)} of {len(mine)} cases" * bool(counts)
     shortest = min((e["tokens"] for e in mine), default=0)
     axes.set_xlabel(
-        f"file, and {size.format(shortest)} (n ≥ {n} blocks{within}; bands: 95 % intervals)"
+        f"file, and {size.format(shortest)} (n ≥ {n} blocks{within}; bands: 95% intervals)"
         + best
         + "; hollow: not shown to be faster" * (ahead < len(mine)),
         fontsize=10,
@@ -248,15 +249,6 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     axes.set_ylabel(f"{rate},\nover the best other runtime's\non the same file (log scale)")
     headline(figure, words)
     return figure
-
-
-def ratio_words(ratio: Ratio) -> str:
-    """`1.64`; with the end of its interval that rounds to 1.00 and is not, as the verdict rests on it: `1.64 from
-    1.002`."""
-    near = {
-        name: end for name, end in (("from", ratio.low), ("to", ratio.high)) if f"{end:.2f}" == "1.00" != f"{end:.3f}"
-    }
-    return f"{ratio.value:.2f}" + "".join(f"\n{name} {end:.3f}" for name, end in near.items())
 
 
 def cut_ends(axes, ratio: Ratio, x: float, tint: str) -> None:

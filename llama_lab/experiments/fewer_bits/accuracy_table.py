@@ -18,7 +18,7 @@ LEVEL = 0.05  # of all comparisons with float32 together
 
 
 def table(rows: Sequence[Choice], distances: Sequence[dict]) -> list[dict]:
-    """One entry per subject, in the order of the rows: {subject, n: sentences, right, accuracy, low, high: its 95 %
+    """One entry per subject, in the order of the rows: {subject, n: sentences, right, accuracy, low, high: its 95%
     interval, lost: sentences that float32 has right and this one wrong, gained: the reverse, p: of both being equally
     likely, distance: as in `table.ladder`}.
 

@@ -18,7 +18,7 @@ from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new,
 
 @styled
 def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dict] = ()) -> Figure:
-    """Decode rate against the mean KL divergence from the float32 model, one point per subject, both with their 95 %
+    """Decode rate against the mean KL divergence from the float32 model, one point per subject, both with their 95%
     intervals.
 
     entries: `precision.table.ladder`. texts: what was read, in words.
@@ -50,7 +50,7 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
         notes.empty(axes, "no subject has both a rate and a distance", color=LIMIT_COLOUR)
     readable(axes.xaxis)
     n = min((e["decode"].n for e, _ in shown), default=0)
-    axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, n ≥ {n} answers; bands: 95 % intervals)")
+    axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, n ≥ {n} answers; bands: 95% intervals)")
     axes.set_ylabel(
         f"mean KL divergence from float32, nats per token\n({texts};\nlog scale, linear in the lowest decade)"
     )
@@ -110,4 +110,4 @@ def roof(axes, shown: Sequence[dict], probed: dict, bottom: float) -> None:
     labelled(axes, labels, taken)
     readable(axes.xaxis, axes.yaxis)
     n = min((e["decode"].n for e in shown), default=0)
-    axes.set_xlabel(f"MB read per token (log scale;\nn ≥ {n} answers; bands: 95 % intervals)")
+    axes.set_xlabel(f"MB read per token (log scale;\nn ≥ {n} answers; bands: 95% intervals)")

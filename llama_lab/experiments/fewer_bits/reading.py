@@ -104,7 +104,7 @@ def windows_of(rows: Sequence[Reading], subject: str, text: str = ALL) -> list[R
 
 def table(rows: Sequence[Reading], seed: int = 0) -> list[dict]:
     """One entry per subject and text, `ALL` included: {subject, text, …} of `quality.distance`, and ppl, ppl_low and
-    ppl_high, the perplexity and its 95 % interval."""
+    ppl_high, the perplexity and its 95% interval."""
     entries = []
     for subject in dict.fromkeys(r.subject for r in rows):
         for text in (*TEXTS, ALL):

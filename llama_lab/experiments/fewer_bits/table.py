@@ -96,15 +96,15 @@ def fewer_bits(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], s
 
 
 def gained(entries: Sequence[dict]) -> str:
-    """`With the file's own blocks loop+fused makes 546 tokens/s, loop in float32 74, llama.cpp 165; 96.5% of top
+    """`With the file's own blocks loop+fused makes 546 tokens/s, llama.cpp 165, loop in float32 74; 96.5% of top
     tokens agree. `; "" if one of the three has no rate, or the fastest is not of fewer bits."""
     mine, other = standings.fastest(entries), rival(entries, True)
     whole = standings.fastest([e for e in entries if e["dtype"] == "float32"])
     if not (mine and other and whole) or mine["dtype"] == "float32":
         return ""
-    rates = [f"{e['decode'].median:.0f}" for e in (mine, whole, other)]
+    rates = [f"{e['decode'].median:.0f}" for e in (mine, other, whole)]
     said = f"With {weights(mine['dtype'])} {mine['name']} makes {rates[0]} tokens/s, "
-    said += f"{whole['name']} in float32 {rates[1]}, {named_well(other['name'])} {rates[2]}"
+    said += f"{named_well(other['name'])} {rates[1]}, {whole['name']} in float32 {rates[2]}"
     top1 = mine["distance"].get(ALL, {}).get("top1")
     return said + (f"; {top1:.1%} of top tokens agree. " if top1 is not None else ". ")
 

@@ -37,7 +37,7 @@ def gpu_decode(rates: dict[str, Sequence[dict]], names: Sequence[str]) -> Figure
             draw_limit(axes, float(np.median([r["limit"] for r in lines])), lines[0]["rate"].median)
         axes.set_xlim(left=0)
         n = counted({len(r["values"]) for r in lines})
-        meaning = f"point: one answer; tick: median of n = {n};\nband: 95 % interval; right: median, share of the limit"
+        meaning = f"point: one answer; tick: median of n = {n};\nband: 95% interval; right: median, share of the limit"
         axes.set_xlabel(f"tokens/s ({meaning})")
         axes.set_title(short_label(model), pad=18, fontsize=12)
     best = [f"{lines[0]['subject']} decodes {short_label(model)} fastest" for model, lines in rates.items() if lines]

@@ -14,8 +14,9 @@ from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import interval, listed, named_well, within
 from llama_lab.experiments.headline.measure import BASELINE
 from llama_lab.figures import labels, rows
-from llama_lab.figures.style import colour, headline, new, styled
+from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
+FLOAT32 = "float32 weights"
 SEEN = 0.2  # of the median: a narrower interval is hidden by the median's bar
 UNJITTED, JITTED, FUSED, RIVAL = "eager", "loop", "loop+fused", "llamacpp"
 PLACES = {  # where jit is, below the name
@@ -75,11 +76,16 @@ def beside(table: Sequence[dict], published: Sequence[dict]) -> str:
 
 
 def below(trials: Sequence[Trial], name: str) -> str:
-    """What stands under a row's name: where jit is, and what it reads where that is not float32."""
-    file = next((t.dtype for t in summary.warm(trials, RIVAL)), "quantised")  # the very file that the kernels read
+    """What stands under a row's name: where jit is, and the file that it reads."""
+    reads = weights(trials, name)
+    return ", ".join(filter(None, [PLACES.get(name), reads * (reads != FLOAT32)]))
+
+
+def weights(trials: Sequence[Trial], name: str) -> str:
+    """`float32 weights`, or the file that the kernels and llama.cpp read."""
+    file = next((t.dtype for t in summary.warm(trials, RIVAL)), "quantised")
     kinds = {standings.weights(t) for t in summary.warm(trials, name)}
-    reads = f"{file} file" if kinds - {"float32"} else ", ".join(kinds)
-    return ", ".join(filter(None, [PLACES.get(name), reads]))
+    return f"{file} file" if kinds - {"float32"} else FLOAT32
 
 
 def over(ratio: Ratio, name: str) -> str:
@@ -97,7 +103,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
     heights = rows.heights(axes, [e["name"] for e in table])
     names = ["\n".join(filter(None, (named_well(name), below(trials, name)))) for name in heights]
     axes.set_yticks([*heights.values()], names)
-    limits = ""
+    limits = {}
     medians = {e["name"]: e["tokens_per_second"]["median"] for e in published if e["tokens_per_second"]["n"]}
     for entry in table:
         name, rate = entry["name"], entry["tokens_per_second"]
@@ -105,22 +111,29 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
             hollow = dict(markerfacecolor="none", color=colour(name))
             axes.plot(medians[name], heights[name], "D", markersize=8, zorder=5, **hollow)
         if rate["n"]:
-            paired = compared(trials, name, BASELINE, seed).ratio
-            first = "baseline" if name == BASELINE else over(paired, BASELINE) if paired.n else ""
-            words = " · ".join(filter(None, (f"{rate['median']:.1f} tok/s", first)))
-            words += "".join(f"\n{over(c.ratio, named_well(c.baseline))}" for c in further if c.subject == name)
+            paired, told = compared(trials, name, BASELINE, seed), any(c.baseline == name for c in further)
+            own = [c for c in further if c.subject == name]
+            own = own or [paired] * bool(paired.ratio.n and name != BASELINE and not (told and name == RIVAL))
+            ratios = ["baseline"] * (name == BASELINE) + [over(c.ratio, named_well(c.baseline)) for c in own]
+            words = "\n".join([" · ".join([f"{rate['median']:.1f} tok/s", *ratios[:1]]), *ratios[1:]])
             if any(t.bandwidth_gbps and t.bytes_per_token for t in trials if t.subject == name):
-                rows.tick(axes, summary.limit(trials, name), heights[name])
-                limits = ";\ndashed red: the row's memory-bandwidth limit, by the fastest probe"
+                limit = summary.limit(trials, name)
+                rows.tick(axes, limit, heights[name])
+                limits.setdefault(weights(trials, name), (limit, heights[name]))
             rows.subject(axes, name, [t.tg for t in summary.warm(trials, name)], rate, heights[name], words, seed)
+    for read, (limit, height) in limits.items():  # above the first row of its kind; equal kinds lie together
+        at = dict(ha="right", va="bottom", color=LIMIT_COLOUR, fontsize=9, textcoords="offset points")
+        axes.annotate(f"bandwidth limit, {read.removesuffix(' weights')}", (limit, height + 0.3), (4, 2), **at)
+        if height < max(heights.values()):
+            axes.axhline(height + 0.63, color=GREY, linewidth=0.8)  # between kinds of weights
     axes.set_xscale("log")
     labels.readable(axes.xaxis)
     diamond = "; diamond: the published median" if published else ""
     counts = sorted({e["tokens_per_second"]["n"] for e in table} - {0}) or [0]
     n = f"n {'=' if len(counts) == 1 else '≥'} {counts[0]} per row"
     known = [e["tokens_per_second"] for e in table if e["tokens_per_second"]["n"]]
-    band = "; band: 95 % interval" * any(rate["high"] - rate["low"] > SEEN * rate["median"] for rate in known)
-    marks = f"point: one answer, {n}; bar: median{band}; ratios: means of pairs [95 %]{limits}{diamond}"
+    band = "; band: 95% interval" * any(rate["high"] - rate["low"] > SEEN * rate["median"] for rate in known)
+    marks = f"point: one answer, {n}; bar: median{band}{diamond}; ratios: means of pairs [95%]"
     axes.set_xlabel(f"decode rate, tokens/s, log scale\n({marks})")
     headline(figure, said)
     return figure

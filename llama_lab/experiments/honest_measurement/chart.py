@@ -105,7 +105,7 @@ def two_ways(rounds: Sequence[dict], pairs: int, published: str) -> Figure:
         axes.axvline(1, color="black", linewidth=1)
         axes.set_title(title)
         count = f"{apart[way]} of {len(rounds)} rounds called different (x)"
-        axes.set_xlabel(f"tokens/s of B over A, 95 % interval ({pairs} answers each)\n{count}")
+        axes.set_xlabel(f"tokens/s of B over A, 95% interval ({pairs} answers each)\n{count}")
         axes.set_yticks(range(len(rounds)), [str(i + 1) for i in range(len(rounds))])
         axes.grid(axis="y", visible=False)
     both[0].set_ylabel("round (a process each)")
@@ -134,7 +134,7 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
         (
             ("coverage", "interval holds the truth\n(more is better)", "at least"),
             ("aa_false_positive_rate", "equal called different\n(less is better)", "at most"),
-            ("power", "a 3 % effect is found\n(more is better)", "at least"),
+            ("power", "a 3% effect is found\n(more is better)", "at least"),
         ),
         strict=True,
     ):
@@ -152,7 +152,7 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
                 axes.annotate(f"{share:.0%}", (100 * share, height), (0, 7 if up > 0 else -14), **over)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)
-        axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted, required: {bound} {at:.0f} %)")
+        axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted, required: {bound} {at:.0f}%)")
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
     panels[0].plot([], [], "X", color=BAD, label="naive: one after the other, unpaired")
     figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)

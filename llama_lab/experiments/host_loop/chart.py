@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import fill
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -38,7 +37,7 @@ def host_strategies(panels: Panels, seed: int = 0) -> Figure:
         words = f"bandwidth limit {limit:,.0f}" + ", beyond the scale" * (not near)
         axes.text(1, 1, words, transform=axes.transAxes, color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
         n = min((line["valid_trials"] for line in lines), default=0)
-        marks = f"point: one answer, n ≥ {n}; bar: median; band: 95 % interval"
+        marks = f"point: one answer, n ≥ {n}; bar: median; band: 95% interval"
         axes.set_xlabel(f"decode rate, tokens/s\n({marks})", fontsize=10)
         axes.set_title(label, pad=18)
     for axes in all_axes[0][1:]:
@@ -63,43 +62,31 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
 
 @styled
 def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
-    """Microseconds per token against size of model, both log: in calls that start programs, waiting for them, and the
-    device alone.
+    """The share of a token's time that `step` spends in calls that start programs, against size of model.
 
     points: `measure.by_size`. cross: `measure.crossover`.
     """
-    figure, axes = new(9.5, 5)
-    weights = np.array([p["weights"] for p in points])
-    for key, label, tint, form in (
-        ("dispatch", "step: in calls that start programs", colour("step"), "o--"),
-        ("wait", "step: waiting for their tokens", colour("step"), "s-"),
-        ("alone", "loop: time of the answer / tokens (device alone)", colour("loop"), "^:"),
-    ):
-        low, middle, high = np.transpose([rows.ends(p[key]) for p in points])
-        axes.fill_between(weights, low, high, color=tint, alpha=0.15, linewidth=0)
-        axes.vlines(weights, low, high, color=tint, linewidth=3, alpha=0.4)
-        axes.plot(weights, middle, form, color=tint, linewidth=2, markersize=7, label=label)
+    figure, axes = new(9.5, 4.4)
+    weights, tint = np.array([p["weights"] for p in points]), colour("step")
+    shares = [*map(finding.share, points)]
+    for p, share in zip(points, shares, strict=True):
+        (low, starting, high), (least, waiting, most) = (rows.ends(p[key]) for key in ("dispatch", "wait"))
+        axes.vlines(p["weights"], 100 * low / (low + most), 100 * high / (high + least), color=tint, lw=4, alpha=0.3)
+        words = f"{share:.0%}: {starting:,.0f} of {starting + waiting:,.0f} µs"
+        place = dict(textcoords="offset points", fontsize=9, color=tint)
+        axes.annotate(words, (p["weights"], 100 * share), (7, 7), **place)
+    axes.plot(weights, 100 * np.array(shares), "o-", color=tint, linewidth=2, markersize=7)
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
         words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
         axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
-    for p, up in zip(points[:: max(1, len(points) - 1)], (True, False), strict=False):
-        dispatch, whole = p["dispatch"].median, p["dispatch"].median + p["wait"].median
-        place = dict(textcoords="offset points", ha="center", va="bottom" if up else "top", fontsize=9)
-        at = p["weights"], max(dispatch, p["wait"].median) if up else dispatch
-        words = f"{dispatch / whole:.0%}: {dispatch:,.0f} of {whole:,.0f} µs"
-        axes.annotate(words, at, (0, 9 if up else -9), color=colour("step"), **place)
-    axes.margins(x=0.12, y=0.12)
-    axes.set(xscale="log", yscale="log", ylabel="µs a token, log scale\n(median; band: its 95 % interval)")
-    names = [
-        f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}, {p['alone'].n}\n{fill(measure.short(p['model']), 8)}"
-        for p in points
-    ]
+    axes.margins(x=0.14)
+    axes.set(xscale="log", ylim=(0, 1.25 * max([*(100 * share for share in shares), 10])))
+    axes.set_ylabel("% of a token's time under step\nin calls that start programs")
+    names = [f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}" for p in points]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
-    notes.plain(axes.yaxis)
-    axes.set_xlabel("weights that a token reads, log scale (n: answers of step, of loop)")
-    figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
+    axes.set_xlabel("weights that a token reads, log scale (n: answers; band: ends of both parts' 95% intervals)")
     headline(figure, finding.starting(points))
     return figure
 

@@ -19,6 +19,7 @@ from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, STAGES, colour, footnote, headline, new, styled
 
+COMPILED = {"step": "one program per token", "split": "model and sampler apart"}  # of PIPELINES
 COMPILING = {
     "trace": ("trace_ns", Part(STAGES["trace"])),
     "lower": ("lower_ns", Part(STAGES["lower"], "//")),
@@ -35,7 +36,7 @@ def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
         Comparison(summary.paired_ratio(trials, *pair), *pair) for pair in (("step", "eager"), (most, "step"))
     )
     what = "the whole answer" if most == "loop" else "several at once"
-    said = "Compiling each token as one program makes the model {gain} times as fast"
+    said = "Compiling each token as one program (`step`) makes the model {gain} times as fast"
     return (
         stated(said + "; compiling {what} adds {more:more}.", gain=gain, more=more, what=what)
         or stated(said + ".", gain=gain)
@@ -62,7 +63,7 @@ def sampling_words(costs: Sequence[Cost], settings: str) -> str:
 
 @styled
 def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
-    """Decode tokens/s: trials as points, median with its 95 % interval, ratio to the baseline, the bandwidth limit."""
+    """Decode tokens/s: trials as points, median with its 95% interval, ratio to the baseline, the bandwidth limit."""
     figure, axes = new(9.5, 0.55 * len(table) + 1.6)
     heights, limit = rows.heights(axes, [r["name"] for r in table]), summary.limit(trials, summary.baseline_of(table))
     said = claim(trials, table)
@@ -84,7 +85,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     notes.bandwidth_limit(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
     axes.set_xlabel(
-        "decode rate, tokens/s\n(point: one answer; bar: median; band: its 95 % interval; ratios: means of pairs)"
+        "decode rate, tokens/s\n(point: one answer; bar: median; band: its 95% interval; ratios: means of pairs)"
     )
     headline(figure, said)
     return figure
@@ -109,15 +110,19 @@ def pipelines(answers: pd.DataFrame, ratio: Ratio, seed: int = 0) -> Figure:
     figure, (left, right) = new(9.5, 2.6, columns=2, width_ratios=(3, 2))
     first, second = (answers[answers.pipeline == label].set_index("block")["tokens/s"] for label in PIPELINES.values())
     heights = rows.heights(left, list(PIPELINES.values()))
+    left.set_yticks([*heights.values()], [f"{label}:\n{COMPILED[name]}" for name, label in PIPELINES.items()])
     for (name, label), rates in zip(PIPELINES.items(), (first, second), strict=True):
         rows.points(left, rates.tolist(), heights[label], colour(name), seed)
         rows.median(left, rates.median(), heights[label])
     left.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median)")
     rows.points(right, (second / first).dropna().tolist(), 0, colour("split"), seed)
     rows.interval(right, ratio, 0)
+    right.annotate(f"{ratio.value:.3f}x{within(ratio, '.3f')}", (ratio.value, 0.4), ha="center", fontsize=9.5)
     right.axvline(1, color=GREY, linewidth=0.9)
-    right.locator_params(axis="x", nbins=4)
-    right.set(yticks=[], ylim=(-1, 1), xlabel=f"pipeline 2 over pipeline 1, same question\n(n = {ratio.n} questions)")
+    right.annotate("same rate", (1, -0.9), (3, 0), textcoords="offset points", fontsize=9, color=GREY)
+    right.locator_params(axis="x", nbins=6)
+    meaning = f"(point: one of n = {ratio.n} questions;\nbar: mean; band: its 95% interval)"
+    right.set(yticks=[], ylim=(-1, 1), xlabel=f"rate of pipeline 2 over pipeline 1\n{meaning}")
     headline(figure, comparison(ratio) + ratio.aside)
     return figure
 
@@ -134,16 +139,22 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     """Milliseconds that drawing a token adds to choosing the best one, a row per placement."""
     figure, axes = new(9.5, 0.55 * len(costs) + 1.6)
     heights = rows.heights(axes, [c.name for c in costs])
+    steady = [c for c in costs if c.name != "eager"] or costs  # the points of eager scatter far more
+    most = 1.1 * max((abs(point) for c in steady for point in c.points), default=1.0)
     for cost in costs:
-        words = f"{cost.added.median:+.2f} ms · {cost.ratio.value:.2f}x the rate, n = {cost.ratio.n}"
-        rows.subject(axes, cost.name, cost.points, cost.added, heights[cost.name], words, seed, mark=20)
+        beyond = sum(abs(point) > most for point in cost.points)
+        words = f"{cost.added.median:+.2f} ms{within(cost.added)}, n = {cost.ratio.n}"
+        words += f"\npoints off the scale: {beyond}" * bool(beyond)
+        near = [point for point in cost.points if abs(point) <= most]
+        rows.subject(axes, cost.name, near, cost.added, heights[cost.name], words, seed, mark=20)
+    axes.set_xlim(-most, most)
     axes.axvline(0, color="#888888", linewidth=0.8)
     axes.set_xlabel(
         "milliseconds added to a token\n"
-        "(point: a sampled and a greedy answer of one block; bar: median; band: its 95 % interval)"
+        "(point: a sampled and a greedy answer of one block; bar: median; band: its 95% interval)"
     )
     headline(figure, sampling_title(costs))
-    footnote(figure, settings)
+    footnote(figure, f"{settings}. Of {len(costs)} such intervals one may exclude 0 by chance.")
     return figure
 
 
@@ -153,8 +164,9 @@ def sampling_title(costs: Sequence[Cost]) -> str:
     jitted = [added[name].median for name in added if name != "eager"]
     if not jitted or any(each.low <= 0 for name, each in added.items() if name != "eager"):
         shown = [f"{name} ({each.median:.1f} ms)" for name, each in added.items() if each.low > 0]
-        where = f"is shown only under {listed(shown)}" if shown else "is not shown under any placement"
-        return f"That sampling adds time to a token {where}"
+        if not costs:
+            return "What sampling adds to a token was not measured"
+        return "Sampling is not shown to add time to a token" + f", except under {listed(shown)}" * bool(shown)
     words = f"Sampling adds {min(jitted):.1f} to {max(jitted):.1f} ms to a token under jit"
     return words + (f", {added['eager'].median:.1f} ms without jit" if "eager" in added else "")
 
@@ -174,19 +186,19 @@ def overlapped(costs: Sequence[Cost]) -> str:
 
 @styled
 def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure:
-    """Time to first token (left), and the longest gap between two tokens of an answer (right), warm, a row each."""
+    """The longest gap between two tokens of an answer (left), and the time to first token (right), warm, a row each."""
     figure, (left, right) = new(11, 0.5 * len(table) + 1.8, columns=2, sharey=True)
     heights = rows.heights(left, [r["name"] for r in table])
     right.grid(axis="y", visible=False)
     over = dict(textcoords="offset points", fontsize=8.5, ha="center")
     for name, height in ((line["name"], heights[line["name"]]) for line in table if line["valid_trials"]):
         good = summary.warm(trials, name)
-        for axes, seconds in ((left, [t.ttft for t in good]), (right, [max(t.itl, default=np.nan) for t in good])):
+        for axes, seconds in ((left, [max(t.itl, default=np.nan) for t in good]), (right, [t.ttft for t in good])):
             ms = 1e3 * np.array(seconds)
             rows.points(axes, ms, height, colour(name), seed)
             rows.median(axes, np.median(ms), height)
             axes.annotate(f"{np.median(ms):.0f}", (np.median(ms), height), (0, 11), **over)
-    for axes, words in ((left, "time to first token"), (right, "longest gap between two tokens of an answer")):
+    for axes, words in ((left, "longest gap between two tokens of an answer"), (right, "time to first token")):
         axes.set(xscale="log", xlabel=f"{words}, ms, log scale\n(point: one answer; bar: median)")
         labels.readable(axes.xaxis)
     headline(figure, longest_wait(trials, [r["name"] for r in table if r["valid_trials"] and AGAIN not in r["name"]]))
@@ -230,7 +242,7 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
     right.margins(x=0.15)
     left.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
     ends = (BASELINE if BASELINE in costs else min(costs, key=costs.get), max(costs, key=costs.get))
-    said = [f"{name} {{}}for {costs[name][0]:.1f} s in {costs[name][1]}" for name in dict.fromkeys(ends)]
-    words = f"{said[0].format('compiles ')} programs" + "".join(f", {other.format('')}" for other in said[1:])
-    headline(figure, f"Before its first answer {words}")
+    first, *others = [(f"{costs[name][0]:.1f} s", f"{costs[name][1]}", name) for name in dict.fromkeys(ends)]
+    words = "The first answer under {2} takes {0} to build {1} programs".format(*first)
+    headline(figure, words + "".join(", under {2} {0} for {1}".format(*other) for other in others))
     return figure

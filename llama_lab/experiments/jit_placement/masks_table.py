@@ -139,9 +139,11 @@ def kept(entries: Sequence[dict], missing: Sequence[dict] = (), seed: int = 0) -
         rows.interval(axes, e["ratio"], heights[name], colour(e["subject"]))
         rows.beside(axes, heights[name], f"{e['ratio'].words}, n = {e['n']}")
     axes.axvline(1, color=GREY, linewidth=0.9)
+    axes.annotate("no cost", (1, 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
+                  ha="center", fontsize=9, color=GREY)  # fmt: skip
     ends = [point for e in entries for point in e["points"]]
     axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
-    axes.set_xlabel("decode rate with a grammar over without\n(point: a pair; bar: mean; band: its 95 % interval)")
+    axes.set_xlabel("decode rate with a grammar over without\n(point: a pair; bar: mean; band: its 95% interval)")
     headline(figure, leaves(every))
     hidden = "; ".join(f"{named_well(e['subject'])}, {LABELS[e['where']]}" for e in every if e not in entries)
     footnote(figure, " · ".join(filter(None, (hidden and f"Only in the table: {hidden}.", gaps_words(missing)))))

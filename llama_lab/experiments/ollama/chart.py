@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_jax.placement import parse
 from llama_lab.bench import quality, standings
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, named_well, weights
@@ -14,6 +15,7 @@ from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
 from llama_lab.figures.marks import (
+    FILE_READERS,
     HATCHES,
     WIDE,
     distance_words,
@@ -32,28 +34,36 @@ LINES = 5  # of a figure
 def peer_ladder(
     entries: Sequence[dict], missing: Sequence[dict], prefill_limit: float | None, prompt_tokens: int
 ) -> Figure:
-    """Decode rate, prefill rate and time to first token of every subject, with intervals; the limit of each weight
-    format beside.
+    """Decode rate, prefill rate and time to first token of every subject, the fastest to decode on top, with intervals;
+    the limit of each weight format beside.
 
     entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
     """
     figure, panels = new(10, 0.5 * len(entries) + 2, columns=3, sharey=True)
+    figure.get_layout_engine().set(wspace=0.07)  # numbers stand at the right of their panel, not at the next one's axis
+    entries = sorted(entries, key=lambda e: -e["decode"].median if e["decode"].n else np.inf)
     heights = rows.heights(panels[0], [e["name"] for e in entries])
     read = {e["name"]: weights(e["dtype"]) if e["dtype"] else "" for e in entries}
     read |= {e["name"]: f"{e['dtype']} rounded again" for e in entries if e["backend"] == standings.OPENVINO}
+    file = next((f"{e['dtype']}, " for e in entries if e["backend"] in FILE_READERS and e["dtype"]), "")
+    kernels = {"gemv": "a kernel per product", "fused": "one kernel"}
+    for e in (e for e in entries if e["dtype"] == "gguf"):
+        read[e["name"]] = file + kernels.get(parse(e["name"]).kernels, weights(e["dtype"]))
     names = ["\n".join(filter(None, (named_well(name), read[name]))) for name in heights]
     panels[0].set_yticks([*heights.values()], names)
     titles = {
         "decode": "decode, tokens/s",
         "prefill": "prefill, tokens/s",
-        "ttft": "first token, ms",
+        "ttft": "first token, ms (less is better)",
     }
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
         axes.grid(axis="y", visible=False)
         for e in entries:
             row(axes, e, what, heights[e["name"]])
         ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
-        axes.set_xlim(0, (1.6 if what == "decode" else 1.4) * max(ends, default=1))
+        if what == "ttft":  # whose slowest answers would hide the others
+            ends = [1.3 * e[what].median for e in entries if e["decode"].n]
+        axes.set_xlim(0, (1.4 if what == "prefill" else 1.6) * max(ends, default=1))  # room for the numbers
         axes.set_title(title, fontsize=13)
         axes.tick_params(axis="x", labelsize=12)
         axes.tick_params(axis="y", labelsize=10)
@@ -71,8 +81,10 @@ def peer_ladder(
         reads += f"; red: float32 rows'\nlimit, {prefill_limit:.0f} tokens/s"
     panels[1].set_xlabel(reads)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
-    panels[0].set_xlabel("red: the row's bandwidth limit\n(share reached)")
-    panels[2].set_xlabel(f"point: one of n ≥ {n} answers;\nbar: median; band: 95 % interval")
+    panels[0].set_xlabel("number: median (share of limit reached);\nred: the row's bandwidth limit")
+    beyond = sum(value > panels[2].get_xlim()[1] for e in entries for value in e["points"]["ttft"])
+    slow = f"\n(points off the scale: {beyond})" * bool(beyond)
+    panels[2].set_xlabel(f"point: one of n ≥ {n} answers;\nbar: median; band: 95% interval{slow}")
     ours, theirs = standings.fastest(entries), table.rival(entries)
     said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
     said += (
@@ -102,7 +114,7 @@ def row(axes, entry: dict, what: str, height: float) -> None:
         rows.tick(axes, entry["limit"], height)
         words += f" ({summary.median / entry['limit']:.0%})"
     place = dict(xycoords=axes.get_yaxis_transform(), va="center", ha="right", fontsize=11)
-    axes.annotate(words, (0.99, height), **place)
+    axes.annotate(words, (0.97, height), **place)
 
 
 @styled
@@ -133,12 +145,12 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
     words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
     axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
-    axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95 % intervals)")
+    axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95% intervals)")
     axes.set_ylabel(f"mean KL divergence from float32, nats per token\n(log scale, {tokens:,} tokens of English)")
     axes.set_title("better: lower right", loc="right", fontsize=10.5, color=GREY)
     headline(figure, fastest_and_near(shown))
     without = [
-        f"{e['name']} ({e['decode'].median:.0f} tokens/s; {distance_words(d)})"
+        f"{named_well(e['name'])} ({e['decode'].median:.0f} tokens/s; {distance_words(d)})"
         for e, d in both
         if d is None or d["kl"] is None
     ]
@@ -211,7 +223,7 @@ def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str
         axes.text(end, height, f"  {total.median:.2f} s{words}", va="center", fontsize=8.5)
     axes.set_xlim(right=room)
     n = min((f["total"].n for f in talks.values() if f["total"].n), default=0)
-    meaning = f"(bar: median, n ≥ {n}; line: 95 % interval;\nx: times as long as {reference})"
+    meaning = f"(bar: median, n ≥ {n}; line: 95% interval;\nx: mean of pairs over {reference})"
     axes.set_xlabel(f"seconds of the whole conversation {meaning}")
     axes.set_title("the whole conversation", fontsize=10)
 
@@ -227,4 +239,4 @@ def longest_beside(talks: dict[str, dict], backends: dict[str, str], count: int,
     longer, than = f"takes {ratio.value:.2f} times as long{ratio.aside}", "as"
     if ratio.verdict == Verdict.UNDECIDED:
         longer, than = "is not decided to take longer", "than"
-    return f"A conversation of {count} turns {longer} under {quickest} {than} under {reference}"
+    return f"A conversation of {count} turns {longer} under {named_well(quickest)} {than} under {reference}"

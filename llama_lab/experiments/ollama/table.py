@@ -74,9 +74,11 @@ def claim(trials: Sequence[Trial], entries: Sequence[dict], seed: int = 0) -> Cl
     return stated(said, **numbers) or fastest_beside(first)
 
 
-def answer(trials: Sequence[Trial], entries: Sequence[dict], larger: Sequence[dict], seed: int = 0) -> str:
+def answer(
+    trials: Sequence[Trial], entries: Sequence[dict], larger: Sequence[dict], seed: int = 0, there: str = ""
+) -> str:
     """The claim with the size of the file, and what the same lead is on larger files: the finding. larger: of
-    `on_files`."""
+    `on_files`. there: their processor, where it is another."""
     said = claim(trials, entries, seed)
     leads: dict[str, list[str]] = {}
     for model, of_one in summary.grouped(larger, itemgetter("model")).items():
@@ -86,7 +88,9 @@ def answer(trials: Sequence[Trial], entries: Sequence[dict], larger: Sequence[di
                 leads.setdefault(model, []).append(f"{e['over'].words} over {named_well(e['name'])}{open_}")
     file_bytes = rival(entries)["first"].weights_bytes if said.evidence else None
     size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes else ""
-    more = "".join(f"; on {model} its lead is {listed(words)}" for model, words in leads.items()) * bool(size)
+    on = f" and {there}" * bool(there)
+    said_of = (f"; on {model}{on} its lead is {listed(words)}" for model, words in leads.items())
+    more = "".join(said_of) * bool(size)
     return Claim(f"{said.sentence.removesuffix('.')}{size}{more}.", said.evidence).text()
 
 

@@ -22,7 +22,7 @@ BARS = dict(zip(TASKS, zip(OTHERS, ("", "//", ".."), strict=False), strict=True)
 
 @styled
 def rates(entries: Sequence[dict], model: str, missing: Sequence[dict] = ()) -> Figure:
-    """Decode tokens/s by task: every answer a point, median with its 95 % interval, the ratio over the same subject
+    """Decode tokens/s by task: every answer a point, median with its 95% interval, the ratio over the same subject
     without drafts.
 
     entries: of `table.table`. missing: subjects that did not run, each a labelled gap.
@@ -48,12 +48,12 @@ def rates(entries: Sequence[dict], model: str, missing: Sequence[dict] = ()) -> 
         for name in gaps:
             axes.text(least, heights[name], "did not run", va="center", fontsize=9, color=LIMIT_COLOUR)
         axes.set_title(WORDS[task], fontsize=11)
-        axes.set_xlabel("decode rate, tokens/s (log)\n(x: over the same without drafts)")
+        axes.set_xlabel("decode rate, tokens/s (log)\n(x: mean of pairs over the same without drafts)")
         axes.set_xscale("log")
         axes.set_xlim(0.6 * least, 1.6 * most)
         readable(axes.xaxis)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
-    panels[0].set_xlabel(f"decode rate, tokens/s (log)\n(point: an answer, n ≥ {n}; band: 95 %)")
+    panels[0].set_xlabel(f"decode rate, tokens/s (log)\n(point: an answer, n ≥ {n}; band: 95%)")
     headline(figure, table.claim(entries, model))
     return figure
 

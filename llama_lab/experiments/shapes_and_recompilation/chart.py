@@ -88,7 +88,7 @@ def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float
     warm.margins(x=0.85)
     n = min(len(a.blocks) for a in accounts)
     served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
-    axes.set_xlabel(f"{served}\nbar: median process; x: over the fastest{', with its 95 % interval' * (n > 1)})")
+    axes.set_xlabel(f"{served}\nbar: median process; x: over the fastest{', with its 95% interval' * (n > 1)})")
     warm.set_xlabel("ms per request, the same stream again\n(padding: share of prompt positions)")
     axes.set_title("from a fresh process", fontsize=10)
     warm.set_title("once warm", fontsize=10)

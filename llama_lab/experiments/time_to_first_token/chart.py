@@ -18,6 +18,7 @@ from llama_lab.figures import labels, marks, notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
 
 LINES_OF_KERNELS = {"XLA": "--", "gemv": (0, (8, 2)), "fused": "-"}  # the limit is dotted
+LIMIT = "float32 limit"
 TICKS_APART = 1.4  # as a factor, on a log axis of lengths
 
 Looks = dict[str, tuple[str, str, str | tuple]]  # subject → (colour, marker, line style), in the order of drawing
@@ -45,10 +46,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     by_length(axes, trials, looks, words, limits, {}, seed)
     first = min(took, key=took.get)
     words = "" if finding.with_kernels(trials) else "Without our kernels, "
-    words += f"{named_well(first)} is first after {asked[-1]} tokens, at {took[first]:,.0f} ms"
-    for kind in sorted({kinds[name] for name in table.placements(trials)} - {kinds[first]}):
-        if alike := [name for name in shown if kinds[name] == kind]:
-            words += f"; in {kind} {named_well(min(alike, key=took.get))}, at {min(map(took.get, alike)):,.0f} ms"
+    words += f"{named_well(first)} has the earliest first token at {asked[-1]} prompt tokens, {took[first]:,.0f} ms"
     headline(figure, words)
     return figure
 
@@ -114,8 +112,11 @@ def by_length(
     }
     band = dict(linewidth=5, alpha=0.35)
     ends = {name: line(axes, points, *looks[name], 2.2, band) for name, points in lines.items() if points}
+    if not reading:
+        ends[LIMIT] = asked[-1], limits[asked[-1]]
+        looks, words = {**looks, LIMIT: (LIMIT_COLOUR, "", ":")}, {**words, LIMIT: f"{LIMIT}: {ends[LIMIT][1]:,.0f} ms"}
     lowest = min((np.nanmin([e["low"], e["p50"]]) for e in entries if e["tokens"] == asked[0]), default=np.inf)
-    limit_below(axes, asked, limits, reading, 0.95 * min(lowest, limits[asked[0]]))
+    limit_below(axes, asked, limits, reading)
     highest = max([e["high"] if np.isfinite(e["high"]) else e["p50"] for e in entries], default=1.0)
     least = min([*limits.values(), *reading.values(), lowest])
     axes.set_ylim(0.55 * least, 2.5 * highest)  # room for words below the limit and labels at the ends
@@ -123,8 +124,8 @@ def by_length(
     named_ends(axes, ends, looks, words, asked)
     axes.set_ylabel("time to first token, ms (log scale)")
     n = min((e["n"] for e in entries if e["subject"] in looks), default=0)
-    dotted = "; dotted: limit of float32" * bool(reading)
-    axes.set_title(f"median, 95 % interval, n ≥ {n}{dotted}", fontsize=10)
+    dotted = f"; dotted: {LIMIT}" * bool(reading)
+    axes.set_title(f"median, 95% interval, n ≥ {n}{dotted}", fontsize=10)
 
 
 def ratios_by_length(
@@ -177,22 +178,19 @@ def named_ends(
 ) -> None:
     """Subjects' words at the ends of their lines, in their colours, none over another."""
     low, high = axes.get_ylim()
-    apart = (high / low) ** 0.034  # two labels of the axis must be so far apart to be read: some 3.4 % of its height
+    apart = (high / low) ** 0.034  # two labels of the axis must be so far apart to be read: some 3.4% of its height
     heights = labels.spread_labels({name: y for name, (_, y) in ends.items()}, apart, centred=True, top=high / apart)
     for name, at in heights.items():
         shade = looks[name][0]
         style = dict(fontsize=9, va="center", color=shade, annotation_clip=False)
         lead = dict(arrowstyle="-", color=shade, linewidth=0.6)
-        axes.annotate(words[name], ends[name], (asked[-1] * 1.16, at), arrowprops=lead, **style)
+        axes.annotate(named_well(words[name]), ends[name], (asked[-1] * 1.16, at), arrowprops=lead, **style)
 
 
-def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float], top: float) -> None:
+def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float]) -> None:
     """The limit of float32 first tokens, and what reading other formats once takes at the least: the panel's title
-    says which is which. Alone, the limit is explained below `top`."""
+    says which is which. Alone, the limit is named at its end."""
     axes.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
-    if not reading:
-        words = "limit of float32: weights read once,\nor the arithmetic"
-        axes.text(asked[0], top, words, color=LIMIT_COLOUR, fontsize=8.5, va="top")
     for name, ms in reading.items():
         axes.plot([asked[0], asked[-1]], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
         axes.text(asked[0], 0.93 * ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="top")
@@ -204,7 +202,7 @@ def of_length(axes, asked: Sequence[int]) -> None:
     right = asked[-1] * (2.9 if len(asked) > 1 else 1.9)
     axes.set(xscale="log", yscale="log", xlabel="tokens of the prompt (log scale)", xlim=(asked[0] / 1.25, right))
     axes.minorticks_off()
-    axes.set_xticks(asked, [str(n) if n in written else "" for n in asked], fontsize=9)
+    axes.set_xticks(written, written, fontsize=9)
     notes.one_two_five(axes.yaxis, minor=False)
 
 

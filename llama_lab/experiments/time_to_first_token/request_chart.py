@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import statistics
+from llama_lab.bench.wording import named_well
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.style import colour, headline, new, styled
 
@@ -26,7 +27,7 @@ def ttft_tails(entries: Sequence[dict]) -> Figure:
     for name in dict.fromkeys(e["subject"] for e in entries):
         here = [e for e in held if e["subject"] == name]
         x, y = [e["tokens"] for e in here], [e["p95"] / e["p50"] for e in here]
-        axes.plot(x, y, next(lines), marker="o", color=colour(name), linewidth=2, markersize=6, label=name)
+        axes.plot(x, y, next(lines), marker="o", color=colour(name), linewidth=2, markersize=6, label=named_well(name))
     at = sorted({e["tokens"] for e in held})
     axes.set_xscale("log")
     axes.minorticks_off()
@@ -36,9 +37,12 @@ def ttft_tails(entries: Sequence[dict]) -> Figure:
     axes.set_xlabel(f"tokens of the prompt (log scale; n ≥ {least:,} requests each)")
     axes.set_ylabel("P95 over the median")
     axes.legend(loc="upper right", fontsize=9.5)
-    over = [e["p95"] / e["p50"] for e in held]
-    ends = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (min(over), max(over))))
-    headline(figure, f"The P95 of the first token is {ends} times its median")
+    ends = {id(e): e for e in (pick(held, key=lambda e: e["p95"] / e["p50"]) for pick in (min, max))}
+    said = [(f"{e['p95'] / e['p50']:.2f}", e) for e in ends.values()]
+    for ratio, e in said:
+        axes.annotate(ratio, (e["tokens"], float(ratio)), (0, 8), textcoords="offset points", ha="center", fontsize=9)
+    words = " to ".join(f"{ratio} ({named_well(e['subject'])}, {e['tokens']} tokens)" for ratio, e in said)
+    headline(figure, f"The P95 of the first token over its median: {words}")
     return figure
 
 

@@ -16,7 +16,7 @@ from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline
 
 @styled
 def releases(trials: Sequence[Trial], meta: dict) -> Figure:
-    """Tokens/s of each placement, a line with 95 % intervals from release to release; a release that computes wrong
+    """Tokens/s of each placement, a line with 95% intervals from release to release; a release that computes wrong
     values is crossed out on the axis and named in red, one that could not be had is a gap that says so."""
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
     present, right = table.releases(meta), table.sound(trials, meta)
@@ -34,7 +34,9 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         *_, bars = axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, zorder=3)
         for bar in bars:
             bar.set(alpha=0.35, linewidth=3)
-        for at in {np.argmin(middle), np.argmax(middle)} if placement == table.PLACEMENT else ():
+        shown = {rates[name].median: at for at, name in enumerate(rates) if name in right}  # of right values
+        ends_ = {shown[m] for m in (*sorted(shown)[:2], max(shown))} if shown else ()
+        for at in ends_ if placement == table.PLACEMENT else ():
             place = dict(textcoords="offset points", ha="center", va="top", fontsize=10, color=own)
             axes.annotate(f"{middle[at]:.1f}", (x[at], middle[at]), (0, -7), **place)
         ends.append(End(placement, x[-1], middle[-1], own))
@@ -65,7 +67,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     ours = f"; this repository runs {here}" * (here in names)
     axes.set_xlabel(
         f"release of JAX, as shipped or with this package's flag{ours}\n(red cross: computes wrong values or crashes;"
-        f" mark: median of n = {most} answers; line: its 95 % interval over {processes} processes)"
+        f" mark: median of n = {most} answers, ratio: mean of pairs; line: its 95% interval over {processes} processes)"
     )
     axes.set_ylabel("decode, tokens/s (log scale)")
     headline(figure, table.claim(trials, meta))

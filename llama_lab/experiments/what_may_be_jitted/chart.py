@@ -45,15 +45,15 @@ def calls(row: Traced) -> str:
 
 
 def finding(rows: Sequence[Traced]) -> str:
-    """The calls and operations of each placement, the rule, and how much of its time the device computed."""
+    """The rule, the calls and operations of each placement, and how much of its time the device computed."""
     if not rows:
         return "No token was traced."
     first, *others = ((calls(row), f"{len(row.spans(DEVICE)):,}", row.subject) for row in rows)
-    said = "A token through {} layers takes {} from Python and {} operations under {}".format(rows[0].layers, *first)
+    said = "a token through {} layers takes {} from Python and {} operations under {}".format(rows[0].layers, *first)
     said += "".join(f", {called.split()[0]} and {computed} under {name}" for called, computed, name in others)
-    return Claim(f"{said}.").text(
-        "while jit traces, it sees shapes and no values",
-        "what depends on values must be computed by JAX, what is fixed may be a static argument",
+    return Claim("Jit sees shapes and no values: what depends on values must be computed by JAX.").text(
+        said,
+        "what is fixed may be a static argument",
         *(f"{row.subject}: device busy {row.busy_ms * 1e6 / row.total_ns:.0%} of the time" for row in rows),
         *(f"{row.subject} compiled while it was traced" for row in rows if not row.valid),
     )

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.what_serving_needs import finding
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
@@ -34,12 +35,14 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
             tokens.annotate("\n".join(lost(e, most)), (at, e["tokens_s"]), (5, -6), va="top",
                             ha="right" if e["rate"] == most else "left",
                             textcoords="offset points", fontsize=8.5, color=shade)  # fmt: skip
-        first.plot(x, [e["first"].median / 1e3 for e in entries], label=name, **style)
+        first.plot(x, [e["first"].median / 1e3 for e in entries], label=named_well(name), **style)
         tokens.plot(x, [e["tokens_s"] for e in entries], **style)
-        tokens.annotate(f"{entries[-1]['tokens_s']:.0f}", (x[-1], entries[-1]["tokens_s"]), (7, 0), va="center",
+        end = (x[-1], entries[-1]["tokens_s"])
+        tokens.annotate(f"{end[1]:.0f} {named_well(name)}", end, (7, 0), va="center",
                         textcoords="offset points", fontsize=9, color=shade)  # fmt: skip
     offered = sorted({(e["rate"], e["offered"]) for e in every})
-    tokens.plot(*zip(*offered, strict=True) if offered else ([], []), color=LIMIT_COLOUR, linestyle=":", linewidth=1.5)
+    asked = dict(color=LIMIT_COLOUR, linestyle=":", linewidth=5, alpha=0.5, zorder=1)
+    tokens.plot(*zip(*offered, strict=True) if offered else ([], []), **asked)
     for axes in panels:
         logarithmic(axes, sorted({e["rate"] for e in every}))
     if missing:
@@ -85,7 +88,7 @@ def logarithmic(axes, at: Sequence[float]) -> None:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xticks(at, [f"{value:g}" for value in at])
-        axes.set_xlim(min(at) / 1.3, max(at) * 1.3)
+        axes.set_xlim(min(at) / 1.3, max(at) * 1.3)  # names stand beyond the right end
 
 
 @styled
@@ -130,4 +133,5 @@ def what_shapes_cost(entries: Sequence[dict]) -> str:
     if not {"exact", "buckets"} <= mine.keys():
         return "Not all shapes have valid answers"
     words = "Exact lengths, compiled in service, take the median first token from"
-    return f"{words} {in_seconds(mine['buckets'])} to {in_seconds(mine['exact'])}"
+    took = f"{in_seconds(mine['buckets'])} (buckets) to {in_seconds(mine['exact'])}"
+    return f"{words} {took} under {entries[0]['server']}"

@@ -13,9 +13,9 @@ NAMES = {"one": "one shape", "buckets": "buckets", "exact": "exact lengths"}
 
 
 def answer(rising: Mapping[str, Sequence[dict]]) -> str:
-    """What it is good for, `claim`, and what serving needs."""
+    """What serving needs, and what it is good for, `claim`."""
     needs = "Serving needs few shapes, calls of one token or a few, and a cache of its own for each request."
-    return f"{claim(rising)} {needs}"
+    return Claim(needs).text(str(claim(rising)).removesuffix("."))
 
 
 def falls_behind(loads: Sequence[dict]) -> float | None:
@@ -35,14 +35,10 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     mine, *ours = sorted(best, key=lambda e: (e["backend"] != standings.JAX, -e["tokens_s"]))
     others = [e for e in ours if e["backend"] != standings.JAX] or ours
     numbers = dict(mine=mine["server"], tokens=mine["tokens_s"])
-    sentence = "As the request rate rises, {mine} makes at most {tokens:.0f} tokens/s"
+    sentence = "Under load `{mine}` makes at most {tokens:.0f} tokens/s"
     if not others:
         return stated(sentence + ".", **numbers)
-    numbers |= dict(other=others[0]["server"], most=others[0]["tokens_s"])
+    numbers |= dict(other=others[0]["server"], most=others[0]["tokens_s"], offered=mine["offered"])
     kept_up = mine["tokens_s"] >= KEPT_UP * mine["offered"]
-    return stated(
-        "{mine} keeps up to the highest request rate tried, at {tokens:.0f} tokens/s; {other} makes {most:.0f} at"
-        " most.",
-        when=kept_up,
-        **numbers,
-    ) or stated(sentence + "; {other} {most:.0f}.", **numbers)
+    asked = "Under load `{mine}` makes {tokens:.0f} of {offered:.0f} tokens/s asked for, {other} {most:.0f}."
+    return stated(asked, when=kept_up, **numbers) or stated(sentence + "; {other} {most:.0f}.", **numbers)

@@ -28,10 +28,12 @@ def evidence(outcome: Outcome) -> str:
 
 @styled
 def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
-    """One row per finding, the largest first: slow over fast in time (point: a process; band: 95 % interval)."""
-    figure, axes = new(10, 1.6 + 0.5 * max(1, len(outcomes)))
+    """One row per finding, the largest first: slow over fast in time (point: a process; band: 95% interval)."""
+    figure, axes = new(10, 1.6 + 0.58 * max(1, len(outcomes)))
     outcomes = sorted(outcomes, key=lambda o: -np.nan_to_num(o.ratio.value))
     heights = list(rows.heights(axes, [o.finding.name for o in outcomes]).values())
+    words = [f"{o.finding.name}:\n{o.finding.slow.words} → {o.finding.fast.words}" for o in outcomes]
+    axes.set_yticks(heights, words, fontsize=9)
     shades = [colour("step") if outcome.holds else GREY for outcome in outcomes]
     for outcome, height, shade in zip(outcomes, heights, shades, strict=True):
         ratio = outcome.ratio
@@ -42,6 +44,8 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
             words = ratio.words if outcome.holds else f"{ratio.words}, not seen with this jaxlib"
         rows.beside(axes, height, words, x=1.02)
     axes.axvline(1, color=GREY, linewidth=1)
+    look = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
+    axes.text(1, 1, "same time", **look)
     axes.set(xscale="log", xlim=(0.8, max([2.0, *(1.15 * p for o in outcomes for p in o.pairs)])))
     low, high = axes.get_xlim()
     arrows = ""
@@ -51,15 +55,17 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
                 axes.plot(end, height, marker, color=shade, markersize=9, clip_on=False)
                 arrows = "; arrow: it goes on"
     axes.set_xlabel(
-        "time of the slow program over the fast one's, log scale\n"
+        "time of the first way to write it over the second's, log scale\n"
         f"(point: one of n ≥ {min((o.ratio.n for o in outcomes), default=0)} processes; "
-        f"bar: mean; band: its 95 % interval{arrows})"
+        f"bar: mean; band: its 95% interval{arrows})"
     )
     notes.one_two_five(axes.xaxis)
     seen = [o for o in outcomes if o.holds and np.isfinite(o.ratio.value)]
     if seen:
         times = f"{seen[0].ratio.value:.0f} times"
-        headline(figure, f"Written the slower way, the {seen[0].finding.name} takes {times} as long in XLA")
+        headline(
+            figure, f"In XLA the slower way to write the {seen[0].finding.name} takes {times} as long as the faster"
+        )
     else:
         headline(figure, "No slower way to write the same was found")
     return figure

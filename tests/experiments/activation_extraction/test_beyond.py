@@ -212,7 +212,7 @@ def measured(idle=0.031, cost=2.0):
 
 def test_what_was_measured_is_said():
     rows = measured()
-    assert "idle for 3.1 % [3.1, 3.1] of the traced time, below the planned 5 %" in beyond_table.idle_words(rows)
+    assert "idle for 3.1% [3.1, 3.1] of the traced time, below the planned 5%" in beyond_table.idle_words(rows)
     assert "not below" in beyond_table.idle_words(measured(idle=0.08))
     assert "activations within 0.0002 of a token's length at 0.50x" in beyond_table.mesh_words(rows)
     assert "slower" in beyond_table.mesh_words(rows)

@@ -57,7 +57,7 @@ def test_ratios_are_to_n1_and_steps_to_the_rung_before():
     assert extraction_table.like_for_like(rows).value == pytest.approx(1.5 / 0.9, rel=0.02)
     assert {n: round(r.value, 1) for n, r in extraction_table.rivals(rows).items()} == {rungs.TORCH: 3.3, CUT: 1.4}
     *_, control = extraction_table.additions(rows)
-    assert control["ratio"].verdict == "equal within 2 %"
+    assert control["ratio"].verdict == "equal within 2%"
 
 
 def test_the_slower_ceiling_counts_block_by_block():

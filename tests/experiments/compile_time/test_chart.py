@@ -39,8 +39,10 @@ def test_the_charts_say_what_the_rows_say():
         assert text in words(chart.compile_stages(rows))
     for text in ("cold (n = 3)", "3.10 s", "2.35 s", "2.20 s"):
         assert text in words(chart.compile_starts(trials()))
-    for text in ("no valid trial", "10 tok/s, n = 4"):
-        assert text in words(chart.bfloat16(trials()))
+    narrow = dict(placement="step+bf16", subject="step+bf16")
+    halved = chart.bfloat16([*trials(), *(t.model_copy(update=narrow) for t in trials() if t.subject == "step")])
+    for text in ("no valid pairs", "n = 4\n10 → 10 tok/s"):
+        assert text in words(halved)
     for text in ("At 1,024 slots", "step+scan: 1.02 MB", "weights of one layer: 10 MB"):
         assert text in words(chart.compile_surprises(rows))
 

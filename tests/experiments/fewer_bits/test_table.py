@@ -117,7 +117,7 @@ def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
     figure = draw("quality", race(), MISSING)
     for text in (
         " tok/s, KL 0.003 ",
-        "llamacpp+q4_0: 239",
+        "llama.cpp+q4_0: 239",
         "loop: 60 tok/s",
         "no llamacpp+q8_0: llama-cpp-python is not installed. Run `make peers`.",
         "n ≥ 8",

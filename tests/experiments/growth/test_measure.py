@@ -45,7 +45,7 @@ def test_a_point_changes_one_size_alone():
 
 
 def made():
-    """Rows at 3 batches: 1 GB a step at 10 GB/s is 100 ms; operations take 50 ms a row; measured 20 % above the
+    """Rows at 3 batches: 1 GB a step at 10 GB/s is 100 ms; operations take 50 ms a row; measured 20% above the
     larger."""
     common = dict(bytes_per_token=1e9, bandwidth_gbps=10.0, flops_per_token=5e9, weights_bytes=1)
     points = [

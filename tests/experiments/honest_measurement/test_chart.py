@@ -27,7 +27,7 @@ DRAW = {  # name → (how it is drawn, what it says)
         lambda: chart.two_ways(measure.two_ways(order_claim()), 10, "A 1, B 2"),
         ("1 of 1 rounds called different (x)", "0 of 1 rounds called different (x)"),
     ),
-    "validation": (lambda: chart.validation(SIMULATED, THRESHOLDS), ("at least 93 %", "at most 6 %")),
+    "validation": (lambda: chart.validation(SIMULATED, THRESHOLDS), ("at least 93%", "at most 6%")),
 }
 
 

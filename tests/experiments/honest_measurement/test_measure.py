@@ -39,7 +39,7 @@ def first_token_claim(warm=100):
 
 
 def order_claim():
-    """B is measured after the machine has slowed down by 20 %."""
+    """B is measured after the machine has slowed down by 20%."""
     noise, made = np.random.default_rng(1), []
     for i in range(40):
         plan, name = ("sequential", "AB"[i // 10]) if i < 20 else ("interleaved", "AB"[i % 2])

@@ -63,8 +63,9 @@ def test_the_title_claims_a_cost_only_where_its_interval_holds_no_zero():
         return chart.sampling_title(measure.costs(trials(costs), list(costs)))
 
     assert title({"eager": 20, "step": 3}).startswith("Sampling adds")
-    assert title({"step": -0.2, "loop": -0.2}) == "That sampling adds time to a token is not shown under any placement"
-    assert "only under loop (3" in title({"step": -0.2, "loop": 3})
+    assert title({"step": -0.2, "loop": -0.2}) == "Sampling is not shown to add time to a token"
+    assert chart.sampling_title([]).endswith("was not measured")
+    assert "token, except under loop (3" in title({"step": -0.2, "loop": 3})
 
 
 @pytest.fixture(scope="module")

@@ -63,8 +63,10 @@ def test_a_missing_peer_is_a_labelled_gap():
     figure = draw("ladder", contest(names), names, MISSING)
     assert "No Ollama server answers at x. Start it with `ollama serve`." in words(figure)
     labels = [label.get_text().split("\n") for label in figure.axes[0].get_yticklabels()]
-    assert [name for name, _ in labels] == [named_well(name) for name in names]
-    assert labels[0][1] == "float32 weights"
+    assert {name for name, _ in labels} == {named_well(name) for name in names}
+    assert ["loop", "float32 weights"] in labels
+    numbers = [(text.xy[1], float(text.get_text().split()[0])) for text in figure.axes[0].texts if hasattr(text, "xy")]
+    assert [rate for _, rate in sorted(numbers)] == sorted(rate for _, rate in numbers)  # the fastest on top
     assert words(chart.conversation({}, {}, [40, 110], 16, "")).startswith("Nobody was asked")
 
 
@@ -73,12 +75,12 @@ def test_charts_say_what_the_trials_say():
     wrong = dict(valid=False, reason="wrong: token 1")
     void = [t.model_copy(update=wrong) if t.subject == "torch" else t for t in made]
     for name, trials, texts in (
-        ("ladder", void, ["%)", "share reached", "red: float32 rows'\nlimit, 400 tokens/s"]),
+        ("ladder", void, ["%)", "share of limit reached", "red: float32 rows'\nlimit, 400 tokens/s"]),
         ("ladder", void, ["no valid trial: wrong: token 1"]),
         (
             "quality",
             made,
-            ["llamacpp: KL 0.02, top-1 87.5%", "ollama (120 tokens/s; no logits, top-1 86.7%)"],
+            ["llama.cpp: KL 0.02, top-1 87.5%", "Ollama (120 tokens/s; no logits, top-1 86.7%)"],
         ),
         ("memory", made, ["No row for ollama", "One answer needs"]),
     ):
@@ -90,8 +92,8 @@ def test_charts_say_what_the_trials_say():
 def test_of_many_the_quickest_have_a_line_and_all_a_bar():
     lines, bars = draw("conversation", contest(), list(RATES)).axes
     assert len(RATES) > len(lines.lines) == chart.LINES
-    assert {"torch", "transformers"}.isdisjoint(text.get_text() for text in lines.texts)
-    assert {label.get_text() for label in bars.get_yticklabels()} == set(RATES)
+    assert {"PyTorch", "transformers"}.isdisjoint(text.get_text() for text in lines.texts)
+    assert {label.get_text() for label in bars.get_yticklabels()} == set(map(named_well, RATES))
     lengths = [bar.get_width() for bar in bars.patches]
     assert lengths == sorted(lengths)
 

@@ -8,6 +8,7 @@ import pytest
 from llama_lab import figures
 from llama_lab.bench import AGAIN
 from llama_lab.bench.frames import show
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.past_one_token_a_pass import chart, table
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 from tests.bench.test_record import trial
@@ -97,7 +98,7 @@ def test_each_chart_draws_in_style_and_where_there_is_little(tmp_path, name):
     assert_drawn(figure, tmp_path)
     if name == "rates":
         assert words(figure).count("did not run") == 3
-        assert GAP["name"] in [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+        assert named_well(GAP["name"]) in [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
         assert "3.0" in words(figure)
     else:
         labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]

@@ -55,7 +55,7 @@ def row(experiment, subject, block=0, order=0, phase="cold", seconds=1.0, progra
 
 
 def stream(experiment, subject, programs, processes=2, warm=0.5, **changes):
-    """Three requests, of which the k-th compiles programs[k], a program a second, later processes 1 % slower; then the
+    """Three requests, of which the k-th compiles programs[k], a program a second, later processes 1% slower; then the
     same warm."""
     made = []
     for block in range(processes):

@@ -101,7 +101,7 @@ def test_ratios_pair_the_same_passage_and_have_the_best_placement_of_each_length
     assert {r["best"] for key, r in found.items()} == {"step exact"}
     assert found[10, "torch"]["ratio"].n == 6
     assert found[10, "torch"]["ratio"].verdict == "faster"
-    assert found[10, "llamacpp"]["ratio"].verdict == "equal within 2 %"
+    assert found[10, "llamacpp"]["ratio"].verdict == "equal within 2%"
     long = [
         *everything(),
         *(request("step fixed", 400, b) for b in range(6)),

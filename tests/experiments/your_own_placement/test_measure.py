@@ -152,7 +152,7 @@ def test_each_is_caught_by_whom_it_should_be():
 
 
 def test_what_the_data_decide_is_not_caught():
-    assert fates(made(spread=0.005))[NESTED.name].why.endswith("equal within 2 %")
+    assert fates(made(spread=0.005))[NESTED.name].why.endswith("equal within 2%")
     assert fates(made(nested=30))[NESTED.name].why.endswith("faster")
     assert not fates(made(nested=30))[NESTED.name].caught
     assert "undecided (pairs scatter by" in fates(made(spread=0.3))[NESTED.name].why
