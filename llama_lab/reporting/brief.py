@@ -21,7 +21,7 @@ from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, gains, overview, readme, repeats
+from llama_lab.reporting import document, gains, machines, overview, readme, repeats
 from llama_lab.reporting import rivals as other_runtimes
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.repeats import Repeat
@@ -100,12 +100,12 @@ def repeated(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     least, most = other_runtimes.value(again[0].ratio), times(again[-1].ratio)
     why = f"; {spread}" if (spread := repeats.unexplained(again)) else ""
     text = (
-        f"In {len(again)} [other runs](machines.html#{repeats.ID}) of this model `{gains.BEST}` runs at {least} to"
-        f" {most} llama.cpp's rate ({other_runtimes.often([repeat.ratio for repeat in again])}){why}."
+        f"In {len(again)} [other runs]({machines.PAGE}.html#{repeats.ID}) of this model `{gains.BEST}` runs at {least}"
+        f" to {most} llama.cpp's rate ({other_runtimes.often([repeat.ratio for repeat in again])}){why}."
     )
     days = sorted(repeat.day for repeat in again)
     places = listed(sorted({repeat.processor for repeat in again}))
-    return Said(text, f"{places} · {' to '.join(dict.fromkeys((days[0], days[-1])))}", run.table.section)
+    return Said(text, f"{places} · {repeats.ends((days[0], days[-1]))}", run.table.section)
 
 
 def calls(tables: Tables) -> Said | None:

@@ -49,7 +49,21 @@ def short(number: float) -> str:
     return f"{number:.1f}" if number >= 10 else f"{number:.2f}" if number >= 0.1 else f"{number:.3f}"
 
 
-Cell = str | Number | None  # None: an empty cell. Text that is `Markup` is not escaped in HTML
+@dataclass(frozen=True)
+class Link:
+    """Words of a table that lead to a page. page: without its suffix."""
+
+    words: str
+    page: str
+
+    def __html__(self) -> str:
+        return Markup('<a href="{}.html">{}</a>').format(self.page, self.words)
+
+    def __str__(self) -> str:
+        return f"[{self.words}]({self.page}.md)"
+
+
+Cell = str | Number | Link | None  # None: an empty cell. Text that is `Markup` is not escaped in HTML
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""The page of machines: contributed results, the ladder on each as ratios to `step` and as shares of its limit.
+"""The page of machines, for a browser and as Markdown: contributed results, the ladder on each as ratios to `step` and
+as shares of its limit.
 
 If it is written for results measured here (`results/<machine>`), this machine is a row too, and each of its subjects is
 shown beside the published one.
@@ -23,6 +24,12 @@ from llama_lab.sharing import contribution, verification
 from llama_lab.sharing.verification import Problem
 
 LLAMA_CPP, BEST = "llamacpp", "loop+fused"
+PAGE = "machines"  # the page's name, without its suffix
+OTHER_RUNS = "Other runs"  # the title of its last comparison
+NONE = "No machine's file lies in `data/machines` yet. `make figures`, then `llama-jax contribute`, makes yours."
+ABOUT = """The same ladder on every machine with a contributed file. Tokens a second say more about a machine than about
+`jax.jit`, so the tables have ratios to `step` in the same blocks, and shares of what the machine's own memory bandwidth
+allows."""
 ONE = Number("1", "1")  # the baseline over itself
 
 
@@ -155,14 +162,85 @@ def beside(out_dir: Path) -> Table:
     return Table(heads, rows, frozenset(range(4, 8)))
 
 
-def write(out_dir: Path, folder: Path = contribution.FOLDER, again: Table | None = None) -> Path:
-    """Write OUT/docs/machines.html from the files in `folder`, and from OUT where that is a folder of results. again:
-    the same comparison in other runs."""
-    known, refused = contributed(folder)
-    shown = newest([*known, *here(out_dir)])
-    found = {t.subject for m in shown for t in m.trials if not t.subject.endswith(AGAIN)}
+# The page -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Section:
+    """A table under its title. text: a paragraph of Markdown before it."""
+
+    title: str
+    text: str
+    table: Table
+
+    @property
+    def id(self) -> str:
+        return document.anchor(self.title)
+
+    def markdown(self) -> str:
+        return f"## {self.title}\n\n{' '.join(self.text.split())}\n\n{self.table.markdown()}"
+
+
+def sections(machines: Sequence[Machine], ours: Table, again: Table | None) -> list[Section]:
+    """Those that have rows. ours: of `beside`. again: the same comparison in other runs."""
+    found = {t.subject for m in machines for t in m.trials if not t.subject.endswith(AGAIN)}
     ladder = [*LADDER]
     names = sorted(found, key=lambda name: (ladder.index(name) if name in ladder else len(ladder), name))
-    tables = dict(ratios=ratios(shown, names), shares=shares(shown, names), features=by_features(shown, names))
-    page = render("machines.html", **tables, beside=beside(out_dir), again=again, refused=refused)
-    return files.write(Path(out_dir) / "docs" / "machines.html", page)
+    features = by_features(machines, names)
+    several = "Ranges are over the machines with that set of features."
+    counted = "One set of features so far, so nothing can be told apart yet." if len(features.rows) == 1 else several
+    if 1 < len(features.rows) == len(machines):
+        counted = "Each set of features has one machine so far."
+    every = [
+        Section(
+            "Over `step`",
+            """Speed over that of `step` in the same blocks, with its 95% interval; above 1 is faster. The third column
+            has `loop+fused` over llama.cpp. *Undecided* ratios may be on either side of 1. *A/A* is `step` measured as
+            if it were another subject: its distance from 1 is that run's noise. Where a processor has AMX, Intel's
+            matrix unit, llama.cpp uses it and the kernels of `+fused` do not. Processors with the same name may or may
+            not have AMX; a row that does not name it has a file that does not record it.""",
+            ratios(machines, names),
+        ),
+        Section(
+            "As shares of the machine's limit",
+            """Bytes that a token must read, times tokens a second, over the bandwidth that was probed between the
+            blocks: 100% is the most that a machine's memory allows. A share above it means that the probe read more
+            slowly than the weights were read, as from a cache; such shares are too high. The nearer llama.cpp is to its
+            limit, the smaller any lead over it can be.""",
+            shares(machines, names),
+        ),
+        Section(
+            "What differs by the processor's features",
+            f"Kernels are compiled for what a processor has, so ratios of compiled subjects depend on it. {counted}",
+            features,
+        ),
+        Section(
+            "This machine beside the published one",
+            """Every subject that was timed here and in the published tables in the same setting: over its own baseline,
+            and as a share of its own machine's limit.""",
+            ours,
+        ),
+        Section(
+            OTHER_RUNS,
+            """The kernel beside llama.cpp in every recorded run of the headline's model in which `loop+fused` and
+            llama.cpp answered greedily in the same blocks, the headline itself left out. Texts, their lengths, days or
+            processors may differ; the cause of the spread is not established.""",
+            again or Table((), ()),
+        ),
+    ]
+    return [section for section in every if section.table.rows]
+
+
+def write(out_dir: Path, folder: Path = contribution.FOLDER, again: Table | None = None) -> Path:
+    """Write OUT/docs/machines.html and .md from the files in `folder`, and from OUT where that is a folder of results;
+    the path of the former. again: the same comparison in other runs."""
+    known, refused = contributed(folder)
+    shown = newest([*known, *here(out_dir)])
+    about, told = ABOUT if shown else NONE, sections(shown, beside(out_dir), again)
+    left = [f"- `{problem.file}`: {problem.reason}" for problem in refused]
+    parts = ["# Machines compared", " ".join(about.split()), *(section.markdown() for section in told)]
+    text = "\n\n".join([*parts, *["## Left out", "\n".join(left)] * bool(left)]) + "\n"
+    pages = Path(out_dir) / "docs"
+    files.write(pages / f"{PAGE}.md", text)
+    page = render("machines.html", about=about, sections=told, refused=refused)
+    return files.write(pages / f"{PAGE}.html", page)

@@ -17,7 +17,7 @@ from llama_lab.reporting import document, gains, keys, machines, notebooks, over
 from llama_lab.reporting.gains import briefly
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.repeats import ID, MACHINES, Repeat, repeats, unexplained
+from llama_lab.reporting.repeats import ID, MACHINES, Repeat, ends, unexplained
 from llama_lab.sharing import contribution
 
 ANSWER, BESIDE = keys.marks("answer"), keys.marks("other runtimes")
@@ -78,10 +78,10 @@ def ranging(again: Sequence[Repeat], here: str) -> str:
     runs of its model. here: in this one."""
     if not again:
         return f"{here} as fast"
-    ends = dict.fromkeys(round_ratio(repeat.ratio.value) for repeat in (again[0], again[-1]))
+    least_to_most = ends(round_ratio(repeat.ratio.value) for repeat in (again[0], again[-1]))
     where = f"{len(again)} others" if len(again) > 1 else "another"
     why = f" ({spread})" if (spread := unexplained(again)) else ""
-    return f"{here} as fast in this run and {' to '.join(ends)} times in {where}{why}"
+    return f"{here} as fast in this run and {least_to_most} times in {where}{why}"
 
 
 def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], home: Path) -> list[tuple[str, ...]]:
@@ -90,10 +90,10 @@ def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], ho
     rows = []
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
-        ends = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
+        low_to_high = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         files = f"{rivals.files(found)} files of {rivals.span(found)} at several lengths"
         processors = listed(sorted({case.processor for case in found}))
-        cases = f"{ends}, {rivals.often([case.ratio for case in found], ' cases')}"
+        cases = f"{low_to_high}, {rivals.often([case.ratio for case in found], ' cases')}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
     for contest in contests(behind):
         every = [named_well(name) for name in rivals.others(contest)]
@@ -107,10 +107,9 @@ def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], ho
     where = "the run below" if told else place(run.table, home)
     (file, processor), ratio = subject(run, theirs), over(run, theirs)
     if again:
-        ends = dict.fromkeys(rivals.value(repeat.ratio) for repeat in (again[0], again[-1]))
         runs = f"{len(again)} other runs" if len(again) > 1 else "another run"
         often = f", {rivals.often([repeat.ratio for repeat in again])}" * (len(again) > 1)
-        ratio = f"{ratio}; in {runs} of the model {' to '.join(ends)}{often}"
+        ratio = f"{ratio}; in {runs} of the model {ends(rivals.value(r.ratio) for r in (again[0], again[-1]))}{often}"
         processor = listed(sorted({processor, *(repeat.processor for repeat in again)}))
         where = f"{where}, [machines]({MACHINES}#{ID})"
     return [*rows, (named(theirs), file, processor, ratio, where)]
@@ -223,28 +222,28 @@ def claimed(
     home: Path,
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
+    again: Sequence[Repeat] = (),
 ) -> str:
     """The claim, one picture and where to put jit, as Markdown. behind: the tables that rivals are looked up in.
-    others: machines that the same was measured on."""
+    others: machines that the same was measured on. again: of `repeats`."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
-    run = with_llama_cpp(measured)
     here = environment.processor(measured[0].table.meta["environment"]) if measured else ""
-    parts = [answer(measured, behind, repeats(run, measured, others) if run else [])]
+    parts = [answer(measured, behind, again)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="{WIDTH}" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [gains.places(measured, others, loaded=serving(behind, home, here)).markdown()] if pictures else []
     return "\n\n".join(filter(None, parts))
 
 
 def contested(
-    measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = (), others: Sequence[Machine] = ()
+    measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = (), again: Sequence[Repeat] = ()
 ) -> str:
-    """Other runtimes, what the kernel costs, and the run that the claim is of, as Markdown. behind, others: as of
+    """Other runtimes, what the kernel costs, and the run that the claim is of, as Markdown. behind, again: as of
     `claimed`."""
     if not measured:
         return ""
     run = with_llama_cpp(measured)
-    lines = beside(run, behind, repeats(run, measured, others), home) if run else []
+    lines = beside(run, behind, again, home) if run else []
     heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
     table = document.Table(heads, lines).markdown() if lines else ""
     return "\n\n".join(filter(None, (table, losing(measured[0], behind, home), about(measured[0]))))
@@ -263,11 +262,15 @@ def with_headline(out_dir: Path, behind: Sequence[Recorded]) -> list[Setting]:
 
 
 def refresh(
-    out_dir: Path, sections: Sequence[dict], behind: Sequence[Recorded], others: Sequence[Machine] = ()
+    out_dir: Path,
+    sections: Sequence[dict],
+    behind: Sequence[Recorded],
+    others: Sequence[Machine] = (),
+    again: Sequence[Repeat] = (),
 ) -> None:
     """Put both texts between the README's markers, where OUT has a README that holds them. others: contributed
-    machines."""
+    machines. again: of `repeats`."""
     home = Path(out_dir)
     measured = with_headline(home, behind)
-    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, home, behind, others))
-    document.put(home / "README.md", *BESIDE, partial(contested, measured, home, behind, others))
+    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, home, behind, others, again))
+    document.put(home / "README.md", *BESIDE, partial(contested, measured, home, behind, again))

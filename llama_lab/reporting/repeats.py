@@ -3,23 +3,22 @@ machines, and the range of a ratio over those machines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-from markupsafe import Markup
+from pathlib import Path
 
 from llama_lab.bench import environment, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import round_ratio
-from llama_lab.reporting import overview
-from llama_lab.reporting.document import Table
-from llama_lab.reporting.machines import BEST, LLAMA_CPP, Machine
+from llama_lab.reporting import document, overview
+from llama_lab.reporting.document import Link, Table
+from llama_lab.reporting.machines import BEST, LLAMA_CPP, OTHER_RUNS, PAGE, Machine
 from llama_lab.reporting.overview import Setting
 from llama_lab.reporting.rivals import megabytes
 
-MACHINES = "docs/machines.html"  # as README.md links to it
-ID = "repeats"  # of the table's place in the page of machines
+MACHINES = f"docs/{PAGE}.md"  # as README.md links to it
+ID = document.anchor(OTHER_RUNS)  # of the table's place in the page of machines
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Repeat:
         """A line of `table`."""
         rival, best = (summary.warm(self.trials, name) for name in (LLAMA_CPP, BEST))
         page = self.section and self.section.get("page")
-        where = Markup('<a href="{}">{}</a>').format(page, self.where) if page else self.where
+        where = Link(self.where, Path(page).with_suffix("").as_posix()) if page else self.where
         file = f"{overview.kept(rival[0], self.trials)}, {megabytes(rival[0].weights_bytes)}"
         pairs = f"{self.ratio.n} in {max(self.ratio.clusters, 1)}"
         return (where, self.processor, self.day, file, overview.lengths(best), pairs, overview.ratio_cell(self.ratio))
@@ -107,5 +106,9 @@ def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
 def spread(above: str, below: str, others: Sequence[Machine]) -> str:
     """`3.55 to 7.28`: one subject over another on other machines; "" where none has both."""
     found = [ratio for machine in others if (ratio := summary.paired_ratio(machine.trials, above, below)).n]
-    ends = [round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max) if found]
-    return " to ".join(dict.fromkeys(ends))
+    return ends(round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max) if found)
+
+
+def ends(said: Iterable[str]) -> str:
+    """`3.55 to 7.28` of the least and the most; said once where both are the same."""
+    return " to ".join(dict.fromkeys(said))

@@ -253,7 +253,7 @@ def write(out_dir: Path) -> Path:
     served = readme.served(behind)
     link = served and (served.section["page"] or f"#n{served.section['number']}")
     loaded = f"under load: [notebook {served.section['number']}]({link})" if served else ""
-    places = gains.places(timed, shared, "machines.html", loaded)
+    places = gains.places(timed, shared, f"{machines.PAGE}.html", loaded)
     page = document.render(
         "report.html",
         questions=brief.questions(behind, drawn, places, again),
@@ -265,7 +265,7 @@ def write(out_dir: Path) -> Path:
         machines=versions(behind, Path(out_dir)),
         left_out=listed(overview.left_out()),
     )
-    readme.refresh(out_dir, known, behind, shared)
+    readme.refresh(out_dir, known, behind, shared, again)
     document.put(Path(out_dir) / "docs" / "README.md", *keys.marks("path"), tour.index)
     document.put(Path(out_dir) / "docs" / "placements.md", *ARGUMENTS, argument_table)
     for name, table in keys.TABLES.items():

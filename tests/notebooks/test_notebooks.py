@@ -136,7 +136,7 @@ def test_readme_and_report_are_those_of_the_recorded_data(tmp_path):
     report.write(tmp_path)
     for text in ("README.md", "docs/README.md"):
         assert (tmp_path / text).read_text() == (paths.ROOT / text).read_text()
-    for page in ("index.html", "machines.html"):
+    for page in ("index.html", "machines.html", "machines.md"):
         written, committed = (
             re.sub(r"<dt>State</dt>.*\n", "", (home / "docs" / page).read_text()) for home in (tmp_path, paths.ROOT)
         )

@@ -73,7 +73,7 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
         rivals.greedy(known[HEADLINE]), [], [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
     )
     text = brief.repeated(known, again).text
-    assert text.startswith("In 2 [other runs](machines.html#repeats) of this model")
+    assert text.startswith("In 2 [other runs](machines.html#other-runs) of this model")
     assert "runs at 2.00 [2.00, 2.00] to 2.00 [2.00, 2.00] times llama.cpp's rate (faster in all 2)" in text
     assert brief.repeated(known, again[:1]) is None
     assert brief.repeated({}, again) is None

@@ -67,6 +67,11 @@ def test_machines_are_told_apart_by_their_features(folder, tmp_path):
     assert "Each set of features has one machine so far." in text
     assert text.count('<th scope="row">c-avx512vnni-2-cores</th>') == 2
     assert text.count('class="sortable"') == 3
+    source = (tmp_path / "out" / "docs" / "machines.md").read_text()
+    assert source.count("\n| c-avx512vnni-2-cores |") == 2
+    assert [line for line in source.splitlines() if line.startswith("## ")] == [
+        "## Over `step`", "## As shares of the machine's limit", "## What differs by the processor's features"
+    ]  # fmt: skip
     assert not re.findall(r"https?://[^\s\"'<>)]*", text)
     assert page(tmp_path, folder) == text
 
@@ -84,6 +89,7 @@ def test_a_damaged_file_is_left_out_and_said(folder, tmp_path):
     assert "line 37 cannot be read" in text
     assert '<th scope="row">a-b' not in text
     assert "One set of features so far" in text
+    assert "line 37 cannot be read" in (tmp_path / "out" / "docs" / "machines.md").read_text()
     text = page(tmp_path, tmp_path / "nothing")
     assert "No machine's file lies in" in text
     assert "<table" not in text

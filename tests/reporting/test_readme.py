@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from markupsafe import escape
+
 from llama_lab.bench import AGAIN, record
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
@@ -127,7 +129,8 @@ def test_other_runs_are_a_line_each_from_the_least_to_the_most():
     found = repeats.repeats(run(), settings, known)
     rows = repeats.table(found).rows
     assert [row[-1].words for row in rows] == ["1.25", "2.00", "2.50"]
-    assert rows[1][0] == '<a href="notebooks/02.html">02-jit-placement · long</a>'
+    assert str(rows[1][0]) == "[02-jit-placement · long](notebooks/02.md)"
+    assert escape(rows[1][0]) == '<a href="notebooks/02.html">02-jit-placement · long</a>'
     assert rows[2][:3] == ("far", "D", "2026-01-02")
     assert rows[2][4:6] == ("4 + 4", "12 in 2")
 
