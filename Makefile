@@ -27,7 +27,7 @@ GPU_PYTHON ?= .venv-gpu/bin/python
 GPU_READY := $(if $(filter .venv-gpu/%,$(GPU_PYTHON)),.venv-gpu/.ready)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server llama-completion models lock clean ray s3 clients
+.PHONY: help setup figures measure record redraw stale test test-slow fuzz lint lab lab-check bench gpu releases report peers ollama llama-server llama-completion llama-bench models lock clean ray s3 clients
 
 help:  ## say what each target does
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -161,6 +161,9 @@ llama-server: $(READY)  ## build llama.cpp's own server natively into the user's
 
 llama-completion: $(READY)  ## build llama.cpp's own command natively into the user's cache (needs cmake and a C++ compiler; minutes, once)
 	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_lab.peers.llama_completion
+
+llama-bench: $(READY)  ## build llama.cpp's own benchmark; MODEL=smollm2-135m-instruct compares the peer `llamacpp` with it, into data/
+	@CXXFLAGS="$(AMX)" $(BIN)/python -m llama_lab.peers.llama_bench $(MODEL)
 
 models: $(READY)  ## fetch real models of three sizes into the user's cache (1.9 GB; MODELS=qwen2.5-coder-0.5b for one; ACCEPT_TERMS=1 for Gemma's terms)
 	@$(BIN)/llama-jax fetch $(MODELS) $(if $(ACCEPT_TERMS),--accept-terms)

@@ -1,11 +1,10 @@
-# Greedy decoding in plain JAX: a static KV cache, one jitted step, and the whole answer in one compiled loop.
 import jax
 import jax.numpy as jnp
 
 import llama_jax as ll
 
 loaded = ll.load()  # SmolLM2-135M-Instruct in float32: config, params (a pytree), tokenizer
-config, STOP, SLOTS, LONGEST = loaded.config, loaded.tokenizer.stop[0], 256, 64
+config, STOP, SLOTS = loaded.config, loaded.tokenizer.stop[0], 100  # slots of the cache, for prompt and answer
 L, H, K, D = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
 
@@ -24,24 +23,26 @@ def step(model, cache, token, position):  # cache: [L 2 SLOTS K D], keys and val
     for i, layer in enumerate(model.layers):
         heads = (layer.attention.qkv @ norm(x, layer.attention_norm)).reshape(-1, D)
         query, key, value = jnp.split(heads, (H, H + K))
-        new = jnp.stack([rotate(key, position), value])[None, :, None]
-        cache = jax.lax.dynamic_update_slice(cache, new, (i, 0, position, 0, 0))
+        cache = cache.at[i, :, position].set(jnp.stack([rotate(key, position), value]))  # in place under jit
         scores = jnp.einsum("kgd,skd->kgs", rotate(query, position).reshape(K, -1, D), cache[i, 0]) / D**0.5
-        weights = jax.nn.softmax(jnp.where(jnp.arange(SLOTS) <= position, scores, -jnp.inf))
-        x += layer.attention.o @ jnp.einsum("kgs,skd->kgd", weights, cache[i, 1]).ravel()
+        shares = jax.nn.softmax(jnp.where(jnp.arange(SLOTS) <= position, scores, -jnp.inf))
+        x += layer.attention.o @ jnp.einsum("kgs,skd->kgd", shares, cache[i, 1]).ravel()
         gate, up = jnp.split(layer.ffn.gate_up @ norm(x, layer.ffn_norm), 2)
         x += layer.ffn.down @ (jax.nn.silu(gate) * up)
     return jnp.argmax(model.vocabulary @ norm(x, model.head.norm)).astype(jnp.int32), cache
 
 
-def loop(model, cache, token, position):  # the whole answer: no token returns to Python before the last one
+def loop(model, cache, token, start):  # the whole answer: no token returns to Python before the last one
+    def unfinished(carry):
+        tokens, n, _ = carry
+        return (start + n <= SLOTS) & (tokens[n - 1] != STOP)
+
     def more(carry):
         tokens, n, cache = carry
-        token, cache = step(model, cache, tokens[n - 1], position + n - 1)
+        token, cache = step(model, cache, tokens[n - 1], start + n - 1)
         return tokens.at[n].set(token), n + 1, cache
 
-    first = jnp.zeros(LONGEST, jnp.int32).at[0].set(token), 1, cache
-    return jax.lax.while_loop(lambda carry: (carry[1] < LONGEST) & (carry[0][carry[1] - 1] != STOP), more, first)
+    return jax.lax.while_loop(unfinished, more, (jnp.zeros(SLOTS, jnp.int32).at[0].set(token), 1, cache))
 
 
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place

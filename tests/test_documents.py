@@ -244,7 +244,9 @@ def test_the_readmes_decode_loop_makes_the_packages_tokens(packaged, monkeypatch
     monkeypatch.setattr(ll, "load", lambda: packaged)
     names: dict = {}
     exec(code, names)
-    answer = ll.answer(ll.build(packaged, "loop"), [names["ids"]], names["LONGEST"], stop=[names["STOP"]])[0]
+    answer = ll.answer(
+        ll.build(packaged, "loop"), [names["ids"]], 1 + names["SLOTS"] - len(names["ids"]), stop=[names["STOP"]]
+    )[0]
     assert capsys.readouterr().out.strip() == packaged.tokenizer.decode(answer.token_ids).strip()
 
 

@@ -8,11 +8,14 @@ import re
 import statistics
 from collections.abc import Callable, Sequence
 
+from llama_lab.bench import environment
+
 NAMES = re.compile(r"eager|ops|layer|split|step|loop|jax|torch|transformers|llamacpp|openvino|ollama")  # of subjects
 ROOM = 180  # characters of what a finding or a caption begins with
 SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z“])")  # a number may follow a point, a name in small letters a comma
 PART = re.compile(r"(?<=;) (?![^\[\](]*[\])])")
 CLAUSE = re.compile(r"(?<=[;:,.]) (?![^\[\](]*[\])])")
+MARKS = re.compile(r"\((?:R|TM)\)| Processor(?= |$)")  # of a maker, in a processor's name
 APART = 1.2  # fastest probe over the median one: from here on they are said to differ
 
 
@@ -49,6 +52,16 @@ def times(ratio: dict) -> str:
     return f"{ratio['value']:.2f}x {interval(ratio)}"
 
 
+def processor(about: dict) -> str:
+    """`Intel Xeon (AVX-512 VNNI)`: the processor of an environment."""
+    return MARKS.sub("", environment.processor(about))
+
+
+def machine_line(about: dict) -> str:
+    """The machine and the software of an environment."""
+    return MARKS.sub("", environment.machine_line(about))
+
+
 def bandwidths(meta: dict) -> tuple[float, float, float] | None:
     """The smallest, the median and the largest probe of a table's runs, GB/s; None without probes."""
     runs = [of_run for of_run in meta.get("bandwidth_gbps", {}).values() if isinstance(of_run, dict)]
@@ -60,14 +73,14 @@ def bandwidths(meta: dict) -> tuple[float, float, float] | None:
 
 def probed(meta: dict) -> str:
     """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits from the fastest of 20
-    bandwidth probes, 63 GB/s; median 34`; "" of a table without probes."""
+    bandwidth probes, 63 GB/s (median 34 GB/s)`; "" of a table without probes."""
     if (probes := bandwidths(meta)) is None:
         return ""
     least, usual, most = probes
     n = sum(run["n"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict))
     if most <= APART * usual:
         return f"bandwidth {most:.0f} GB/s (probes {least:.0f} to {most:.0f}, n = {n})"
-    return f"limits from the fastest of {n} bandwidth probes, {most:.0f} GB/s; median {usual:.0f}"
+    return f"limits from the fastest of {n} bandwidth probes, {most:.0f} GB/s (median {usual:.0f} GB/s)"
 
 
 MAKERS = {"llamacpp": "llama.cpp", "ik-llamacpp": "ik_llama.cpp", "ollama": "Ollama", "openvino": "OpenVINO",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from llama_lab.bench import environment, summary
+from llama_lab.bench import summary, wording
 from llama_lab.reporting import export
 
 HIDDEN = ("IQR", "peak RSS GB", "valid/void")  # columns that a terminal is too narrow for
@@ -24,7 +24,7 @@ def show(result: dict) -> None:
         table.add_row(*(row[at] for at in shown))
     console = Console(stderr=True, width=None if Console(stderr=True).is_terminal else 160)
     limit = f"Limit {about['limit_tokens_per_second']:.0f} tok/s at {env['bandwidth_gbps']:.1f} GB/s"
-    for line in (table, f"{limit} · {environment.machine_line(env)}", *remarks(result)):
+    for line in (table, f"{limit} · {wording.machine_line(env)}", *remarks(result)):
         console.print(line)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import standings
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.figures import rows
 from llama_lab.figures.marks import shade
 from llama_lab.figures.style import LIMIT_COLOUR, footnote, headline, new, styled
@@ -44,6 +44,7 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
     )
     peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"], f["backend"]) for f in subjects)
     mine = [peak for peak in peaks if peak[2] == standings.JAX]
-    said = dict.fromkeys(f"{peak:,.0f} MB under {name}" for peak, name, _ in (*peaks[:1], *mine[:1], *peaks[-1:]))
+    ends = [(peak, named_well(name)) for peak, name, _ in (*peaks[:1], *mine[:1], *peaks[-1:])]
+    said = dict.fromkeys(f"{peak:,.0f} MB under {name}" for peak, name in ends)
     headline(figure, f"One answer needs {listed(list(said))}" if said else "No process was measured")
     return figure

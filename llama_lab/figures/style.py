@@ -28,7 +28,7 @@ from pydantic import Field
 
 from llama_jax.plumbing import boundary, files
 from llama_jax.plumbing.boundary import Declared
-from llama_lab.bench import AGAIN, environment, provenance
+from llama_lab.bench import AGAIN, environment, provenance, wording
 from llama_lab.bench.wording import probed
 from llama_lab.figures.rounding import the_same_everywhere
 from llama_lab.figures.svg import themed
@@ -97,7 +97,7 @@ def save(
     that draws a limit says from which bandwidth.
     """
     around = meta["environment"]
-    place = (environment.machine_line(around), meta["created"][:10])
+    place = (wording.machine_line(around), meta["created"][:10])
     limit = any("limit" in text.get_text() for text in figure.findobj(Text))
     line = " · ".join(filter(None, (*place, note, probed(meta) if limit else "", environment.busy(around))))
     figure.draw_without_rendering()  # a legend may reach below the figure
@@ -234,7 +234,7 @@ def conclude(notebook: str, question: str, finding: str, meta: dict | None, out_
     about = dict(question=question, finding=finding, parameters={}, created=None, machine=None)
     if meta:
         about |= {k: meta[k] for k in ("parameters", "created")}
-        about |= dict(machine=environment.machine_line(meta["environment"]))
+        about |= dict(machine=wording.machine_line(meta["environment"]))
     update_manifest(out_dir, "notebooks", notebook, about)
     return finding
 

@@ -104,10 +104,10 @@ class Candidate:
     @property
     def doubts(self) -> list[str]:
         """Why the evidence for it is thin."""
-        measured = f"as long or as short as the timed ones of {self.name}"
+        measured, starts = f"as long or as short as the timed ones of {self.name}", counted(self.starts, "cold start")
         doubts = {
-            f"{self.name} was timed {counted(len(self.seconds), 'time')}": len(self.seconds) < FEW,
-            f"{counted(self.starts, 'cold start')} of {self.name}": not self.wish.warm and self.starts < FEW_STARTS,
+            f"{self.name} was timed only {counted(len(self.seconds), 'time')}": len(self.seconds) < FEW,
+            f"only {starts} of {self.name}": not self.wish.warm and self.starts < FEW_STARTS,
             f"{self.name} was timed in one process, and no interval contains its luck": self.processes < 2,
             f"prompt or answer is {self.distance:.1f} times {measured}": self.distance > BEYOND,
         }
@@ -269,7 +269,8 @@ def lines(advice: dict, wish: Wish) -> list[str]:
         if turn := second["break_even_requests"]:
             first, later = (placement, second["name"])[:: 1 if wish.requests < turn else -1]
             few = counted(int(turn), "request")
-            words.append(f"up to {few} a start {first} is ahead of the two, beyond that {later}")
+            by = "" if second["verdict"] in statistics.DIFFERENT else ", by the medians alone"
+            words.append(f"of these two, {first} takes less time up to {few} a start, {later} beyond that{by}")
     words += [f"if {change['wish']}: {change['then']}" for change in advice["changes"]]
     words += [f"not {refused['name']}: {refused['reason']}" for refused in advice["refused"]]
-    return words + [f"thin: {doubt}" for doubt in advice["thin"]]
+    return words + [f"thin evidence: {doubt}" for doubt in advice["thin"]]

@@ -7,11 +7,11 @@ tables and picture are missing is left out, so the page of another machine shows
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
-from llama_lab.bench import environment, provenance, record, standings, summary, workload
+from llama_lab.bench import provenance, record, standings, summary, wording, workload
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import APART, bandwidths, listed, named_well, weights
@@ -40,22 +40,31 @@ SHAPED = {
 
 @dataclass(frozen=True)
 class Said:
-    """A sentence in Markdown. facts: model, weights, machine and day; of several machines the sentence itself names
-    each. section: of its notebook."""
+    """A sentence in Markdown. about: model and weights. machine: "" where the sentence itself names each. section: of
+    its notebook."""
 
     text: str
-    facts: str
+    about: tuple[str, ...]
+    machine: str
+    when: str
     section: dict
+
+    def facts(self, home: str = "") -> str:
+        """What it rests on, in short; without the machine if that is `home`."""
+        return " · ".join(filter(None, (*self.about, self.machine * (self.machine != home), self.when)))
 
 
 Tables = Mapping[str, Recorded]  # by the stem of their file
 
 
-def facts(table: Recorded, *about: str) -> str:
-    """What a sentence rests on, in short."""
-    machine = environment.machine_line(table.meta["environment"]).partition(" · jax")[0]
-    told = [*about, machine, table.meta["created"][:10], provenance.complaint(table.meta)]
-    return " · ".join(filter(None, told))
+def machine(table: Recorded) -> str:
+    return wording.machine_line(table.meta["environment"]).partition(" · jax")[0]
+
+
+def said_of(table: Recorded, text: str, *about: str) -> Said:
+    """A sentence that rests on one table."""
+    when = " · ".join(filter(None, (table.meta["created"][:10], provenance.complaint(table.meta))))
+    return Said(text, about, machine(table), when, table.section)
 
 
 def rate(run: Setting, subject: str, called: str = "") -> str:
@@ -66,30 +75,52 @@ def rate(run: Setting, subject: str, called: str = "") -> str:
 def about(table: Recorded, row: Trial, text: str, *more: str) -> Said:
     """A sentence about the subject of a trial."""
     kept = f"{weights(standings.weights(row))}, {megabytes(row.weights_bytes)}"
-    return Said(text, facts(table, model_label(row.model), kept, *more), table.section)
+    return said_of(table, text, model_label(row.model), kept, *more)
 
 
 # The sentences --------------------------------------------------------------------------------------------------------
 
 
 def placed(at: int, tables: Tables) -> Said | None:
-    """A comparison of the README's claim, and how far its faster side is from the other runtimes of the run."""
+    """A comparison of the README's claim. The strongest other runtime of the run stands beside it in `rivalled`."""
     above, what, below, than = gains.CLAIM[at]
     run = other_runtimes.greedy(tables.get(HEADLINE))
     gain, other = run and gains.gain([run], above, below), run and run.fastest(ours=False)
     if gain is None:
         return None
     words = gain.words(what, than)  # its interval stands in the table of places
-    beside, told = "", "no other runtime ran beside it"
-    if other:
-        name, many = named_well(other.backend), len(other_runtimes.others(run)) > 1
-        ratio = times(summary.paired_ratio(run.rows, above, other.subject))
-        beside = f". That is {ratio} {name}'s rate on a {overview.kept(other, run.rows)} file"
-        told = f"{name}{', the fastest other runtime,' * many} on a {read_by(run, other)}"
-    float32 = " on float32 weights" * (standings.weights(summary.warm(run.rows, above)[0]) == "float32")
+    told = other_runtime(run, other) if other else "no other runtime ran beside it"
+    float32 = " on float32 weights" * is_float32(run, above)
     runs = rate(run, above, "it" * (f"`{above}`" in words))
-    text = f"{words[0].upper()}{words[1:]}; {runs}{float32}{beside}."
-    return Said(text, facts(run.table, run.model, told), run.table.section)
+    text = f"{words[0].upper()}{words[1:]}; {runs}{float32}."
+    return said_of(run.table, text, run.model, told)
+
+
+def other_runtime(run: Setting, other: Trial) -> str:
+    """`llama.cpp on a q4_1 file (97 MB of weights)`; that it is the fastest, where there are several."""
+    many = len(other_runtimes.others(run)) > 1
+    return f"{named_well(other.backend)}{', the fastest other runtime,' * many} on a {read_by(run, other)}"
+
+
+def is_float32(run: Setting, subject: str) -> bool:
+    return standings.weights(summary.warm(run.rows, subject)[0]) == "float32"
+
+
+def rivalled(tables: Tables) -> Said | None:
+    """How far the placements of the README's claim are from the fastest other runtime of the run."""
+    run = other_runtimes.greedy(tables.get(HEADLINE))
+    other = run and run.fastest(ours=False)
+    shown = [name for name in ("step", "loop", gains.BEST) if other and name in gains.known(run)]
+    if not shown:
+        return None
+    ratios = {name: times(summary.paired_ratio(run.rows, name, other.subject)) for name in shown}
+    wide = [f"`{name}` runs at {ratios[name]}" for name in shown if is_float32(run, name)]
+    kernel = [f"`{name}` runs at {ratios[name]}" for name in shown if not is_float32(run, name)]
+    theirs = f"the rate of {named_well(other.backend)} on a {read_by(run, other)}"
+    parts = [f"on float32 weights {listed(wide)} {theirs}"] * bool(wide)
+    parts += [f"{listed(kernel)} {'that rate, on the same file' if wide else theirs}"] * bool(kernel)
+    text = "; ".join(parts)
+    return said_of(run.table, f"{text[0].upper()}{text[1:]}.", run.model)
 
 
 def repeated(tables: Tables, again: Sequence[Repeat]) -> Said | None:
@@ -98,14 +129,14 @@ def repeated(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     if run is None or readme.with_llama_cpp([run]) is None or len(again) < 2:
         return None
     least, most = other_runtimes.value(again[0].ratio), times(again[-1].ratio)
-    why = f"; {spread}" if (spread := repeats.unexplained(again)) else ""
     text = (
         f"In {len(again)} [other runs]({machines.PAGE}.html#{repeats.ID}) of this model `{gains.BEST}` runs at {least}"
-        f" to {most} llama.cpp's rate ({other_runtimes.often([repeat.ratio for repeat in again])}){why}."
+        f" to {most} llama.cpp's rate ({other_runtimes.often([repeat.ratio for repeat in again])})."
+        f"{repeats.unexplained(again)}"
     )
     days = sorted(repeat.day for repeat in again)
     places = listed(sorted({repeat.processor for repeat in again}))
-    return Said(text, f"{places} · {repeats.ends((days[0], days[-1]))}", run.table.section)
+    return Said(text, (places,), "", repeats.ends((days[0], days[-1])), run.table.section)
 
 
 def calls(tables: Tables) -> Said | None:
@@ -121,7 +152,7 @@ def calls(tables: Tables) -> Said | None:
         f" `jit` (`{eager.subject}`) and {len(step.host_starts_ns)} under `{step.subject}`; the device executes"
         f" {len(eager.device_starts_ns)} operations without it and {len(step.device_starts_ns)} with it."
     )
-    return Said(text, facts(table, model_label(step.model.partition(",")[0])), table.section)
+    return said_of(table, text, model_label(step.model.partition(",")[0]))
 
 
 def compiled(tables: Tables) -> Said | None:
@@ -139,7 +170,7 @@ def compiled(tables: Tables) -> Said | None:
         f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]};"
         f" counting compilation, the requests then take {times(ratio)} as long (n = {ratio.n})."
     )
-    return Said(text, facts(table, table.meta["parameters"]["model"], ALONE), table.section)
+    return said_of(table, text, table.meta["parameters"]["model"], ALONE)
 
 
 def contested(at: int, tables: Tables) -> Said | None:
@@ -158,7 +189,7 @@ def contested(at: int, tables: Tables) -> Said | None:
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
     lengths = f"a run of its own: {overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
     said = f"{text}{served} (means of pairs){apart(run, tables) if at == 0 else ''}."
-    return Said(said, facts(run.table, run.model, lengths), run.table.section)
+    return said_of(run.table, said, run.model, lengths)
 
 
 def apart(run: Setting, tables: Tables) -> str:
@@ -187,7 +218,6 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     numbers |= dict(limited=other_runtimes.limits(found))
     days = sorted({case.table.meta["created"][:10] for case in found})
     places = [f"{end}: {case.place}" for end, case in (("smallest ratio", low), ("largest", high))]
-    facts = "; ".join([*places, " to ".join(dict.fromkeys([days[0], days[-1]]))])
     slower = [case for case in found if case.ratio.verdict == Verdict.SLOWER]
     limits = {case.limited for case in slower}
     which = (
@@ -195,14 +225,18 @@ def ends(what: str, text: str, tables: Tables) -> Said | None:
     )
     numbers |= dict(rest=other_runtimes.otherwise(ratios) + which)
     numbers |= dict(least=other_runtimes.value(low.ratio), most=times(high.ratio))
-    return Said(text.format(**numbers), facts, found[0].table.section)
+    when = repeats.ends((days[0], days[-1]))
+    return Said(text.format(**numbers), ("; ".join(places),), "", when, found[0].table.section)
 
 
-def lost(stem: str, tables: Tables) -> Said | None:
-    """What our placements cost, or where another runtime is better. stem: of LOSSES."""
-    table = tables.get(stem)
-    loss = other_runtimes.LOSSES[stem](table) if table else None
-    return Said(f"{loss.text}.", facts(table, loss.about), table.section) if loss else None
+def lost(tables: Tables) -> list[Said]:
+    """What our placements cost, or where another runtime is better; one entry for what rests on the same. Slower
+    prompts stand in `ends`."""
+    told = {stem: say for stem, say in other_runtimes.LOSSES.items() if say is not other_runtimes.prompts}
+    found = [(table, loss) for stem, say in told.items() if (table := tables.get(stem)) and (loss := say(table))]
+    every = [said_of(table, f"{loss.text}.", loss.about) for table, loss in found]
+    groups = summary.grouped(every, lambda said: (said.facts(), said.section["number"]))
+    return [replace(group[0], text=" ".join(said.text for said in group)) for group in groups.values()]
 
 
 def cached(tables: Tables) -> Said | None:
@@ -235,22 +269,17 @@ QUESTIONS = (  # question, figure, sentences
     (
         "Where do I put jit, and what do I gain?",
         f"{HEADLINE}-rates",
-        [*(partial(placed, at) for at in range(3)), repeated],
-    ),
-    (
-        "What do compiled kernels cost, and where do they lose?",
-        None,
-        [partial(lost, stem) for stem in other_runtimes.LOSSES],
+        [*(partial(placed, at) for at in range(3)), rivalled, repeated],
     ),
     (
         "How far am I from Ollama and llama.cpp?",
         LADDER,
-        [
-            partial(contested, 0),
-            partial(contested, 1),
-            partial(ends, sizes.DECODE, DECODED),
-            partial(ends, sizes.PREFILL, PROMPTS),
-        ],
+        [partial(contested, 0), partial(contested, 1), partial(ends, sizes.DECODE, DECODED)],
+    ),
+    (
+        "What do compiled kernels cost, and where do they lose?",
+        None,
+        [lost, partial(ends, sizes.PREFILL, PROMPTS)],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),
@@ -265,6 +294,11 @@ def questions(
 ) -> list[dict]:
     """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: with
     the first, where to put jit}] of what is there. drawn: figures by name. places: of `gains`. again: of `repeated`."""
+
+    def told(say: Callable) -> list[Said]:
+        found = say(tables, *[again] * (say is repeated))
+        return found if isinstance(found, list) else [found] * bool(found)
+
     tables = {table.path.stem: table for table in behind}
     heads, *rows = [[*map(document.inline, row)] for row in ((places.heads, *places.rows) if places else ((),))]
     asked = [
@@ -272,7 +306,7 @@ def questions(
             question=question,
             figure=drawn.get(name),
             aside=name in drawn and name != LADDER,
-            said=[*filter(None, (say(tables, *[again] * (say is repeated)) for say in sentences))],
+            said=[said for say in sentences for said in told(say)],
             table=document.Table(heads, rows) if rows and at == 0 else None,
         )
         for at, (question, name, sentences) in enumerate(QUESTIONS)

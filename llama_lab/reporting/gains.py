@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from llama_lab.bench import environment, standings, summary
+from llama_lab.bench import standings, summary, wording
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import round_ratio, weights
-from llama_lab.reporting import document, machines, overview, rivals
+from llama_lab.reporting import document, machines, rivals
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -70,16 +70,14 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def why(self) -> str:
-        """`: decoding a token reads 18% as many bytes, at 67% rather than 50% of …`; "" where one is unknown."""
+        """`: decoding a token reads 18% as many bytes, at 50 rather than 38 GB/s`; "" where one is unknown."""
         sides = [self.trials(name) for name in (self.above, self.below)]
-        shares, read = [overview.share(side) for side in sides], [side[0].bytes_per_token for side in sides]
-        if not all((*shares, *read)):
+        read = [side[0].bytes_per_token for side in sides]
+        if not all(read):
             return ""
-        now, before = (f"{share:.0%}" for share in shares)
-        return (
-            f": decoding a token reads {read[0] / read[1]:.0%} as many bytes, at {now} rather than {before} of the"
-            " highest memory bandwidth probed"
-        )
+        rates = [statistics.median(trial.tg for trial in side) for side in sides]
+        now, before = (document.short(rate * size / 1e9) for rate, size in zip(rates, read, strict=True))
+        return f": decoding a token reads {read[0] / read[1]:.0%} as many bytes, at {now} rather than {before} GB/s"
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)
@@ -93,7 +91,7 @@ class Gain:
 
     def aside(self, main: Setting) -> str:
         """` (notebook 02, AMD EPYC)`, where it is of another run than the main one, and of another processor."""
-        here, there = (environment.processor(run.table.meta["environment"]) for run in (main, self.run))
+        here, there = (wording.processor(run.table.meta["environment"]) for run in (main, self.run))
         words = ", ".join([f"notebook {self.run.table.section['number']}", *[there] * (there != here)])
         return f" ({words})" * (self.run is not main)
 
@@ -128,16 +126,16 @@ def leading(measured: Sequence[Setting]) -> Setting:
     return next((gained.run for gained in found if gained), measured[0])
 
 
-def sentences(measured: Sequence[Setting]) -> list[str]:
-    """The comparisons of CLAIM in plain words, with why the kernel gains; none where there is none. One that is not of
-    the first run names its notebook."""
-    said = []
+def sentences(measured: Sequence[Setting]) -> dict[str, str]:
+    """The comparisons of CLAIM in plain words by what is compared, with why the kernel gains; none where there is none.
+    One that is not of the first run names its notebook."""
+    said = {}
     for above, what, below, than in CLAIM:
         if found := gain(measured, above, below):
             rates = " → ".join(map(found.rate, (below, above)))
             why = found.why() if above == BEST and found.ratio.verdict == Verdict.FASTER else ""
             words = f"{found.words(what, than)} ({rates} tokens/s){why}{found.aside(measured[0])}."
-            said.append(words[0].upper() + words[1:])
+            said[above] = words[0].upper() + words[1:]
     return said
 
 

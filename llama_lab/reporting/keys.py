@@ -96,8 +96,15 @@ def tensor_names(family: str) -> dict[str, str | None]:
 def said(verdict: keys.Verdict) -> str:
     """A verdict in the words of the table."""
     if verdict.what == keys.REFUSED:
-        return f"refused unless {keys.allowed(verdict)}"
+        return f"refused unless {unless(verdict)}"
     return f"ignored: {PLAIN.get(verdict.why, verdict.why)}" if verdict.what == keys.HARMLESS else "read"
+
+
+def unless(verdict: keys.Verdict) -> str:
+    """The values that a refused key may have, as a table says them: `absent`, `1`, `equal to head_dim`."""
+    fields = [str(each)[1:] for each in verdict.only if str(each).startswith("=")]
+    words = keys.allowed(verdict).replace("nothing", "absent")
+    return re.sub(rf"\b({'|'.join(map(re.escape, fields))})\b", r"equal to \1", words) if fields else words
 
 
 def gguf_table() -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from llama_jax.placement import LADDER
 from llama_jax.plumbing import files, paths
 from llama_lab import machine
-from llama_lab.bench import AGAIN, environment, record, summary
+from llama_lab.bench import AGAIN, environment, record, summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
 from llama_lab.reporting import document, overview
@@ -103,7 +103,8 @@ def ratios(machines: Sequence[Machine], names: Sequence[str]) -> Table:
     rows = []
     for m in machines:
         env, busy = m.environment, environment.busy(m.environment)
-        what = f"{env['cpu']}{amx(m.about['features'])}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB"
+        name = wording.MARKS.sub("", env["cpu"])
+        what = f"{name}{amx(m.about['features'])}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB"
         what += f" ({busy})" if busy else ""
         about = (env["kernels"], str(env["packages"].get("jax")), m.about["version"], m.about["measured"][:10])
         control, best = m.over(m.about["baseline"] + AGAIN), m.over(BEST, LLAMA_CPP)

@@ -13,6 +13,7 @@ from pathlib import Path
 from markupsafe import Markup
 
 from llama_jax.plumbing import files, paths
+from llama_lab.bench import notebook
 from llama_lab.figures import read_manifest
 from llama_lab.reporting import document, ipynb
 
@@ -77,12 +78,20 @@ def write(executed: Path, out_dir: str | Path) -> Path:
     reported = manifest["notebooks"].get(name)
     about = dict(NOTHING, question=ipynb.title(nb).replace("`", "") or name, name=name, number=name.split("-")[0])
     about |= dict(reported or {}, reported=reported is not None)
+    about["parameters"] = other_than_declared(nb, about["parameters"])
     figures = {entry["sha256"]["png"]: (figure, entry["alt"]) for figure, entry in manifest["figures"].items()}
     parts, page = parts_of(nb, Known(figures, [out_dir, paths.ROOT])), path_of(name, out_dir)
     places = [place for part in parts if part.kind == "text" for place in document.html(part.content)[1]]
     texts = [as_markdown(shown, name) for part in parts for shown in (part, *part.outputs)]
     files.write(page.with_suffix(".md"), document.render("notebook.md", texts=[*filter(None, texts)], **about))
     return files.write(page, document.render("notebook.html", parts=parts, places=places, **about))
+
+
+def other_than_declared(nb, parameters: dict) -> dict:
+    """The recorded parameters that differ from those in the notebook's cell, which are for a short run."""
+    cells = [cell.source for cell in nb.cells if "parameters" in cell.metadata.get("tags", [])]
+    declared = notebook.declared(cells[0]) if cells else {}
+    return {name: value for name, value in parameters.items() if declared.get(name) != value}
 
 
 def lead(former: str, name: str, out_dir: str | Path) -> None:

@@ -8,11 +8,12 @@ from html import escape
 from pathlib import Path
 
 from llama_jax.plumbing import xla_flags
-from llama_lab.bench import AGAIN, environment, provenance, summary
+from llama_lab.bench import AGAIN, environment, provenance, summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed, round_ratio
 from llama_lab.figures import model_label
+from llama_lab.peers import llama_bench
 from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, rivals
 from llama_lab.reporting.gains import briefly
 from llama_lab.reporting.machines import Machine
@@ -25,7 +26,7 @@ WIDTH = 800  # of the picture, in pixels: its smallest letters have 8 points or 
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
-CALLED = "[called as llama-bench calls it](docs/peers.md)"
+CALLED = "[called as llama-bench calls it, plus an arg-max](docs/peers.md)"
 
 
 # Beside other runtimes ------------------------------------------------------------------------------------------------
@@ -36,11 +37,12 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Seque
     gained = gains.sentences(measured)
     if not gained:
         return ""
-    run = gains.leading(measured)
-    where = environment.processor(run.table.meta["environment"])
+    run, first, whole = gains.leading(measured), next(iter(gained)), gained.pop("loop", "")
+    where = wording.processor(run.table.meta["environment"])
     asked = f"{overview.lengths(run.rows)} tokens (prompt + answer)"
-    gained[0] = f"**{gained[0]}** Measured on {asked} of {run.model} on {where}."
-    return "\n".join(f"- {text}" for text in (*gained, *distances(measured[0], behind, again)))
+    about = f"Measured on {asked} of {run.model} on {where}."
+    gained[first] = " ".join(filter(None, [f"**{gained.get(first, whole)}**", whole * (first != "loop"), about]))
+    return "\n".join(f"- {text}" for text in (*gained.values(), *distances(measured[0], behind, again)))
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
@@ -53,17 +55,16 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
     wide = gains.kept(run, "loop")
     said = [
-        f"Against llama.cpp, on a {file}, `{BEST}` is {ranging(again, best)}; `loop`, on {wide}, runs at {loop}"
-        " llama.cpp's rate."
+        f"**Against llama.cpp, on the same {file}, `{BEST}` is {ranging(again, best)}.**{unexplained(again)}"
+        f" `loop`, on {wide}, runs at {loop} llama.cpp's rate."
     ]
     if found := rivals.cases(behind):
         low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
         often = rivals.often([case.ratio for case in found], " cases")
-        random = len({case.first.weights_hash for case in found if case.first.model.startswith("random:")})
-        kinds = f"{rivals.span(found)}{f', {random} with random weights' * bool(random)}"
+        kinds = f"{rivals.files(found)} files ({rivals.span(found)} of weights)"
         said.append(
-            f"Against the fastest other runtime on each file, it is {low} to {high} times as fast: {often}. The cases"
-            f" are {rivals.files(found)} files ({kinds}) at several lengths{rivals.limits(found)}."
+            f"Against the fastest other runtime on each of {kinds}, at several lengths, `{BEST}` is {low} to {high}"
+            f" times as fast: {often}."
         )
     for contest in (contest for contest in contests(behind) if contest.model == run.model):
         old = f" ({older(contest.table)})" * bool(older(contest.table))
@@ -74,24 +75,26 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
 
 
 def ranging(again: Sequence[Repeat], here: str) -> str:
-    """`2.82 times as fast in this run and 1.50 to 4.82 times in 7 others (why …)`: the kernel beside llama.cpp in other
-    runs of its model. here: in this one."""
+    """`2.82 times as fast in this run and 1.50 to 4.82 times in 7 others, faster in all 7`: the kernel beside llama.cpp
+    in other runs of its model. here: in this one."""
     if not again:
         return f"{here} as fast"
     least_to_most = ends(round_ratio(repeat.ratio.value) for repeat in (again[0], again[-1]))
-    where = f"{len(again)} others" if len(again) > 1 else "another"
-    why = f" ({spread})" if (spread := unexplained(again)) else ""
-    return f"{here} as fast in this run and {least_to_most} times in {where}{why}"
+    where = f"[{f'{len(again)} others' if len(again) > 1 else 'another'}]({MACHINES}#{ID})"
+    often = f", {rivals.often([repeat.ratio for repeat in again])}" * (len(again) > 1)
+    return f"{here} as fast in this run and {least_to_most} times in {where}{often}"
 
 
-def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], home: Path) -> list[tuple[str, ...]]:
+def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
     """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
-    where), all files first. On other models than the run's only the fastest runtime has a line. again: of `repeats`."""
+    where), all files first."""
     rows = []
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         low_to_high = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
-        files = f"{rivals.files(found)} files of {rivals.span(found)} at several lengths"
+        random = len({case.first.weights_hash for case in found if case.first.model.startswith("random:")})
+        files = f"{rivals.files(found)} files, {rivals.span(found)} of weights"
+        files += f" ({random} with random weights)" * bool(random) + f", at several lengths{rivals.limits(found)}"
         processors = listed(sorted({case.processor for case in found}))
         cases = f"{low_to_high}, {rivals.often([case.ratio for case in found], ' cases')}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
@@ -99,33 +102,23 @@ def beside(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], ho
         every = [named_well(name) for name in rivals.others(contest)]
         first, *more = rivals.strongest(contest)
         name = named(first) + f", the fastest of {listed(every)}" * (len(every) > 1)
-        also = [f"{named(other)}: {over(contest, other)}" for other in more if contest.model == run.model]
+        also = [f"{named(other)}: {over(contest, other)}" for other in more]
         ratios = over(contest, first) + f" ({listed(also)})" * bool(also)
         rows.append((name, *subject(contest, first), ratios, place(contest.table, home)))
-    theirs = summary.warm(run.rows, LLAMA_CPP)[0]
-    told = run.table.section["name"] == contribution.HEADLINE  # by `about`
-    where = "the run below" if told else place(run.table, home)
-    (file, processor), ratio = subject(run, theirs), over(run, theirs)
-    if again:
-        runs = f"{len(again)} other runs" if len(again) > 1 else "another run"
-        often = f", {rivals.often([repeat.ratio for repeat in again])}" * (len(again) > 1)
-        ratio = f"{ratio}; in {runs} of the model {ends(rivals.value(r.ratio) for r in (again[0], again[-1]))}{often}"
-        processor = listed(sorted({processor, *(repeat.processor for repeat in again)}))
-        where = f"{where}, [machines]({MACHINES}#{ID})"
-    return [*rows, (named(theirs), file, processor, ratio, where)]
+    return rows
 
 
 def losing(run: Setting, behind: Sequence[Recorded], home: Path) -> str:
     """What the kernel costs and what other runtimes do better, as a list; "" where nothing of that was measured. The
     run's model and processor are said once."""
-    model, processor = model_label(run.model), environment.processor(run.table.meta["environment"])
+    model, processor = model_label(run.model), wording.processor(run.table.meta["environment"])
     found = [(table, say(table)) for stem, say in rivals.LOSSES.items() if (table := rivals.named(behind, stem))]
     lost: dict[str, list[str]] = {}  # by what it is of
     for table, loss in ((table, loss) for table, loss in found if loss):
-        there = environment.processor(table.meta["environment"])
+        there = wording.processor(table.meta["environment"])
         conditions = [loss.about * (loss.about != model), there * (there != processor), place(table, home)]
         lost.setdefault(", ".join(filter(None, conditions)), []).append(f"{loss.text}.")
-    head = f"**What it costs, and where it loses** (on {model} and {processor} unless others are named):"
+    head = f"**What it costs, and where it loses** (on {model} and {processor} unless stated otherwise):"
     return "\n".join([head, *(f"- {' '.join(texts)} *{about}*" for about, texts in lost.items())]) if lost else ""
 
 
@@ -153,8 +146,8 @@ def serving(behind: Sequence[Recorded], home: Path, here: str = "") -> str:
     """What servers do under load, on which processor if that is not `here`, and a link; "" if it was not measured."""
     if (table := served(behind)) is None:
         return ""
-    found, there = table.section["shown"][-1].removesuffix("."), environment.processor(table.meta["environment"])
-    return f"{found}{f' (on {there})' * (there != here)}, {linked(table.section, home)}"
+    found, there = table.section["shown"][-1].removesuffix("."), wording.processor(table.meta["environment"])
+    return f"{found}{f' (on {there})' * (there != here)} ({linked(table.section, home)})"
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -164,28 +157,41 @@ def about(run: Setting) -> str:
     """The machine line, how many trials, and what the A/A control says."""
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
-    clauses = [
-        f"Rates are medians over {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by"
-        f" {run.model} in {len({t.process for t in good})} processes; ratios are geometric means of pairs"
+    sentences = [
+        f"Each rate is the median of {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by"
+        f" {run.model} in {len({t.process for t in good})} processes; each ratio is a geometric mean over pairs"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
-    clauses += [f"A/A control (the baseline against itself) {control.value:.2f} {interval(control)}{differs}"] * (
+    sentences += [f"The A/A control, `{baseline}` against itself: {control.value:.2f} {interval(control)}{differs}"] * (
         control.n > 1
     )
-    trials = "; ".join(filter(None, [*clauses, environment.busy(env)]))
+    busy = environment.busy(env)
+    trials = ". ".join([*sentences, *[busy.capitalize()] * bool(busy)])
     gaps = listed([f"`{name}`" for name in gains.SUBJECTS if name not in gains.known(run)])
     missing = f" Not in it: {gaps}." if gaps else ""
     flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
     flag = "with [the XLA flag](docs/protocol.md) that avoids wrong values under this release" * flagged
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
-    called = f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}) on the same number of threads"
+    called = (
+        f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}{itself()}) with as many threads as ours"
+    )
     rival = called if built else ""
     share, probes = overview.share(summary.warm(run.rows, BEST)), bandwidths(meta)
     apart = share and probes and probes[2] > APART * probes[1]
     usual = f"; `{BEST}` reaches {share * probes[2] / probes[1]:.0%} of the median probe" if apart else ""
-    where = " · ".join(filter(None, (environment.machine_line(env), rival, flag, f"{probed(meta)}{usual}")))
-    return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
+    where = " · ".join(filter(None, (wording.machine_line(env), rival, flag)))
+    limits = f"{probed(meta)}{usual}."
+    rest = f" {limits[0].upper()}{limits[1:]}" * bool(probed(meta))
+    return (
+        f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}.{rest}"
+    )
+
+
+def itself() -> str:
+    """`; at 0.99 [0.97, 1.01] times llama-bench's own rate`: how far the peer is from what llama.cpp measures."""
+    path = llama_bench.TABLE
+    return f"; at {llama_bench.beside(path)} times llama-bench's own rate" if path.is_file() else ""
 
 
 # The README -----------------------------------------------------------------------------------------------------------
@@ -194,7 +200,7 @@ def about(run: Setting) -> str:
 def subject(run: Setting, theirs: Trial) -> tuple[str, str]:
     """(the file that another runtime read, the processor). theirs: a row of it."""
     file = f"{run.model}, {overview.kept(theirs, run.rows)}, {rivals.megabytes(theirs.weights_bytes)}"
-    return file, environment.processor(run.table.meta["environment"])
+    return file, wording.processor(run.table.meta["environment"])
 
 
 def place(table: Recorded, home: Path) -> str:
@@ -228,22 +234,19 @@ def claimed(
     others: machines that the same was measured on. again: of `repeats`."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
-    here = environment.processor(measured[0].table.meta["environment"]) if measured else ""
+    here = wording.processor(measured[0].table.meta["environment"]) if measured else ""
     parts = [answer(measured, behind, again)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="{WIDTH}" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [gains.places(measured, others, loaded=serving(behind, home, here)).markdown()] if pictures else []
     return "\n\n".join(filter(None, parts))
 
 
-def contested(
-    measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = (), again: Sequence[Repeat] = ()
-) -> str:
-    """Other runtimes, what the kernel costs, and the run that the claim is of, as Markdown. behind, again: as of
+def contested(measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = ()) -> str:
+    """Other runtimes, what the kernel costs, and the run that the claim is of, as Markdown. behind: as of
     `claimed`."""
     if not measured:
         return ""
-    run = with_llama_cpp(measured)
-    lines = beside(run, behind, again, home) if run else []
+    lines = beside(behind, home)
     heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
     table = document.Table(heads, lines).markdown() if lines else ""
     return "\n\n".join(filter(None, (table, losing(measured[0], behind, home), about(measured[0]))))
@@ -273,4 +276,4 @@ def refresh(
     home = Path(out_dir)
     measured = with_headline(home, behind)
     document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, home, behind, others, again))
-    document.put(home / "README.md", *BESIDE, partial(contested, measured, home, behind, again))
+    document.put(home / "README.md", *BESIDE, partial(contested, measured, home, behind))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llama_lab.bench import environment, summary
+from llama_lab.bench import summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import round_ratio
@@ -35,7 +35,7 @@ class Repeat:
 
     @property
     def processor(self) -> str:
-        return environment.processor(self.about)
+        return wording.processor(self.about)
 
     def row(self) -> tuple:
         """A line of `table`."""
@@ -89,12 +89,13 @@ def far_apart(found: Sequence[Repeat]) -> bool:
 
 
 def unexplained(found: Sequence[Repeat]) -> str:
-    """That the spread of the least and the most has no known cause, and whether the processor is none; "" of no
+    """A sentence: the spread of the least and the most has no known cause, and whether the processor is none; "" of no
     spread."""
     if not far_apart(found):
         return ""
     least, most = found[0].processor, found[-1].processor
-    return f"both ends on {least}; " * (least == most) + "what causes the spread is not known"
+    both = f"Both extremes were measured on {least}, and the" * (least == most) or "The"
+    return f" {both} cause of the spread is unknown."
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

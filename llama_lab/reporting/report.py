@@ -12,10 +12,11 @@ from markupsafe import Markup
 
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import environment, summary
+from llama_lab.bench import summary, wording
 from llama_lab.bench.wording import PART, SENTENCE, listed, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
+from llama_lab.peers import llama_bench
 from llama_lab.reporting import (
     answers,
     brief,
@@ -41,6 +42,7 @@ RECORDED = (  # page, a table of data/ that stands in it, and how
     ("clients.md", "clients", document.of_outcomes),
     ("clients.md", "lm-eval", document.of_csv),
     ("structured-answers.md", "structured-answers", structured.sentences),
+    ("peers.md", "llama-bench", llama_bench.sentence),
 )
 # that decide a time
 PACKAGES = ("jax", "jaxlib", "numpy", "torch", "transformers", "llama-cpp-python", "numba", "flax")
@@ -201,7 +203,7 @@ def measured(section: dict, behind: Sequence[Recorded]) -> list[str]:
     """When and where each table of a section was measured, those of one machine together: one line without names where
     all are of one machine."""
     tables = [table for table in behind if table.section is section]
-    places = summary.grouped(tables, lambda table: environment.machine_line(table.meta["environment"]))
+    places = summary.grouped(tables, lambda table: wording.machine_line(table.meta["environment"]))
     if len(places) < 2:
         return [f"{section['created']} on {section['machine']}"] if section["created"] else []
     days = {place: sorted({table.meta["created"][:10] for table in group}) for place, group in places.items()}
@@ -219,7 +221,7 @@ def versions(behind: Sequence[Recorded], out_dir: Path) -> Table:
     for path, meta in ((table.path, table.meta) for table in behind):
         env, link = meta["environment"], Markup('<a href="../data/{0}.meta.json">{0}</a>').format(path.stem)
         commit = Markup("<code>{}</code>").format(((env.get("git") or {}).get("commit") or "unknown")[:10])
-        machine = environment.machine_line(env).partition(" · jax")[0]
+        machine = wording.machine_line(env).partition(" · jax")[0]
         system = f"{env['os'].partition('-with-')[0]}, Python {env['python']}"
         packages = [env["packages"].get(package) or "" for package in known]
         name = link if path.is_relative_to(out_dir) else path.stem
@@ -257,6 +259,7 @@ def write(out_dir: Path) -> Path:
     page = document.render(
         "report.html",
         questions=brief.questions(behind, drawn, places, again),
+        home=brief.machine(timed[0].table) if timed else "",
         sections=known,
         others=others(out_dir, known),
         subjects=subjects(behind),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llama_lab.bench import environment, footprints, quality, record, standings, summary
+from llama_lab.bench import footprints, quality, record, standings, summary, wording
 from llama_lab.bench.environment import INSTRUCTIONS
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
@@ -63,8 +63,9 @@ def contests(behind: Sequence[Recorded]) -> list[Setting]:
 
 
 def read_by(run: Setting, trial: Trial) -> str:
-    """`q4_1 file of 97 MB`: what another runtime read."""
-    return f"{overview.kept(trial, run.rows)} file of {megabytes(trial.weights_bytes)}"
+    """`q4_1 file (97 MB of weights)`: what another runtime read."""
+    size = f"({megabytes(trial.weights_bytes)} of weights)" if trial.weights_bytes else "of unknown size"
+    return f"{overview.kept(trial, run.rows)} file {size}"
 
 
 def ours(run: Setting) -> str:
@@ -131,7 +132,7 @@ class Case:
 
     @property
     def processor(self) -> str:
-        return environment.processor(self.table.meta["environment"])
+        return wording.processor(self.table.meta["environment"])
 
 
 def cases(behind: Sequence[Recorded], what: str = sizes.DECODE) -> list[Case]:
@@ -175,10 +176,10 @@ def files(found: Sequence[Case]) -> int:
 
 
 def limits(found: Sequence[Case]) -> str:
-    """`, 2 of them also with our kernels limited to AVX2`; "" where none are."""
+    """`, 2 of the files also with our kernels restricted to AVX2`; "" where none are."""
     fewer = [case for case in found if case.limited]
     which = listed(sorted({case.limited for case in fewer}))
-    return f", {files(fewer)} of them also with our kernels limited to {which}" * bool(fewer)
+    return f", {files(fewer)} of the files also with our kernels restricted to {which}" * bool(fewer)
 
 
 def contestants(found: Sequence[Case]) -> str:
@@ -224,13 +225,13 @@ def prompts(table: Recorded) -> Loss | None:
     kinds = listed([*dict.fromkeys(case.kind for case in slower)])
     faster = listed([*dict.fromkeys(named_well(case.rival) for case in slower)])
     ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in slower)])
-    kept = INSTRUCTIONS.get(table.meta["environment"].get("kernels"), "all")
+    kept = INSTRUCTIONS.get(table.meta["environment"].get("kernels"), "all instructions")
     at = {(case.first.weights_hash, case.entry["tokens"]) for case in slower}
     whole = [c for c in every if not c.limited and (c.first.weights_hash, c.entry["tokens"]) in at]
-    unlimited = f"; without that limit it was {often([case.ratio for case in whole], ' of these cases')}"
+    unlimited = f". Without that restriction {ours} is {often([case.ratio for case in whole], ' of these cases')}"
     text = (
-        f"To imitate a processor with {low.limited} alone, our kernels were limited to it, while {faster} kept {kept}:"
-        f" {ours} then read prompts of {lengths} tokens at {value(low.ratio)} to {times(high.ratio)} its rate"
+        f"On prompts of {lengths} tokens, {ours} restricted to {low.limited} runs at {value(low.ratio)} to"
+        f" {times(high.ratio)} the rate of {faster}, which still used {kept}"
     )
     return Loss(f"{text}{unlimited * bool(whole)}", f"{models}, {kinds}")
 
@@ -308,9 +309,10 @@ def accuracy(table: Recorded) -> Loss | None:
     again = standings.OPENVINO
     more = f"; {named_well(again)}, which rounds the weights once more, {kept([again])}" if again in known else ""
     text = (
-        f"Quantised weights change answers: `{BEST}` picks float32's most probable token {kept([KERNEL])}"
-        f" {interval(known[KERNEL], '.1%', 'top1_')} of the time (n = {known[KERNEL]['tokens']:,}); {others}, on the"
-        f" same file, {kept(read)}{level}{more}"
+        f"`{BEST}` rounds each activation to a byte. On the file's own weights it agrees with float32 arithmetic on the"
+        f" most probable next token {kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} of the time (n ="
+        f" {known[KERNEL]['tokens']:,}); {others}, {kept(read)}{level}{more}. What quantising the weights cost is not"
+        " in these shares"
     )
     return Loss(text, model_label(rows[0].model))
 

@@ -61,9 +61,9 @@ def finding(asked: Sequence[Question]) -> str:
     waiting = [q.name.split("-")[0] for q in asked if not q.answered]
     verb = "waits" if len(waiting) == 1 else "wait"
     gaps = f" ({', '.join(waiting)} {verb} to be measured)" if waiting else ""
-    words = first.answer if first.answered else "nothing is recorded for it yet, so measure it."
-    count = f"of {len(asked)} questions {len(asked) - len(waiting)} are answered from recorded trials{gaps}"
-    return f"Read in the order of the table: {count}. The central one is {first.name}: {words}"
+    words = opening(first.answer) if first.answered else "nothing is recorded for it yet, so measure it."
+    count = f"Of {len(asked)} questions {len(asked) - len(waiting)} are answered from recorded trials{gaps}"
+    return f"{count}. The central one is {first.name}: {words}"
 
 
 def picture(name: str, out_dir: str | Path = paths.ROOT) -> dict[str, Path]:

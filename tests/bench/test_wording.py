@@ -61,7 +61,7 @@ def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
         name: dict(max=63.0, median=middle, min=29.8, n=10) for name, middle in (("a", 34.5), ("b", 36.0), ("c", 30))
     }
     assert wording.probed(dict(bandwidth_gbps=apart)) == (
-        "limits from the fastest of 30 bandwidth probes, 63 GB/s; median 34"
+        "limits from the fastest of 30 bandwidth probes, 63 GB/s (median 34 GB/s)"
     )
     assert wording.probed({}) == wording.probed(dict(bandwidth_gbps={})) == ""
 

@@ -58,7 +58,7 @@ def of_honest_measurement(patch, first, second):
 
 
 def of_jit_placement(patch, first, second):
-    patch.setattr(summary, "paired_ratio", in_turn(first, second))
+    patch.setattr(summary, "paired_ratio", in_turn(first, second, second))
     rows = [dict(name=name, valid_trials=6, tokens_equal=True, tokens_per_second=dict(median=10)) for name in ("loop",)]
     return finding("jit_placement").claim([], rows)
 
@@ -144,7 +144,7 @@ ROWS = {
     "honest_measurement": (of_honest_measurement, "such a ratio measures the compiler", F, F),
     "jit_placement": (of_jit_placement, "compiling the whole answer adds", F, F),
     "shapes_and_recompilation": (of_shapes, "A new server is fastest with one", F, F),
-    "kv_cache": (of_kv_cache, "times after 768.", F, F),
+    "kv_cache": (of_kv_cache, ", 2.50 after 768.", F, F),
     "compile_time": (of_compile_time, "With compiled programs on disk", S, S),
     "fewer_bits": (of_fewer_bits, "decodes faster than llama.cpp", F, None),
     "ollama": (of_ollama, "times as fast as Ollama", F, None),
@@ -152,7 +152,7 @@ ROWS = {
     "activation_extraction": (of_extraction, "times as fast as transformers", F, F),
     "gpu": (of_gpu, "On the GPU loop decodes", F, None),
     "upgrading_jax": (of_upgrading, "times as fast as 0.1", F, None),
-    "past_one_token_a_pass": (of_drafts, "show no effect on open questions", F, UNDECIDED),
+    "past_one_token_a_pass": (of_drafts, "no effect is shown on open questions", F, UNDECIDED),
 }
 
 
@@ -200,7 +200,7 @@ def calls(*dispatch):
 
 
 def served(tokens_s):
-    load = dict(first=Made(n=3), server="step", backend="jax", offered=100.0, tokens_s=tokens_s)
+    load = dict(first=Made(n=3), server="step", backend="jax", rate=8.0, offered=100.0, tokens_s=tokens_s)
     return [dict(step=[load], ollama=[load | dict(server="ollama", backend="ollama", tokens_s=40.0)])]
 
 
@@ -246,9 +246,9 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     (
         "what_serving_needs",
         served(99.0),
-        "`step` makes 99 of 100 tokens/s asked for, ollama 40.",
+        "^At 8 requests/s `llama-jax serve` .`step`. makes 99 of the 100 tokens/s requested, Ollama 40.$",
     ),
-    ("what_serving_needs", served(60.0), "at most 60 tokens/s; ollama 40."),
+    ("what_serving_needs", served(60.0), "at most 60 tokens/s, Ollama 40.$"),
     ("what_serving_needs", [{}], "No server"),
     (
         "compiled_kernels",

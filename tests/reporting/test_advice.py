@@ -131,12 +131,14 @@ def test_a_placement_whose_start_was_never_timed_is_for_those_that_run_already()
 def test_thin_evidence_says_why():
     assert advise(both(), MANY)["thin"] == []
     doubts = advise(both(blocks=3, processes=1, starts=1), replace(MANY, new_tokens=44))["thin"]
-    for words, doubt in zip(("3 times", "1 cold start of loop", "one process", "4.0 times"), doubts, strict=True):
+    for words, doubt in zip(
+        ("only 3 times", "only 1 cold start of loop", "one process", "4.0 times"), doubts, strict=True
+    ):
         assert words in doubt
     (name, trials, _), other = both()[0], dict(environment=dict(cpu="abacus", cores=1))
     elsewhere = advise([(name, trials, other)], MANY)
     assert elsewhere["thin"] == ["it was measured on another machine (abacus, 1 cores)"]
-    assert advice.lines(elsewhere, MANY)[-1] == "thin: it was measured on another machine (abacus, 1 cores)"
+    assert advice.lines(elsewhere, MANY)[-1] == "thin evidence: it was measured on another machine (abacus, 1 cores)"
 
 
 def test_sizes_scale_and_the_nearest_run_is_taken():
@@ -181,7 +183,11 @@ def test_the_lines_say_who_by_what_and_from_when_on_another():
     assert lines[0].startswith(f"ops: {advised['seconds']:.2f} s, a start of 1.00 s and each request 1.00 s")
     assert lines[1] == "by 8 trials, 2 processes, 3 cold starts: made (main)"
     assert lines[2].startswith("next: loop, 8.5")
-    assert lines[3] == f"up to {turn} requests a start ops is ahead of the two, beyond that loop"
+    assert lines[3] == f"of these two, ops takes less time up to {turn} requests a start, loop beyond that"
+    open_pair = dict(advised["runner_up"], verdict="undecided")
+    assert advice.lines(advised | dict(runner_up=open_pair), seven)[3].endswith(
+        "loop beyond that, by the medians alone"
+    )
     assert "if the process runs already: loop" in lines
     lines = advice.lines(advise(both(), WARM), WARM)
     assert lines[0].startswith("loop: ")

@@ -6,30 +6,33 @@ import pytest
 
 from llama_lab.bench import summary
 from llama_lab.bench.statistics import Ratio
-from llama_lab.reporting import gains, overview
+from llama_lab.reporting import document, gains
 from llama_lab.reporting.overview import Setting
 from tests.reporting.test_readme import SECTION, machine, recorded, run, slower, trials
 
 
 def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_another_which_is_named():
-    said = gains.sentences([run()])
+    said = [*gains.sentences([run()]).values()]
     assert [re.search(r"([\d.]+) times", sentence)[1] for sentence in said] == ["8.00", "1.05", "4.75"]
     assert "(12.5 → 99.8 tokens/s)" in said[0]
     assert "is only 1.05 times as fast as " in said[1]
-    now, before = (f"{overview.share(summary.warm(run().rows, name)):.0%}" for name in (gains.BEST, "loop"))
-    assert f"at {now} rather than {before} of the highest memory bandwidth" in said[2]
+    (kernel, *_), (loop, *_) = (summary.warm(run().rows, name) for name in (gains.BEST, "loop"))
+    now, before = (document.short(trial.tg * trial.bytes_per_token / 1e9) for trial in (kernel, loop))
+    assert said[2].endswith(f" as many bytes, at {now} rather than {before} GB/s.")
     ladder = run(("eager", "layer", "step", "loop"))
     engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
-    assert ["(notebook 09)" in sentence for sentence in gains.sentences([ladder, engines])] == [False, False, True]
+    assert ["(notebook 09)" in sentence for sentence in gains.sentences([ladder, engines]).values()] == [
+        False, False, True
+    ]  # fmt: skip
     assert len(gains.sentences([ladder])) == 2
-    assert gains.sentences([]) == []
+    assert gains.sentences([]) == {}
     assert said[0].startswith("Put one `jax.jit` around the step that makes a token: greedy decoding is 8.00 times")
     slow = [
         t.model_copy(update=dict(token_times_ns=[9 * ns for ns in t.token_times_ns])) if t.process else t
         for t in trials(("step",))
     ]
     mixed = [*trials(("eager",)), *(t for t in slow if t.subject == "step")]
-    (undecided,) = gains.sentences([Setting(run().table, "", "m", False, mixed)])
+    (undecided,) = gains.sentences([Setting(run().table, "", "m", False, mixed)]).values()
     assert undecided.startswith("Whether greedy decoding ")
 
 

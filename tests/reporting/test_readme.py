@@ -50,11 +50,11 @@ def recorded(folder, name, rows, **meta):
 
 def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
     quiet, noisy = readme.about(run(("step", "loop"))), readme.about(run(("step",), noise=0.2))
-    assert "medians over 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes" in quiet
-    assert "A/A control (the baseline against itself) 1.00 [1.00, 1.00] (" in quiet
+    assert "the median of 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes" in quiet
+    assert "The A/A control, `step` against itself: 1.00 [1.00, 1.00] (" in quiet
     assert "Not in it: `eager`, `layer`, `step+fused`, `loop+fused` and `llamacpp`." in quiet
     assert quiet.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")
-    assert re.search(r"the baseline against itself\) [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+%\)", noisy)
+    assert re.search(r"`step` against itself: [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+%\)", noisy)
 
 
 def test_the_block_shows_one_picture(tmp_path):
@@ -88,12 +88,16 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
 
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
-    here = machine("2026-01-03", trials(), cpu="D")
-    (line,) = readme.beside(run(), [], repeats.repeats(run(), [run()], [here]), tmp_path)
-    assert line[2:4] == ("C and D", "2.00 [2.00, 2.00]; in another run of the model 2.00 [2.00, 2.00]")
     (said,) = readme.distances(run(), [], [])
-    assert "`loop+fused` is 2.00 times as fast; `loop`, on float32 weights, runs at 0.42 times llama.cpp's" in said
-    assert len(readme.contested([run()], tmp_path).split("| --- |\n")[-1].strip().splitlines()) == 3
+    assert "`loop+fused` is 2.00 times as fast.** `loop`, on float32 weights, runs at 0.42 times llama.cpp's" in said
+    known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
+    rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
+    contest = recorded(tmp_path / "data", "09-ollama", rows)
+    (line,) = readme.beside([contest], tmp_path)
+    assert line[0] == "llama.cpp"
+    assert line[2:4] == ("C", "2.00 [2.00, 2.00]")
+    assert len(readme.contested([run()], tmp_path, [contest]).split("| --- |\n")[-1].strip().splitlines()) == 3
+    assert "| --- |" not in readme.contested([run()], tmp_path)
     assert readme.losing(run(), [], tmp_path) == ""
     assert "| --- |" not in readme.contested([run(("eager", "step", "loop"))], tmp_path)
 
@@ -135,35 +139,32 @@ def test_other_runs_are_a_line_each_from_the_least_to_the_most():
     assert rows[2][4:6] == ("4 + 4", "12 in 2")
 
 
-def test_the_same_in_other_runs_is_told_from_the_least_to_the_most(tmp_path):
-    """A less favourable repetition on the same processor is not left out, nor is the limit that the rival reaches."""
+def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
+    """A less favourable repetition on the same processor is not left out."""
     itself = machine(run().table.meta["created"], trials())
     found = [itself, machine("2026-01-02", slower(1.6), "a"),
              machine("2026-01-03", slower(0.8), "b", cpu="D", kernels="avx2")]  # fmt: skip
 
     def line(known):
-        (only,) = readme.beside(run(), [], repeats.repeats(run(), [run()], known), tmp_path)
-        return only
+        return readme.ranging(repeats.repeats(run(), [run()], known), "2 times")
 
-    assert line(found)[2] == "C and D (AVX2)"
-    assert "; in 2 other runs of the model 1.25 [1.25, 1.25] to 2.50 [2.50, 2.50], faster in all 2" in line(found)[3]
+    assert line(found).endswith("1.25 to 2.50 times in [2 others](docs/machines.md#other-runs), faster in all 2")
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
         if row.subject == readme.BEST and row.process
         else row
         for row in trials()
     ]
-    assert ", faster in 2 of 3 (undecided in 1: " in line([*found, machine("2026-01-04", wide)])[3]
-    assert "other run" not in line([itself])[3] + line([machine("2026-01-03", trials(("eager", "step")))])[3]
+    assert ", faster in 2 of 3 (undecided in 1: " in line([*found, machine("2026-01-04", wide)])
+    assert line([itself]) == line([machine("2026-01-03", trials(("eager", "step")))]) == "2 times as fast"
 
 
 def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
-    jitted, whole, fused, led = readme.answer([run()], [], []).splitlines()
-    about = r"\*\* Measured on 4 \+ 4 tokens \(prompt \+ answer\) of m on C."
-    assert re.match(rf"- \*\*Put one `jax.jit` .*{about}$", jitted)
-    assert re.match(r"- Compiling the whole answer ", whole)
+    jitted, fused, led = readme.answer([run()], [], []).splitlines()
+    about = r"Measured on 4 \+ 4 tokens \(prompt \+ answer\) of m on C."
+    assert re.match(rf"- \*\*Put one `jax.jit` .*\*\* Compiling the whole answer .* {about}$", jitted)
     assert re.match(r"- `loop\+fused`, .* is 4.75 times as fast as `loop`", fused)
-    assert re.match(r"- Against llama.cpp, on a ", led)
+    assert re.match(r"- \*\*Against llama.cpp, on the same ", led)
     ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     first, fused = readme.answer([ladder, engines], [], []).splitlines()  # a gap credits no other line with its words
     assert first.endswith(" of m on C.")
@@ -174,12 +175,12 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    said = "2 times as fast in this run and 1.25 to 2.50 times in 2 others ("
+    said = "2 times as fast in this run and 1.25 to 2.50 times in [2 others]("
     assert readme.ranging(again, "2 times").startswith(said)
     assert repeats.far_apart(again)
-    assert repeats.unexplained(again).startswith("both ends on C; what causes ")
+    assert repeats.unexplained(again).startswith(" Both extremes were measured on C, and the cause ")
     assert not repeats.far_apart([again[0]] * 2)
-    assert readme.ranging(again[:1], "2 times").endswith(" and 1.25 times in another")
+    assert " and 1.25 times in [another](" in readme.ranging(again[:1], "2 times")
     assert readme.ranging([], "2 times") == "2 times as fast"
 
 
@@ -195,7 +196,7 @@ def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path
     section = dict(SECTION, number="10", shown=["It needs little.", "It keeps up."])
     under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
     link = "[notebook 10](docs/index.html#n10)"
-    assert readme.serving([under_load], tmp_path) == f"It keeps up (on C), {link}"
-    assert readme.serving([under_load], tmp_path, here="C") == f"It keeps up, {link}"
+    assert readme.serving([under_load], tmp_path) == f"It keeps up (on C) ({link})"
+    assert readme.serving([under_load], tmp_path, here="C") == f"It keeps up ({link})"
     assert readme.served([told(f"data/{readme.SERVED}.csv", section | dict(shown=[]), {})]) is None
     assert readme.serving([run().table], tmp_path) == ""

@@ -39,8 +39,8 @@ def test_one_notebook_has_the_main_answer():
 
 def test_the_finding_counts_what_is_answered():
     asked = [Question(name, "?", f"Answer {name[:2]}.", True) for name in ("01-x", "02-jit-placement")]
-    said = "of 2 questions 2 are answered from recorded trials. The central one is 02-jit-placement: Answer 02."
-    assert tour.finding(asked) == f"Read in the order of the table: {said}"
+    said = "Of 2 questions 2 are answered from recorded trials. The central one is 02-jit-placement: Answer 02."
+    assert tour.finding(asked) == said
     asked[0] = replace(asked[0], answered=False)
     assert "2 questions 1 are answered from recorded trials (01 waits to be measured). The" in tour.finding(asked)
     nothing = tour.finding([replace(q, answered=False) for q in asked])

@@ -50,17 +50,17 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         rate, shade = table[name]["rate"], LIMIT_COLOUR if name in CEILINGS else OURS
         passes(axes, table[name]["values"], height, shade)
         band(axes, rate, height, shade)
-        reached = extraction_table.overlap(trials, name, seed)
-        share = "" if name in CEILINGS else f"; {share_of(reached)} of the ceiling"
+        share = "" if name in CEILINGS else f"; pairs: {share_of(extraction_table.overlap(trials, name, seed))}"
         rows.beside(axes, height, f"{rate.median:,.0f}{share}")
     axes.set_xlim(left=0)
     above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}, off the scale" for name in ceilings[1:])
     overlap = extraction_table.overlap(trials, seed=seed)
-    meaning = f"point: one pass; bar: median; band: 95% interval; share: mean of n = {overlap.n} pairs{above}"
-    axes.set_xlabel(f"tokens/s\n({meaning})", fontsize=10)
+    meaning = f"point: one pass; bar: median; band: 95% interval{above}"
+    pairs = f"pairs: share of the ceiling in the same block, mean of {overlap.n}; so it need not be that of the medians"
+    axes.set_xlabel(f"tokens/s\n({meaning})\n({pairs})", fontsize=10)
     how = "does not reach" if overlap.high < 1 else "exceeds" if overlap.low > 1 else "is not told apart from"
     slower = ALONE[ceilings[0]] if ceilings else ""
-    said = f"`extract` {how} its slower ceiling, {slower}: {share_of(overlap)}"
+    said = f"`extract` {how} its slower ceiling, {slower}"
     headline(figure, said if overlap.n else "Overlap: not measured")
     return figure
 
@@ -92,7 +92,7 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     controls = " to ".join(dict.fromkeys(f"{pick(e['control'] for e in entries):.2f}" for pick in (min, max)))
     axes.set_xlabel(
         f"layer after which the residual stream is read (0: the embedding)\n{first['tokens']:,} tokens of"
-        f" {first['examples']} examples, {first['share']:.0%} of them with the property; band: 95% interval over"
+        f" {first['examples']} examples, {first['share']:.0%} of the tokens with the property; band: 95% interval over"
         f" {probing.FOLDS} folds\n(fitted on shuffled labels: {controls} in all layers)",
         fontsize=9.5,
     )

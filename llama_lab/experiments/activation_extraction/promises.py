@@ -3,12 +3,14 @@ its budget of a batch."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 
 from llama_lab.bench import frames, statistics, summary
 from llama_lab.bench.published import ends, of
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
@@ -31,6 +33,13 @@ EVERYTHING = {  # `extract` over each of these: fewer layers and packing, of whi
     "`extract` over that of the same layers": FIRST,
 }
 
+FOUND = {  # verdict on a change → what is said of so many of them
+    Verdict.FASTER: lambda n: "gains" if n == 1 else "gain",
+    Verdict.EQUAL: lambda n: "changes nothing" if n == 1 else "change nothing",
+    Verdict.SLOWER: lambda n: "loses" if n == 1 else "lose",
+    Verdict.UNDECIDED: lambda n: "is not decided" if n == 1 else "are not decided",
+}
+
 
 def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
     """One entry per change of the plan: {change, promised, standing, measured: the ratio in words, pairs, rung, to:
@@ -48,10 +57,14 @@ def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
 
 
 def kept(entries: Sequence[dict]) -> str:
-    """How many of the plan's changes were measured here, and how many of those gain anything. entries: `changes`."""
-    measured = [e["gains"] for e in entries if e["change"] in CHANGES and e["gains"] is not None]
-    absent = [e["change"] for e in entries if e["change"] in CHANGES and e["gains"] is None]
-    words = f"{len(measured)} of the {len(CHANGES)} changes were measured, and {sum(measured)} of them gain anything."
+    """How many of the plan's changes were measured here, and what was found of them. entries: `changes`."""
+    verdicts = {e["change"]: e["verdict"] for e in entries if e["change"] in CHANGES}
+    absent = [change for change, verdict in verdicts.items() if verdict is None]
+    counts = Counter(verdict for verdict in verdicts.values() if verdict is not None)
+    found = [f"{count} {word(count)}" for verdict, word in FOUND.items() if (count := counts[verdict])]
+    words = f"{counts.total()} of the {len(CHANGES)} changes were measured: {listed(found) or 'none'}."
+    if counts and not counts[Verdict.FASTER]:
+        words += " None is shown to gain."
     return f"{words} Not measured: {listed(absent)}." if absent else words
 
 
@@ -63,12 +76,12 @@ def promised(*quantities: str) -> dict:
 
 
 def step(rows: Sequence[Extraction], rung: str, seed: int, to: str = "") -> dict:
-    """{measured, gains: whether it is faster, pairs, rung, to, programs, compile_s} of a rung over another: by default
-    the one that it adds a thing to."""
+    """{measured, verdict: of the ratio, None if it was not measured, pairs, rung, to, programs, compile_s} of a rung
+    over another: by default the one that it adds a thing to."""
     to = to or ADDED_TO[rung]
     here = extraction_table.ladder(rows)
     if not {rung, to} <= set(extraction_table.measured(here)):
-        return dict(measured=NOT_MEASURED, gains=None, pairs=0, rung=rung, to=to, programs="", compile_s="")
+        return dict(measured=NOT_MEASURED, verdict=None, pairs=0, rung=rung, to=to, programs="", compile_s="")
     both = [[row for row in here if row.subject == name and row.phase == "cold" and row.valid] for name in (to, rung)]
     programs, seconds = (
         " → ".join(form.format(extraction_table.middle([read(row) for row in first])) for first in both)
@@ -76,8 +89,8 @@ def step(rows: Sequence[Extraction], rung: str, seed: int, to: str = "") -> dict
     )
     ratio = summary.paired_ratio(here, rung, to, seed)
     measured = extraction_table.gained(ratio)
-    gains = ratio.verdict == statistics.Verdict.FASTER
-    return dict(measured=measured, gains=gains, pairs=ratio.n, rung=rung, to=to, programs=programs, compile_s=seconds)
+    about = dict(measured=measured, verdict=ratio.verdict, pairs=ratio.n)
+    return dict(**about, rung=rung, to=to, programs=programs, compile_s=seconds)
 
 
 COLUMNS = frames.Columns(

@@ -111,9 +111,19 @@ def gained(gain: Ratio) -> str:
 def overlap(rows: Sequence[Extraction], subject: str = PRODUCT, seed: int = 0) -> Ratio:
     """Overlap efficiency: tokens/s over those of the slower of the two ceilings, in pairs of a block that has both. 1
     would hide the other part entirely."""
-    of_subject, forward, disk = (summary.rates(ladder(rows), name) for name in (subject, *rungs.CEILINGS))
-    slower = {place: min(forward[place], disk[place]) for place in forward.keys() & disk.keys()}
-    return summary.over(of_subject, slower, seed)
+    return summary.over(summary.rates(ladder(rows), subject), ceiling(rows), seed)
+
+
+def ceiling(rows: Sequence[Extraction]) -> dict[tuple, float]:
+    """Tokens/s of the slower of the two ceilings by (process, block), where both were measured."""
+    forward, disk = (summary.rates(ladder(rows), name) for name in rungs.CEILINGS)
+    return {place: min(forward[place], disk[place]) for place in sorted(forward.keys() & disk.keys())}
+
+
+def reached(rows: Sequence[Extraction]) -> list[float]:
+    """The product's share of that ceiling in each pair, ascending."""
+    above, below = summary.rates(ladder(rows), PRODUCT), ceiling(rows)
+    return sorted(above[place] / below[place] for place in above.keys() & below.keys())
 
 
 def rivals(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:

@@ -83,6 +83,15 @@ def fleets(rows: Sequence[Run], seed: int = 0) -> list[dict]:
     return entries
 
 
+def simulated(entries: Sequence[dict]) -> str:
+    """How many runs stand behind each share of `fleets`, and how far they differ."""
+    if not entries:
+        return "No fleet was simulated: no units or starts were measured."
+    spread = max(max(e["shares"]) - min(e["shares"]) for e in entries)
+    seeds = len(entries[0]["shares"])
+    return f"SIMULATED: each share is the median of {seeds} runs, which differ by up to {spread:.2f}."
+
+
 def with_costs(rows: Sequence[Run], seed: int = 0) -> list[dict]:
     """The entries of `scaled`, each with {start: median seconds of its commands beside their work, unit: of
     `overheads`, or None}."""

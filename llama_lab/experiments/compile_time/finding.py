@@ -11,13 +11,14 @@ from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.compile_time import table
+from llama_lab.experiments.compile_time.starts import WAYS
 
 OTHERS = ("eager", "step+scan")  # cold starts that one of `step` is compared with
 
 
 def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> Claim:
-    """What compiling takes of a cold start and when it has paid; and what programs kept on disk leave of that start, up
-    to its first token."""
+    """What compiling takes of a cold start, before its first token and after it, and when it has paid; and what
+    programs kept on disk leave of that start, up to its first token."""
     cold, compared = (placement, "cold"), []
     for way in ("serialised", "cached"):
         ratio = table.start_ratio(trials, (placement, way), cold, lambda t: t.to_first_ns, seed)
@@ -29,16 +30,44 @@ def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> Cl
 
 
 def cost(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
-    """Seconds of a cold start's compiling, and from when on it is ahead of other cold starts; "" if not measured."""
+    """Seconds that a cold start compiles before its first token and after it, and from when on it is ahead of other
+    cold starts; "" if not measured."""
     starts = table.of_start(trials, placement, "cold").values()
     if not starts:
         return ""
     spent = np.mean([sum(table.parts(start)[part] for part in table.COMPILING) for start in starts])
+    after = np.mean([start.compile_seconds for start in starts]) - spent
     whole = np.mean([start.to_first_ns / 1e9 for start in starts])
     evens = {other: table.break_even(trials, (placement, "cold"), (other, "cold"), seed) for other in OTHERS}
-    ahead = listed([f"{other} {when(even)}" for other, even in evens.items() if even.pairs and even.n])
-    said = f"Compiling takes {spent:.1f} s of a cold start's {whole:.1f} s"
-    return said + (f"; {placement} overtakes {ahead}." if ahead else ".")
+    ahead = listed([f"`{other}` {when(even)}" for other, even in evens.items() if even.pairs and even.n])
+    said = f"Compiling the prompt's program takes {spent:.1f} of the {whole:.1f} s to the first token"
+    said += f"; the decode program, {after:.1f} s afterwards."
+    return said + (f" A cold start of `{placement}` overtakes {ahead}." if ahead else "")
+
+
+def equal_loading(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
+    """What loading the weights, which no program on disk shortens, took under each way to start; and what the others
+    leave of a cold start's time to its first token if all load as long as that; "" where one is missing."""
+
+    def load(t: Start) -> float:
+        return table.parts(t)["load weights"]
+
+    loads = {way: [load(t) for t in table.of_start(trials, placement, way).values()] for way in WAYS}
+    if not all(loads.values()):
+        return ""
+    usual = float(np.mean(loads["cold"]))
+    left = {
+        way: table.start_ratio(
+            trials, (placement, way), (placement, "cold"), lambda t: t.to_first_ns / 1e9 - load(t) + usual, seed
+        )
+        for way in WAYS[1:]
+    }
+    took = listed([f"{np.mean(loads[way]):.2f} s {way}" for way in WAYS])
+    shares = listed([f"{share(ratio)} {way}" for way, ratio in left.items()])
+    return (
+        f"loading the weights is the same work in every start and took {took}; if all starts loaded them equally fast,"
+        f" the first token would take {shares} of a cold start's time"
+    )
 
 
 def when(even: table.BreakEven) -> str:

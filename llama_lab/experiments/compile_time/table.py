@@ -13,7 +13,7 @@ from llama_lab.bench import intervals, statistics, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import within
+from llama_lab.bench.wording import bandwidths, within
 from llama_lab.experiments.compile_time.measure import STAGES, Compilation
 
 NAN, NEVER = float("nan"), float("inf")
@@ -70,6 +70,19 @@ def stage_table(rows: Sequence[Compilation]) -> list[dict]:
         counts = dict(instructions=mine[0].instructions)
         entries.append({"placement": name, **times, **counts, **size, "tokens/s": rate, "processes": len(mine)})
     return entries
+
+
+def recorded_words(meta: dict) -> str:
+    """`recorded 2026-11-26, median bandwidth probe 54 GB/s`: two tables of one model may be of two days."""
+    probes = bandwidths(meta)
+    return f"recorded {meta['created'][:10]}" + (f", median bandwidth probe {probes[1]:.0f} GB/s" if probes else "")
+
+
+def scanned_rates(rows: Sequence[Compilation]) -> dict[int, float]:
+    """The scanned program's decode rate over the unrolled one's by depth, of the run `depth`, medians."""
+    rates = summary.grouped([r for r in of_run(rows, "depth") if r.rate], lambda r: (r.depth, r.placement), "rate")
+    both = sorted({depth for depth, _ in rates if {(depth, "step"), (depth, "step+scan")} <= rates.keys()})
+    return {depth: float(np.median(rates[depth, "step+scan"]) / np.median(rates[depth, "step"])) for depth in both}
 
 
 # Starts ---------------------------------------------------------------------------------------------------------------

@@ -225,6 +225,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         axes.set_ylim(0.7 * min(0.9, *ratios), 1.4 * max(1.1, *ratios))
         for e, x in placed:
             cut_ends(axes, e["ratio"], x, colour(e["name"]))
+            ends_near_one(axes, e["ratio"], x, colour(e["name"]))
         figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
         ahead = sum(e["ratio"].verdict == Verdict.FASTER for e in mine)
         words = f"Compiled kernels {does} faster than the best other runtime in {ahead} of {len(mine)} cases"
@@ -260,6 +261,14 @@ def cut_ends(axes, ratio: Ratio, x: float, tint: str) -> None:
             axes.annotate("", (x, edge), (0, 12 * inwards), textcoords="offset points", arrowprops=arrow)
             place = dict(textcoords="offset points", va="center", fontsize=7.5, color=tint)
             axes.annotate(f"to {end:.2f}", (x, edge), (5, 8 * inwards), **place)
+
+
+def ends_near_one(axes, ratio: Ratio, x: float, tint: str) -> None:
+    """Where an interval ends that looks as if it ended at 1."""
+    for word, end in (("from", ratio.low), ("to", ratio.high)):
+        if finding.near_one(end):
+            place = dict(textcoords="offset points", va="center", fontsize=8, color=tint)
+            axes.annotate(f"{word} {end:.3f}", (x, end), (5, 7 if end > 1 else -7), **place)
 
 
 def file_words(file: str, size: float) -> str:

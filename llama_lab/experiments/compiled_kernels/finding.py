@@ -9,8 +9,8 @@ from llama_jax.kernels import isa
 from llama_lab.bench import standings, summary
 from llama_lab.bench.claim import Claim, stated
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, named_well
-from llama_lab.experiments.compiled_kernels import rows, sizes, where
+from llama_lab.bench.wording import interval, listed, named_well
+from llama_lab.experiments.compiled_kernels import commands, file_types, rows, scaling, sizes, where
 
 
 def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
@@ -106,48 +106,115 @@ def beside_best(entries: Sequence[dict]):
     lines: dict[str, dict] = {}
     for e in sizes.fastest(entries):
         line = lines.setdefault(e["file"], {})
-        line[asked[e["what"]].format(e["tokens"])] = f"{e['ratio'].words} {e['best']}"
+        line[asked[e["what"]].format(e["tokens"])] = f"{to_tell_from_one(e['ratio'])} {e['best']}"
     return pd.DataFrame.from_dict(lines, orient="index").rename_axis("file").sort_index()
 
 
+def near_one(value: float) -> bool:
+    """Whether two digits would print a number as 1.00 that is another."""
+    return value != 1 and f"{value:.2f}" == "1.00"
+
+
+def to_tell_from_one(ratio: Ratio) -> str:
+    """A ratio's words, with three digits of an interval that two digits would let end at 1.00."""
+    if not (near_one(ratio.low) or near_one(ratio.high)):
+        return ratio.words
+    return f"{ratio.value:.2f}x {interval(ratio, '.3f')}"
+
+
 def halved(entries: Sequence[dict]) -> str:
-    """`The lead is 122% on the smallest file, half of that or less from 144 MB per token on (56%), and least at 828 MB
-    (14%)`: by how much our rate exceeds the best peer's. entries: of `sizes.ours`, of one context."""
+    """`The lead halves by 144 MB per token: it is 122% on the smallest file, 56% there, and least (14%) at 828 MB per
+    token`: by how much our rate exceeds the best peer's. entries: of `sizes.ours`, of one context."""
     if len(entries) < 2:
         return "one size alone does not say how the lead changes"
     first, *others = sorted(entries, key=lambda e: e["bytes"])
     lead = {id(e): e["ratio"].value - 1 for e in entries}
     half = next((e for e in others if lead[id(e)] <= lead[id(first)] / 2), None)
     least = min(entries, key=lambda e: lead[id(e)])
-    at = (
-        f"first at {half['bytes'] / 1e6:,.0f} MB per token ({lead[id(half)]:.0%})" if half else "at none of these sizes"
-    )
+    at = f"by {half['bytes'] / 1e6:,.0f} MB per token" if half else "at none of these sizes"
+    there = f", {lead[id(half)]:.0%} there" if half else ""
     return (
-        f"The lead is {lead[id(first)]:.0%} on the smallest file, half of that or less {at}, "
-        f"and least at {least['bytes'] / 1e6:,.0f} MB per token ({lead[id(least)]:.0%})"
+        f"The lead halves {at}: it is {lead[id(first)]:.0%} on the smallest file{there}, "
+        f"and least ({lead[id(least)]:.0%}) at {least['bytes'] / 1e6:,.0f} MB per token"
     )
 
 
 def instructions(entries: Sequence[dict]) -> str:
     """`qwen2.5-coder-0.5b after 64 tokens: avx2 1.75x [1.74, 1.77], avx512vnni 2.05x [2.01, 2.10], the ratio is 15%
-    smaller with avx2`: the rate over the best peer's, a line
-    per file and context that was timed with several. entries: of `sizes.table`."""
+    smaller with avx2`: the rate over the best peer's, a line per file and context that was timed with several, and a
+    line on those whose intervals are apart. entries: of `sizes.table`."""
     lead: dict[tuple, dict[str, Ratio]] = {}
     for e in (e for e in sizes.fastest(entries) if e["what"] == sizes.DECODE):
         file, _, kind = e["file"].rpartition("/")
         lead.setdefault((file, e["tokens"]), {})[kind] = e["ratio"]
-    lines = []
+    lines, shown = [], []
     for (file, tokens), of_one in sorted(lead.items()):
         if len(of_one) > 1:
             words = [f"{kind} {ratio.words}" for kind, ratio in sorted(of_one.items())]
             (_, most), (fewest, least) = (end(of_one.items(), key=lambda item: item[1].value) for end in (max, min))
-            loss = f"the ratio is {1 - least.value / most.value:.0%} smaller with {fewest}"
-            lines.append(f"{file} after {tokens:,} tokens: {', '.join([*words, loss])}")
+            loss = 1 - least.value / most.value
+            shown += [loss] if least.high < most.low else []
+            words.append(f"the ratio is {loss:.0%} smaller with {fewest}")
+            lines.append(f"{file} after {tokens:,} tokens: {', '.join(words)}")
+    if lines:
+        ends = " to ".join(dict.fromkeys(f"{loss:.0%}" for loss in (min(shown), max(shown)))) if shown else ""
+        by = f", and the loss is {ends}" * bool(shown)
+        lines.append(f"In {len(shown)} of {len(lines)} cases the intervals are apart{by}.")
+    return "\n".join(lines)
+
+
+def types(entries: Sequence[dict]) -> str:
+    """How many types have kernels, on how many files we are ahead of llama.cpp, and on how many our distance from the
+    float32 model is within its. entries: of `file_types.table`."""
+    timed, asked = ([e for e in entries if e[field] is not None] for field in ("ratio", "within"))
+    if not timed:
+        return file_types.words(entries)
+    own = [e["type"].upper() for e in entries if e["kernel"]]
+    ahead, close = [e for e in timed if e["ratio"].low > 1], [e for e in asked if e["within"]]
+    return (
+        f"Of {len(entries)} types that are read {len(own)} have kernels of their own: {', '.join(own)}.\n"
+        f"Our kernels decode faster than llama.cpp on {len(ahead)} of {len(timed)} files. "
+        f"Their distance from float32 is within llama.cpp's on {len(close)} of {len(asked)}."
+    )
+
+
+def rounded_again(entries: Sequence[dict]) -> str:
+    """`Without a kernel of its own our distance is smaller than llama.cpp's on q2_k (0.16 against 0.52), not told from
+    it on mxfp4 (0.0071 against 0.0049), and larger on f16 (...)`, by the intervals. entries: of `file_types.table`."""
+    sides: dict[str, list[str]] = {"smaller than llama.cpp's on": [], "not told from it on": [], "larger on": []}
+    for e in (e for e in entries if not e["kernel"] and e["within"] is not None):
+        mine, theirs = e["mine"], e["theirs"]
+        smaller, larger = mine["kl_high"] < theirs["kl_low"], not e["within"]
+        side = "smaller than llama.cpp's on" if smaller else "larger on" if larger else "not told from it on"
+        sides[side].append(f"{e['type']} ({mine['kl']:.2g} against {theirs['kl']:.2g})")
+    said = [f"{side} {listed(names)}" for side, names in sides.items() if names]
+    return f"Of types without a kernel our KL is {'; '.join(said)}." if said else ""
+
+
+def command(entries: Sequence[dict]) -> str:
+    """How many times as long as llama.cpp's our warm command takes, a line a length, for which it is the faster one,
+    and what the very first one takes. entries: of `commands.table`."""
+    ours = [e for e in entries if e["name"] != commands.PEER and e["ratio"]]
+    warm, lines = [e for e in ours if e["phase"] == commands.WARM], []
+    for tokens, some in summary.grouped(warm, lambda e: e["tokens"]).items():
+        until = "to the first token" if tokens == 1 else f"for {tokens} tokens"
+        words = [f"{e['ratio'].words} on {e['file']}" for e in some]
+        lines.append(f"Time of our warm command over llama.cpp's, {until}: {listed(words)}.")
+    ahead = [f"{e['tokens']} token{'s' * (e['tokens'] > 1)} of {e['file']}" for e in warm if e["ratio"].high < 1]
+    lines += [f"Ours is shown to be the faster one for {listed(ahead) or 'none of these'}."] * bool(warm)
+    theirs = {e["file"]: e["s"].median for e in entries if (e["phase"], e["name"]) == (commands.FIRST, commands.PEER)}
+    first = [
+        f"{e['s'].median:.1f} s against {theirs[e['file']]:.1f} s on {e['file']}"
+        for e in ours
+        if e["phase"] == commands.FIRST
+    ]
+    if first:
+        lines.append(f"The very first command also compiles the kernels, once for each version: {listed(first)}.")
     return "\n".join(lines)
 
 
 def apart(grown: Mapping[str, Mapping[str, Sequence[dict]]], above: str, below: str) -> str:
-    """`loop+fused over llamacpp by context, 256: 2.96x, 4096: 2.73x`: the ratio of two subjects' median rates, a line
+    """`loop+fused over llama.cpp by context, 256: 2.96x, 4096: 2.73x`: the ratio of two subjects' median rates, a line
     an axis. grown: axis → `scaling.axis_of`."""
     lines = []
     for axis, found in grown.items():
@@ -156,19 +223,34 @@ def apart(grown: Mapping[str, Mapping[str, Sequence[dict]]], above: str, below: 
             ratios = [
                 f"{p['value']}: {p['rate'].median / of[p['value']]:.2f}x" for p in found[above] if p["value"] in of
             ]
-            lines.append(f"{above} over {below} by {axis}, {', '.join(ratios)}")
+            lines.append(f"{named_well(above)} over {named_well(below)} by {axis}, {', '.join(ratios)}")
     return "\n".join(lines)
 
 
+def loses_most(by_context: Mapping[str, Sequence[dict]]) -> str:
+    """`loop+fused loses most: from context 256 to 4096 it keeps 37% of its rate, llama.cpp 40%, loop 60%`, by medians;
+    "" of one alone."""
+    found = {name: points for name, points in by_context.items() if len(points) > 1}
+    if len(found) < 2:
+        return ""
+    first, *others = sorted(found, key=lambda name: scaling.kept(found[name]))
+    shares = [f"{named_well(name)} {scaling.kept(found[name]):.0%}" for name in others]
+    ends = f"from context {found[first][0]['value']} to {found[first][-1]['value']}"
+    kept = f"{ends} it keeps {scaling.kept(found[first]):.0%} of its rate"
+    return f"{named_well(first)} loses most, by medians: {', '.join([kept, *shares])}"
+
+
 def largest_part(entries: Sequence[dict]) -> str:
-    """`of a token's time, 18.2 of 27.7 ms under loop and 2.1 of 3.8 ms under loop+fused go to the layers`: the part
-    that takes most of the first placement's time, and what the last one makes of it; "" of none. entries: of
-    `where.table`."""
+    """`the head takes 18.2 of a token's 27.7 ms under loop, and 2.1 of 3.8 ms under loop+fused`: the part that takes
+    most of the first placement's time, and what the last one makes of it; "" of none. entries: of `where.table`."""
     if not entries:
         return ""
     most = max((part for part in where.WORDS if part != "rest"), key=lambda part: entries[0][part])
-    takes = [f"{e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in (entries[0], *entries[1:][-1:])]
-    return f"of a token's time, {listed(takes)} go to the {where.WORDS[most]}"
+    layers = "the layers, apart from attention over the cache, take"
+    part = {"layers": layers, "attention": "attention over the cache takes", "head": "the head takes"}[most]
+    first, *last = (entries[0], *entries[1:][-1:])
+    said = f"{part} {first[most]:.1f} of a token's {first['total']:.1f} ms under {first['name']}"
+    return said + "".join(f", and {e[most]:.1f} of {e['total']:.1f} ms under {e['name']}" for e in last)
 
 
 def hidden(entry: dict, part: str) -> bool:
@@ -192,6 +274,21 @@ def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str])
         f"{above} is {ratios[0]:.1f} to {ratios[-1]:.1f} times as fast as {named_well(below)} "
         f"from {int(start):,} to {int(end):,} tokens (n = {n})"
     )
+
+
+def of_rows(costs: Sequence[dict], counts: Sequence[int] = (4, 8)) -> str:
+    """`loop+fused, over one row: 4 rows of a sequence 1.12x to 1.20x, 8 rows 1.41x to 1.61x; ...`, over all contexts, a
+    line an engine. costs: of `rows.table`."""
+    lines = []
+    for engine, some in summary.grouped([e for e in costs if e["ratio"].n], lambda e: e["engine"]).items():
+        words = []
+        for kind in rows.KINDS:
+            for n in counts:
+                found = sorted(e["ratio"].value for e in some if (e["kind"], e["rows"]) == (kind, n))
+                ends = " to ".join(dict.fromkeys(f"{value:.2f}x" for value in (*found[:1], *found[-1:])))
+                words += [f"{n} rows of a {kind} {ends}"] if found else []
+        lines += [f"{named_well(engine)}, over one row: {', '.join(words)}"] if words else []
+    return "\n".join(lines)
 
 
 def together(costs: Sequence[dict]) -> str:

@@ -61,8 +61,8 @@ def fewest(comparisons: int) -> int:
 
 
 def words(entries: Sequence[dict], rows: Sequence[Choice]) -> list[str]:
-    """What so many sentences can tell: float32's accuracy and its interval, whom that holds, and whom the flips tell
-    from float32 (Bonferroni over all other subjects). entries: of `table`."""
+    """What so many sentences can tell: whom they tell from float32 by accuracy, outside float32's interval, and whom by
+    flips (Bonferroni over all other subjects); and what either needs. entries: of `table`."""
     if not entries:
         return ["No model chose an ending here."]
     exact, *others = entries
@@ -70,19 +70,20 @@ def words(entries: Sequence[dict], rows: Sequence[Choice]) -> list[str]:
     said = [said + f"{exact['accuracy']:.0%} {interval(exact, '.0%')} (guessing: {guessed(rows):.0%})."]
     if not others:
         return said
-    out = [e["subject"] for e in others if not exact["low"] <= e["accuracy"] <= exact["high"]]
-    width, beyond = 100 * (exact["high"] - exact["low"]), f", not that of {listed(out)}" * bool(out)
-    held = f"The interval is {width:.0f} points wide and holds the accuracy of {len(others) - len(out)} of the "
-    needed = (
-        f"{len(others)} subjects are tested, so one is told from {REFERENCE} at p < {LEVEL}/{len(others)}, "
-        f"which takes {fewest(len(others))} flips or more, all one way."
-    )
+    outside = [e for e in others if not exact["low"] <= e["accuracy"] <= exact["high"]]
+    out = [f"{e['subject']} ({e['accuracy']:.0%})" for e in outside]
+    width = 100 * (exact["high"] - exact["low"])
+    said.append(f"By accuracy they tell {counted(out, len(others))}: its interval is {width:.0f} points wide.")
     told = [e for e in others if e["p"] * len(others) < LEVEL]
     nearest = min(others, key=lambda e: e["p"])
     close = f"; {flipped(nearest)} comes closest" * (not told and nearest["p"] < LEVEL)
-    each = [flipped(e) for e in told]
-    said += [held + f"{len(others)} others{beyond}.", needed, f"Flips do so for {listed(each) or 'none'}{close}."]
-    return said
+    needed = f"at p < {LEVEL}/{len(others)}, which takes {fewest(len(others))} flips or more, all one way"
+    return [*said, f"By flips they tell {counted([flipped(e) for e in told], len(others))}, {needed}{close}."]
+
+
+def counted(names: Sequence[str], of: int) -> str:
+    """`1 of the 13 others from it, torch-int8`; `none of the 13 others from it`."""
+    return f"{len(names) or 'none'} of the {of} others from it{', ' * bool(names)}{listed(names)}"
 
 
 def flipped(entry: dict) -> str:

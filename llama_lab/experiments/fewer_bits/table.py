@@ -11,6 +11,8 @@ from llama_lab.bench.statistics import NO_RATIO, Ratio
 from llama_lab.bench.wording import interval, listed, named_well, weights
 from llama_lab.experiments.fewer_bits.reading import ALL, read_as
 
+ALIKE = 1.15  # as a factor of the fewest: bytes a token that count as about as few
+
 
 def run_of(context: int) -> str:
     return f"context {context}"
@@ -96,17 +98,19 @@ def fewer_bits(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], s
 
 
 def gained(entries: Sequence[dict]) -> str:
-    """`With the file's own blocks loop+fused makes 546 tokens/s, llama.cpp 165, loop in float32 74; 96.5% of top
-    tokens agree. `; "" if one of the three has no rate, or the fastest is not of fewer bits."""
+    """`On the same q4_1 weights loop+fused makes 546 tokens/s, llama.cpp 165, float32 74; 96.5% of top tokens equal
+    float32's. `; "" if one of the three has no rate, or the fastest is not of fewer bits."""
     mine, other = standings.fastest(entries), rival(entries, True)
     whole = standings.fastest([e for e in entries if e["dtype"] == "float32"])
     if not (mine and other and whole) or mine["dtype"] == "float32":
         return ""
     rates = [f"{e['decode'].median:.0f}" for e in (mine, other, whole)]
-    said = f"With {weights(mine['dtype'])} {mine['name']} makes {rates[0]} tokens/s, "
-    said += f"{named_well(other['name'])} {rates[1]}, {whole['name']} in float32 {rates[2]}"
+    alike = mine["dtype"] in ("gguf", other["dtype"])
+    same = f"On the same {other['dtype']} weights" if alike else f"With {weights(mine['dtype'])}"
+    said = f"{same} {mine['name']} makes {rates[0]} tokens/s, "
+    said += f"{named_well(other['name'])} {rates[1]}, float32 {rates[2]}"
     top1 = mine["distance"].get(ALL, {}).get("top1")
-    return said + (f"; {top1:.1%} of top tokens agree. " if top1 is not None else ". ")
+    return said + (f"; {top1:.1%} of top tokens equal float32's. " if top1 is not None else ". ")
 
 
 def kept(entry: dict) -> str:
@@ -121,31 +125,59 @@ def kept(entry: dict) -> str:
 
 
 def cost(entries: Sequence[dict | None]) -> str:
-    """`KL divergence from float32: 0.0031 nats [0.0029, 0.0033] of loop+fused and ...`; "" of what was not read."""
+    """`KL divergence from float32 on the file's own weights: 0.0031 nats [0.0029, 0.0033] of loop+fused and ...`; ""
+    of what was not read."""
     known = [(named_well(e["name"]), e["distance"].get(ALL, {})) for e in entries if e]
     words = [
         f"{d['kl']:.2g} nats {interval(d, '.2g', 'kl_')} of {name}" for name, d in known if d.get("kl") is not None
     ]
-    return f"KL divergence from float32: {listed(words)}" if words else ""
+    return f"KL divergence from float32 on the file's own weights: {listed(words)}" if words else ""
 
 
 def larger(files: Sequence[dict]) -> str:
     """`qwen2.5-coder-0.5b: 82.9 tokens/s as q4_0, 66.7 tokens/s as it is; over the best other runtime 2.16x
-    [2.12, 2.19] as q4_0, ...`, the fastest first, a line per model. files: of `people_files.bits`."""
+    [2.12, 2.19] as q4_0, ...`, the fastest first, a line per model; and a line on whether fewer bytes are faster and
+    the lead depends on the type. files: of `people_files.bits`."""
     models: dict[str, dict[str, dict]] = {}
     for e in (e for e in files if e["rate"]):
         model, _, kind = e["file"].partition("/")
         models.setdefault(model, {})[f"as {kind}" if kind else "as it is"] = e
-    lines = []
+    lines, lightest, depends = [], 0, 0
     for model, kinds in models.items():
         ordered = sorted(kinds.items(), key=lambda item: -item[1]["rate"].median)
         rates = ", ".join(f"{e['rate'].median:.1f} tokens/s {kind}" for kind, e in ordered)
         leads = ", ".join(f"{e['ratio'].words} {kind}" for kind, e in ordered)
         ratios = [e["ratio"] for e in kinds.values()]
-        apart = max(r.low for r in ratios) > min(r.high for r in ratios)
-        judged = "the lead depends on the type" if apart else "whether the lead depends on the type is not decided"
-        lines.append(f"{model}: {rates}; over the best other runtime {leads}: {judged}")
+        depends += max(r.low for r in ratios) > min(r.high for r in ratios)
+        lightest += ordered[0][1]["bytes"] == min(e["bytes"] for e in kinds.values())
+        lines.append(f"{model}: {rates}; over the best other runtime {leads}")
+    if lines:
+        of = f"of {len(lines)} model{'s' * (len(lines) > 1)}"
+        lines.append(
+            f"The type with the fewest bytes decodes fastest on {lightest} {of}; "
+            f"the lead depends on the type (its intervals are apart) on {depends} {of}."
+        )
     return "\n".join(lines)
+
+
+def near_the_roof(entries: Sequence[dict]) -> str:
+    """Whether the program that reads most, or those that read about the least, use more of the bandwidth:
+    `Neither end is nearer by itself: loop, which reads 548 MB a token, uses 41%; of those that read 95 to 107 MB,
+    loop+fused uses 64%, ..., loop+gguf 7%.`; "" of fewer than two. entries: of `ladder`."""
+    known = sorted((e for e in entries if e["mbu"].n and e["bytes"]), key=lambda e: -e["mbu"].median)
+    if len(known) < 2:
+        return ""
+    most, least = max(known, key=lambda e: e["bytes"]), min(e["bytes"] for e in known)
+    few = [e for e in known if e["bytes"] <= ALIKE * least and e is not most]
+    shares = [f"{named_well(e['name'])}{' uses' * (e is few[0])} {e['mbu'].median:.0%}" for e in few]
+    above = sum(e["mbu"].median > most["mbu"].median for e in few)
+    ends = {0: "More bytes are nearer", len(few): "Fewer bytes are nearer"}
+    nearer = ends.get(above, "Neither end is nearer by itself")
+    read = " to ".join(dict.fromkeys(f"{end(e['bytes'] for e in few) / 1e6:.0f}" for end in (min, max)))
+    return (
+        f"{nearer}: {named_well(most['name'])}, which reads {most['bytes'] / 1e6:.0f} MB a token, uses "
+        f"{most['mbu'].median:.0%} of the bandwidth; of those that read {read} MB, {listed(shares)}."
+    )
 
 
 def far(what: str, text: str = ALL) -> Callable:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from llama_lab.experiments.growth import table
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import label
 from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, footnote, headline, new, styled
+
+ACROSS = 3  # panels in a line
 
 
 @styled
@@ -19,15 +22,21 @@ def growth(axes_points: Mapping[str, Sequence[dict]]) -> Figure:
     axes_points: axis → `table.axis_of`.
     """
     found = {axis: points for axis, points in axes_points.items() if points}
-    # names of models need more room than numbers
-    widths = [1 if all(p["value"].isdigit() for p in points) else 1.6 for points in found.values()]
-    figure, panels = new(11.5, 4.6, columns=len(found) or 1, sharey=True, squeeze=False, width_ratios=widths or None)
-    for axes, (axis, points) in zip(panels[0], found.items(), strict=False):
+    lines = 1 + (len(found) > ACROSS)
+    size = dict(columns=min(len(found), ACROSS) or 1, lines=lines)
+    figure, panels = new(11.5, 2.2 + 2.9 * lines, **size, sharey=True, squeeze=False)
+    for axes, (axis, points) in zip(panels.flat, found.items(), strict=False):
         beside_limit(axes, points)
-        axes.set_title(table.NOUNS[axis], fontsize=10.5)
-    panels[0][0].set(yscale="log", ylabel="ms a step (log scale)")
-    readable(panels[0][0].yaxis)
-    panels[0][0].legend(fontsize=9, loc="upper left")
+        axes.set_title(table.NOUNS[axis], fontsize=11)
+    for axes in panels[:, 0]:
+        axes.set(yscale="log", ylabel="ms a step (log scale)")
+        readable(axes.yaxis)
+    for axes in panels.flat[max(1, len(found)) :]:
+        axes.set_axis_off()
+    empty, number = panels.size > len(found) > 0, Line2D([], [], linestyle="", label="2.0x: measured over limit")
+    shown = [*panels.flat[0].get_legend_handles_labels()[0], number]
+    where = dict(loc="center", fontsize=11) if empty else dict(loc="upper left", fontsize=9)
+    panels.flat[-1 if empty else 0].legend(handles=shown, **where)
     every = [p for points in found.values() for p in points]
     counts = sorted({p["n"] for p in every}) or [0]
     processes = min((p["processes"] for p in every), default=0)
@@ -51,8 +60,9 @@ def beside_limit(axes, points: Sequence[dict]) -> None:
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)
     for at, p in zip(x, points, strict=True):
         words = f"{table.over(p):.1f}x"
-        axes.annotate(words, (at, p["median"]), (-3, 6), textcoords="offset points", ha="right", fontsize=8.5)
+        axes.annotate(words, (at, p["median"]), (-3, 6), textcoords="offset points", ha="right", fontsize=9.5)
     names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
     words = ["\n".join([label(model), *placement.replace("+", " +").split()]) for model, placement in names]
-    axes.set_xticks(x, words, fontsize=8.5)
-    axes.margins(x=0.3, y=0.15)  # a number stands to the left of its mark, where no line rises to the next
+    axes.set_xticks(x, words, fontsize=9.5)
+    axes.set_xlim(-0.6, len(points) - 0.6)
+    axes.margins(y=0.15)  # a number stands to the left of its mark, where no line rises to the next

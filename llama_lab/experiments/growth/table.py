@@ -16,6 +16,7 @@ from llama_lab.bench.record import Run, Trial
 from llama_lab.bench.wording import listed
 
 GROWN = {"layers": "layers", "width": "width", "context": "cache slots"}  # axis → what there is more of
+ABOUT = 1.1  # an excess below this many times the luck of a process is not told apart from it
 NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}
 
 
@@ -79,6 +80,43 @@ def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]
         )
         for axis, (first, last) in ends.items()
     }
+
+
+def twins(points: Mapping[str, Sequence[dict]]) -> list[float]:
+    """Medians of the one configuration that most panels share."""
+    same: dict[tuple, list[float]] = {}
+    for p in (p for mine in points.values() for p in mine if " " not in p["value"]):
+        same.setdefault((round(p["bytes"]), p["placement"]), []).append(p["median"])
+    return max(same.values(), key=len, default=[])
+
+
+def against_luck(points: Mapping[str, Sequence[dict]]) -> str:
+    """How much more the time grows than the bytes along each axis, beside how far one configuration's times lie apart
+    from process to process."""
+    same = twins(points)
+    excess = {GROWN[axis]: n["longer"] / n["more"] for axis, n in growths(points).items()}
+    if len(same) < 2 or not excess:
+        return "No configuration was measured twice, so luck is not known."
+    luck = max(same) / min(same)
+    within = {name: times for name, times in excess.items() if max(times, 1 / times) < ABOUT * luck}
+    beyond = {name: times for name, times in excess.items() if name not in within}
+    said = [
+        f"One configuration, measured {len(same)} times, takes {min(same):.1f} to {max(same):.1f} ms:"
+        f" {luck:.2f}-fold, by luck alone."
+    ]
+    if within:
+        said.append(
+            f"Time over bytes changes {each(within)}: not clearly more than luck, so these data do not show an effect."
+        )
+    for name, times in beyond.items():
+        use = "more" if times < 1 else "less"
+        said.append(f"Along {name} it changes {times:.2f}-fold, beyond luck: the largest uses {use} of the bandwidth.")
+    return "\n".join(said)
+
+
+def each(times: Mapping[str, float]) -> str:
+    """`1.26-fold along layers and 1.14-fold along cache slots`."""
+    return listed([f"{value:.2f}-fold along {name}" for name, value in times.items()])
 
 
 def limit(point: dict) -> float:

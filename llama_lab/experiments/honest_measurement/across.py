@@ -10,7 +10,7 @@ import numpy as np
 
 from llama_jax import checkpoint
 from llama_jax.plumbing import paths
-from llama_lab.bench import record
+from llama_lab.bench import record, wording
 from llama_lab.bench.record import Trial
 
 SUBJECTS = ("step", "loop", "loop+fused", "llamacpp")
@@ -51,6 +51,22 @@ def medians(rates: Rates) -> dict[str, list[float]]:
     """Subject → its medians, ascending, where two tables or more have it."""
     several = {name: tables.values() for name, tables in rates.items() if len(tables) > 1}
     return {name: sorted(float(np.median(table)) for table in tables) for name, tables in several.items()}
+
+
+def described(rates: Rates, home: Path = paths.ROOT / "data"):
+    """Each table's day, system, probed bandwidth and the median rate of each subject, a dash where it does not stand
+    there: a pandas.DataFrame. rates: of `gather`."""
+    import pandas as pd
+
+    lines = []
+    for name in sorted({name for tables in rates.values() for name in tables}):
+        meta = record.read_meta(home / f"{name}.csv")
+        probes, system = wording.bandwidths(meta), meta["environment"].get("os", "")
+        about = dict(table=name, recorded=str(meta.get("created", ""))[:10])
+        about |= {"system": system.removeprefix("Linux-").partition("-x86")[0], "GB/s": probes[1] if probes else None}
+        middle = {subject: float(np.median(tables[name])) for subject, tables in rates.items() if name in tables}
+        lines.append(about | {subject: middle.get(subject) for subject in rates})
+    return pd.DataFrame(lines).set_index("table").round(1).astype(object).fillna("–")
 
 
 def finding(rates: Rates) -> str:

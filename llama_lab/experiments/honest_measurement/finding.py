@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from llama_lab.bench.claim import Claim, Comparison, stated
@@ -29,10 +30,41 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
     published = [f"{e['published']:.2f}x ({e['label']})" for e in speed_ups if e["published"]]
     where = standing("kv-cache", "speed-up, short warm-up", "speed-up, long warm-up")
     return claim(speed_ups).text(
-        f"of another model on another machine {' and '.join(published)} were published ({where})",
+        f"the published figures ({where}), for another model on another machine, are {' and '.join(published)}",
         Comparison(speed_ups[0]["ratio"], "a cache", f"none ({speed_ups[0]['label']})", "speed").words,
         f"the mean first-token time of {len(first['cold'])} requests, the first of them cold, is"
         f" {first['cold_mean'] / first['naive_p99']:.1f} times the 99th percentile of {len(first['warm'])} warm ones",
         f"one program timed against itself is called different in {apart['sequential']} of {len(rounds)} rounds one"
         f" after the other, in {apart['interleaved']} of {len(rounds)} interleaved",
     )
+
+
+def simulated(table: Sequence[dict], required: float) -> list[str]:
+    """How often intervals hold the truth: of one process, of several, and of naive timing. table: of
+    `simulation.table`. required: what a protocol should reach."""
+    ours, naive = ({r["scenario"]: r for r in table if r["protocol"] == name} for name in ("ours", "naive"))
+    several = [r for r in ours.values() if r["processes"] > 1]
+    lines = []
+    if one := ours.get("one process"):
+        lines.append(f"one process, this protocol: {one['coverage']:.0%} of intervals hold the truth")
+    if several:
+        least, most = (end(several, key=lambda r: r["coverage"]) for end in (min, max))
+        error = 1.96 * math.sqrt(required * (1 - required) / least["runs"])
+        span = f"{least['coverage']:.0%} ({least['scenario']}) to {most['coverage']:.0%}"
+        lines.append(f"two processes or more, this protocol: {span}; required {required:.0%}, error about {error:.0%}")
+    for scenario, words in (("base", "naive"), ("no drift", "naive, without drift")):
+        if r := naive.get(scenario):
+            wrong = f"{r['aa_false_positive_rate']:.0%} of equal subjects called different"
+            lines.append(f"{words}: {r['coverage']:.0%} of intervals hold the truth, {wrong}")
+    return lines
+
+
+def overhead(cost: dict) -> str:
+    """What the harness costs a whole answer. cost: of the meta file."""
+    ratio = f"{cost['value']:.4f} [{cost['low']:.4f}, {cost['high']:.4f}]"
+    if cost["low"] <= 1 <= cost["high"]:
+        found = "not told apart from no cost"
+    else:
+        found = "slower with it" if cost["value"] < 1 else "no slower with it"
+    pairs = f"n = {cost['n']} pairs under {cost['placement']}"
+    return f"Tokens/s of whole answers, with the harness over without: {ratio}, {pairs}: {found}."

@@ -8,13 +8,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import AGAIN, summary
-from llama_lab.bench.wording import times
 from llama_lab.experiments.host_loop import finding, measure
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, headline, new, styled
 
 DRAWN = ("step", "step (again)", "step+async8", "step+queue", "chunk8", "chunk8+callback", "loop", "loop+callback")
+LOOK = dict(mark=16, edge=2, linewidth=6, alpha=0.5, zorder=(2, 2))  # of a band and its median
 Panels = Sequence[tuple[str, Sequence[HostTrial], list[dict]]]  # (label, a model's trials, its `measure.table`)
 
 
@@ -52,9 +52,9 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
         words = "no valid trial: " + "; ".join(line["reasons"])[:60]
         return rows.beside(axes, height, words, 8.5, x=0.01, color=LIMIT_COLOUR)
     ratio = line["ratio_to_baseline"]
-    words = "baseline" if ratio["verdict"] == summary.BASELINE else f"{times(ratio)}\n{ratio['verdict']}"
+    words = "baseline" if ratio["verdict"] == summary.BASELINE else f"{finding.unrounded(ratio)}\n{ratio['verdict']}"
     if line["name"].endswith(AGAIN):
-        words = f"{times(ratio)}\nnoise: the same program"
+        words = f"{finding.unrounded(ratio)}\nnoise: the same program"
     rows.points(axes, rates, height, colour(line["name"]), seed)
     rows.interval(axes, line["tokens_per_second"], height)
     rows.beside(axes, height, words, 9, linespacing=0.95)
@@ -93,39 +93,36 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
 
 @styled
 def host_load(panels: Panels, cores: int) -> Figure:
-    """Busy cores by strategy in DRAWN, one mark per model (left), and the last model's gaps between tokens (right)."""
+    """Busy cores by strategy in DRAWN, a panel per model, and the last model's gaps between tokens (right)."""
     main, trials, table = panels[-1]
     table = [line for line in table if line["name"] in DRAWN and not line["name"].endswith(AGAIN)]
-    figure, (busy, gaps) = new(10.5, 0.46 * len(table) + 2.1, columns=2, sharey=True)
-    heights = rows.heights(busy, [line["name"] for line in table])
-    counted = [(i, rows_, line) for i, (_, rows_, lines) in enumerate(panels) for line in lines if line["valid_trials"]]
-    forms = ("o", "s", "^", "D")
-    for i, answers, line in counted:
-        if line["name"] in heights:
+    size = 3.6 * (len(panels) + 1), 0.4 * len(table) + 2.2
+    figure, (*busy, gaps) = new(*size, columns=len(panels) + 1, sharey=True)
+    heights = rows.heights(busy[0], [line["name"] for line in table])
+    most = max(cores, *(t.cores for _, answers, _ in panels for t in answers if t.valid))
+    for axes, (label, answers, lines) in zip(busy, panels, strict=True):
+        known = [line for line in lines if line["valid_trials"] and line["name"] in heights]
+        for line in known:
             used = [t.cores for t in summary.warm(answers, line["name"])]
-            tint = colour(line["name"])
-            at = heights[line["name"]] + 0.2 - 0.4 * i / max(1, len(panels) - 1)
-            busy.plot([min(used), max(used)], [at] * 2, color=tint, linewidth=1.5, alpha=0.6)
-            busy.plot(line["cores"], at, forms[i], color=tint, markerfacecolor=tint if i else "white", markersize=7)
-    for i, (label, *_) in enumerate(panels):
-        face = GREY if i else "white"
-        busy.plot([], [], forms[i], color=GREY, markerfacecolor=face, linestyle="", label=label)
-    notes.limit(busy, cores, f"all {cores} cores ")
-    least = min((line["valid_trials"] for *_, line in counted), default=0)
-    busy.set_xlim(0, 1.15 * max(cores, *(t.cores for _, answers, _ in panels for t in answers if t.valid)))
-    busy.set_xlabel(
-        f"cores busy, host and device together\n(mark: median; line: all of n ≥ {least} answers)", fontsize=10
-    )
-    gaps.grid(axis="y", visible=False)
+            place = heights[line["name"]]
+            rows.interval(axes, (min(used), line["cores"], max(used)), place, colour(line["name"]), **LOOK)
+            value = dict(textcoords="offset points", fontsize=8.5, ha="center")
+            axes.annotate(f"{line['cores']:.2f}", (line["cores"], place), (0, 9), **value)
+        notes.limit(axes, cores, f"all {cores} cores ")
+        axes.set_xlim(0, 1.15 * most)
+        axes.set_title(f"Cores busy, {label}", pad=18, fontsize=11.5)
+        least = min((line["valid_trials"] for line in known), default=0)
+        axes.set_xlabel(f"host and device together\n(bar: median; band: all of n ≥ {least} answers)", fontsize=9.5)
     shown = [line for line in table if line["valid_trials"]]
+    for axes in (*busy, gaps):
+        axes.grid(axis="y", visible=False)
     for name, height in ((line["name"], heights[line["name"]]) for line in shown):
         span = np.percentile(summary.itl_pooled(summary.warm(trials, name)) * 1e3, [5, 50, 95])
-        rows.interval(gaps, tuple(span), height, colour(name), mark=16, edge=2, linewidth=6, alpha=0.5, zorder=(2, 2))
+        rows.interval(gaps, tuple(span), height, colour(name), **LOOK)
         place = dict(textcoords="offset points", fontsize=8.5, ha="left")
-        gaps.annotate(f"{span[1]:.2g}", (span[1], height), (5, 8), **place)
-    marks_mean = "(bar: median; band: 5th to 95th percentile)"
-    gaps.set_xlabel(f"gap between tokens, ms, {main}\n{marks_mean}", fontsize=10)
-    figure.legend(loc="outside lower center", ncols=len(panels), fontsize=10)
+        gaps.annotate(f"{span[1]:.2g}", (span[1], height), (3, 9), **place)
+    gaps.set_title(f"Gap between tokens, {main}", pad=18, fontsize=11.5)
+    gaps.set_xlabel("ms (bar: median; band:\n5th to 95th percentile)", fontsize=9.5)
     used = [line["cores"] for line in shown]
     ends = dict.fromkeys(f"{end(used):.1f}" for end in (min, max) if used)
     busy_words = f"Every strategy keeps {' to '.join(ends)} of {cores} cores busy" if used else "No strategy counts"

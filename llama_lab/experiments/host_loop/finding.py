@@ -2,36 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from llama_lab.bench import AGAIN
-from llama_lab.bench.claim import Claim, Comparison, stated
+from llama_lab.bench.claim import Claim, Comparison
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.statistics import DIFFERENT, Verdict
-from llama_lab.bench.wording import short_model, times, within
+from llama_lab.bench.wording import interval, listed, times, within
 from llama_lab.experiments.host_loop import flax_twin as flax
 from llama_lab.experiments.host_loop.flax_twin import CallRow
-from llama_lab.experiments.host_loop.measure import BASELINE
+from llama_lab.experiments.host_loop.measure import BASELINE, STRATEGIES
 
 
 def claim(points: Sequence[dict]) -> Claim:
-    """The share of starting programs, in that and the waiting for them, by size. points: `measure.by_size`."""
+    """The share of starting programs, in that and the waiting for them, in the smallest and the largest model. points:
+    `measure.by_size`."""
     if not points:
         return Claim("No model has valid trials both token by token and as one loop.")
-    shares = [share(p) for p in points]
-    gains, sizes = ([of(points[i]) for i in (0, -1)] for of in (best, millions))
-    last = f"{gains[1]:.2f} times" if gains[1] > 1 else "no gain shown"
-    numbers = dict(small=shares[0], large=shares[-1], gain=gains[0], last=last, least=sizes[0], most=sizes[1])
-    said = "Starting programs takes {small:.0%} of a token's time in the smallest model"
-    compared = said + " and {large:.0%} in the largest"
-    where = f"up to {{gain:.2f}} times the rate of {BASELINE} at {{least}} weights, {{last}} at {{most}}."
-    reason = ", so how often the host is asked matters most in small models: " + where
-    less = shares[0] > shares[-1]
-    return (
-        stated(compared + reason, when=less and gains[0] > gains[1], **numbers)
-        or stated(compared + ".", when=less, **numbers)
-        or Claim(said.format(**numbers) + ".")
-    )
+    small, large = share(points[0]), share(points[-1])
+    said = f"Starting programs takes {small:.0%} of a token's time in the smallest model"
+    return Claim(said + f" and {large:.0%} in the largest" * (small > large) + ".")
+
+
+def answer(points: Sequence[dict], tables: Sequence[tuple[str, Sequence[dict]]]) -> str:
+    """The claim, where the host matters, and the strategy that leads in each of some models. points: of
+    `measure.by_size`. tables: (name, `measure.table`) of each of these models."""
+    gains = [best(p) for p in points]
+    where = "how often the host is asked matters most in small models"
+    details = [where] * bool(points and share(points[0]) > share(points[-1]) and gains[0] > gains[-1])
+    return claim(points).text(*details, *(gain(table, model) for model, table in tables))
 
 
 def share(point: dict) -> float:
@@ -65,17 +64,65 @@ def fastest(table: Sequence[dict]) -> tuple[str, dict] | None:
     return max(faster.items(), key=lambda item: item[1]["value"], default=None)
 
 
-def gain(table: Sequence[dict], model: str, words: Callable[[dict], str] = times) -> str:
-    """The fastest strategy of one model, or that there is none. words: of its ratio."""
-    if best := fastest(table):
-        return f"on {model} {best[0]} is fastest, at {words(best[1])} the rate of {BASELINE}"
-    return f"on {model} no strategy is shown to be faster than {BASELINE}"
+def gain(table: Sequence[dict], model: str) -> str:
+    """The strategy that leads on one model, those whose intervals overlap with its own, and of how many it is the best
+    where not all were measured; or that none is faster."""
+    best = fastest(table)
+    if not best:
+        return f"on {model} no strategy is shown to be faster than {BASELINE}"
+    name, ratio = best
+    measured = {r["name"]: r["ratio_to_baseline"] for r in table if r["valid_trials"] and r["name"] in STRATEGIES[1:]}
+    few = f" among the {len(measured)} of {len(STRATEGIES) - 1} strategies measured"
+    near = [other for other, r in measured.items() if other != name and r["high"] >= ratio["low"]]
+    others = listed(near) if len(near) < 4 else f"{len(near)} others"
+    overlaps = f" (its interval overlaps {'that' if len(near) == 1 else 'those'} of {others})" * bool(near)
+    leads = f"{name} leads{few * (len(measured) < len(STRATEGIES) - 1)}"
+    return f"on {model} {leads}, at {unrounded(ratio)} the rate of {BASELINE}{overlaps}"
+
+
+def unrounded(ratio: dict) -> str:
+    """`1.10x [1.05, 1.16]`; with a digit more where rounding would make an end of the interval 1."""
+    ends = (ratio["low"], ratio["high"])
+    if any(f"{end:.2f}" == "1.00" for end in ends):
+        return f"{ratio['value']:.3f}x {interval(ratio, '.3f')}"
+    return times(ratio)
 
 
 def title(tables: Sequence[tuple[str, Sequence[dict]]]) -> str:
-    """The same of several models, (name, table) each, without intervals."""
-    words = "; ".join(dict.fromkeys(gain(table, model, lambda r: f"{r['value']:.2f} times") for model, table in tables))
-    return words[0].upper() + words[1:]
+    """Which strategy leads on each of several models, (name, table) each, without intervals."""
+    known = dict(tables)
+    best = {model: fastest(table) for model, table in known.items()}
+    words = [
+        f"on {model} {best[model][0]} leads with {best[model][1]['value']:.2f} times the rate of {BASELINE}"
+        if best[model] else gain(table, model)
+        for model, table in known.items()
+    ]  # fmt: skip
+    text = "; ".join(words)
+    return text[0].upper() + text[1:]
+
+
+def waiting(table: Sequence[dict], model: str) -> str:
+    """`random 0.1M: a token waits 54 µs under step and 22 µs under loop`: what of the waiting is left where the host is
+    asked once."""
+    times_us = {r["name"]: r["fetch_us"] for r in table if r["valid_trials"]}
+    if not {BASELINE, "loop"} <= times_us.keys():
+        return f"{model}: no valid answers under both {BASELINE} and loop"
+    return (
+        f"{model}: a token waits {times_us[BASELINE]:,.0f} µs under {BASELINE}, {times_us['loop']:,.0f} µs under loop"
+    )
+
+
+def cores(table: Sequence[dict], model: str) -> str:
+    """How many cores the strategies keep busy that start a program for each token, and how many the others."""
+    busy = {r["name"]: r["cores"] for r in table if r["valid_trials"]}
+    each = [found for name, found in busy.items() if name.startswith(BASELINE)]
+    fewer = [found for name, found in busy.items() if not name.startswith(BASELINE)]
+    said = [
+        f"{min(found):.2f} to {max(found):.2f} cores busy under {what}"
+        for what, found in (("step and its variants", each), ("chunk8, loop and their callbacks", fewer))
+        if found
+    ]
+    return f"{model}: {', '.join(said) or 'no strategy has valid answers'}"
 
 
 def spread(table: Sequence[dict], model: str) -> str:
@@ -89,24 +136,30 @@ def spread(table: Sequence[dict], model: str) -> str:
     if control is None:
         return words
     failed = " (the control failed: only larger effects count)" * (control["verdict"] in DIFFERENT)
-    return f"{words}; the control is {times(control)}{failed}"
+    return f"{words}; the control is {unrounded(control)}{failed}"
 
 
 def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     """What Flax costs a decode call at the largest model measured, and `nnx.jit` at the smallest as well."""
     rows = sorted(whole(rows), key=lambda r: (r.parameters, r.layers, r.model))
-    smallest, largest = rows[0].model, rows[-1].model
+    smallest, largest = rows[0], rows[-1]
     compared = [
-        Comparison(flax.times_as_long(rows, model, *pair, seed), *pair, f"time of a call of {short_model(model)}")
-        for model, *pair in (
+        Comparison(flax.times_as_long(rows, row.model, *pair, seed), *pair, f"time of a call of {sized(row)}")
+        for row, *pair in (
             (largest, flax.UNJITTED, flax.JITTED),
             (largest, flax.JITTED, flax.STEP),
             (smallest, flax.NNX_JITTED, flax.SPLIT),
         )
     ]
-    later = flax.dispatch_difference(rows, largest, flax.NNX_JITTED, flax.SPLIT, seed)
+    later = flax.dispatch_difference(rows, largest.model, flax.NNX_JITTED, flax.SPLIT, seed)
     words = [c.words for c in compared if c.ratio.n]
     if later.n:
         more = f"{later.value / 1e3:.2f} ms{within(later, lambda us: f'{us / 1e3:.2f}')}"
         words.append(f"{flax.NNX_JITTED} returns {more} later than {flax.SPLIT}, n = {later.n}")
     return "; ".join(words) or "no two ways of calling have valid bursts"
+
+
+def sized(row: CallRow) -> str:
+    """A model's name; of one that differs in its sizes from the preset that it is called after, those sizes."""
+    changed = "," in row.model
+    return f"the {row.layers}-layer model of width {row.width}" if changed else row.model

@@ -3,6 +3,7 @@ distribution, sampling, latency, compilation."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,18 +29,24 @@ COMPILING = {
 
 
 def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
-    """What one program per token gains over none, and what several tokens a program add to that."""
+    """What one program per token gains over no jit, how much of that `ops` gains already, and what several tokens a
+    program add."""
     rates = {r["name"]: r["tokens_per_second"]["median"] for r in table if r["valid_trials"] and r["tokens_equal"]}
     several = [name for name in rates if name == "loop" or name.startswith("chunk")]
     most = max(several, key=rates.get, default="loop")
-    gain, more = (
-        Comparison(summary.paired_ratio(trials, *pair), *pair) for pair in (("step", "eager"), (most, "step"))
+    gain, more, ops = (
+        Comparison(summary.paired_ratio(trials, *pair), *pair)
+        for pair in (("step", "eager"), (most, "step"), ("ops", "eager"))
     )
     what = "the whole answer" if most == "loop" else "several at once"
-    said = "Compiling each token as one program (`step`) makes the model {gain} times as fast"
+    said = "One program a token (`step`) is {gain} times as fast as no jit"
+    added = "; compiling {what} adds {more:more}."
+    numbers = dict(gain=gain, more=more, ops=ops, what=what)
     return (
-        stated(said + "; compiling {what} adds {more:more}.", gain=gain, more=more, what=what)
-        or stated(said + ".", gain=gain)
+        stated("`step` is {gain} times as fast as no jit, `ops` {ops}" + added, **numbers)
+        or stated(said + "; jitting single operations (`ops`) already gives {ops}.", **numbers)
+        or stated(said + added, **numbers)
+        or stated(said + ".", **numbers)
         or gain.generic
     )
 
@@ -57,8 +64,29 @@ def sampling_words(costs: Sequence[Cost], settings: str) -> str:
     if "eager" in said:
         shown += [f"{said['eager']} under eager"]
     slowed = min(costs, key=lambda c: c.ratio.value)
-    rate = Comparison(slowed.ratio, f"{slowed.name} with sampling", "the same without")
-    return f"sampling ({settings}) adds {listed(shown)}; {rate.words}"
+    least = f"{slowed.name}: {slowed.ratio.words}, {slowed.ratio.judged}, n = {slowed.ratio.n}"
+    return f"sampling ({settings}) adds {listed(shown)}; sampling leaves least of the decode rate under {least}"
+
+
+def by_chance(least: int, intervals: int) -> float:
+    """The chance that so many 95% intervals or more, of independent effects that are all 0, leave out 0."""
+    fewer = (math.comb(intervals, k) * 0.05**k * 0.95 ** (intervals - k) for k in range(least))
+    return 1 - sum(fewer)
+
+
+def left_out(costs: Sequence[Cost]) -> list[str]:
+    """The placements under which the interval of what sampling adds leaves out 0."""
+    return [c.name for c in costs if not c.added.low <= 0 <= c.added.high]
+
+
+def chance_words(costs: Sequence[Cost]) -> str:
+    """How many of the intervals leave out 0, and how often chance alone does as much."""
+    names, n = left_out(costs), len(costs)
+    if not names:
+        return f"the interval of {costs[0].name} holds 0" if n == 1 else f"each of the {n} intervals holds 0"
+    which = f"that of {names[0]} leaves" if len(names) == 1 else f"those of {listed(names)} leave"
+    chance = f"chance alone does as much in {by_chance(len(names), n):.0%} of such figures"
+    return f"of {n} interval{'s' * (n > 1)} {which} out 0; {chance}"
 
 
 @styled
@@ -67,7 +95,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     figure, axes = new(9.5, 0.55 * len(table) + 1.6)
     heights, limit = rows.heights(axes, [r["name"] for r in table]), summary.limit(trials, summary.baseline_of(table))
     said = claim(trials, table)
-    over = "".join(f", {c.ratio.words} of {c.baseline}" for c in said.evidence[:1] if c.subject == "step")
+    over = {c.subject: f"\n{c.ratio.words} of {c.baseline}" for c in said.evidence if c.baseline == "eager"}
     for line in table:
         name, rate, height = line["name"], line["tokens_per_second"], heights[line["name"]]
         void = [t.tg for t in summary.warm(trials, name, valid=False) if not t.valid and not t.wrong]
@@ -76,8 +104,8 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
             valid = [t.tg for t in summary.warm(trials, name)]
             ratio = line["ratio_to_baseline"]
             known = f"{times(ratio)} of {BASELINE}, n = {ratio['n']}"
-            known = f"baseline{over}, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else known
-            words = f"{rate['median']:.1f} tok/s · {known}"
+            known = f"baseline, n = {rate['n']}" if ratio["verdict"] == summary.BASELINE else known
+            words = f"{rate['median']:.1f} tok/s · {known}{over.get(name, '')}"
             rows.subject(axes, name, valid, rate, height, words, seed, mark=20)
         else:
             reasons = "  no valid trial: " + "; ".join(line["reasons"])[:80]
@@ -134,6 +162,14 @@ def comparison(ratio: Ratio) -> str:
     return f"{said}: {ratio.value:.3f}x{within(ratio, '.3f')}"
 
 
+def allowed(ratio: Ratio) -> str:
+    """What undecided pairs leave open about the second pipeline; "" where they decide, or have no interval."""
+    if ratio.verdict != Verdict.UNDECIDED or ratio.n < 2:
+        return ""
+    least, most = (f"{abs(end - 1):.0%} {'faster' if end > 1 else 'slower'}" for end in (ratio.low, ratio.high))
+    return f"even the pairs do not decide: pipeline 2 may be anything from {least} to {most}"
+
+
 @styled
 def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     """Milliseconds that drawing a token adds to choosing the best one, a row per placement."""
@@ -141,10 +177,10 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     heights = rows.heights(axes, [c.name for c in costs])
     steady = [c for c in costs if c.name != "eager"] or costs  # the points of eager scatter far more
     most = 1.1 * max((abs(point) for c in steady for point in c.points), default=1.0)
+    hidden = {c.name: sum(abs(point) > most for point in c.points) for c in costs}
+    beyond = ", ".join(f"{count} of {name}" for name, count in hidden.items() if count)
     for cost in costs:
-        beyond = sum(abs(point) > most for point in cost.points)
         words = f"{cost.added.median:+.2f} ms{within(cost.added)}, n = {cost.ratio.n}"
-        words += f"\npoints off the scale: {beyond}" * bool(beyond)
         near = [point for point in cost.points if abs(point) <= most]
         rows.subject(axes, cost.name, near, cost.added, heights[cost.name], words, seed, mark=20)
     axes.set_xlim(-most, most)
@@ -154,18 +190,21 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
         "(point: a sampled and a greedy answer of one block; bar: median; band: its 95% interval)"
     )
     headline(figure, sampling_title(costs))
-    footnote(figure, f"{settings}. Of {len(costs)} such intervals one may exclude 0 by chance.")
+    said = chance_words(costs)
+    footnote(figure, f"{settings}. {said[0].upper()}{said[1:]}." + f" Points beyond the axis: {beyond}." * bool(beyond))
     return figure
 
 
 def sampling_title(costs: Sequence[Cost]) -> str:
-    """What sampling adds to a token under the jitted placements, and without jit; or where it adds time at all."""
+    """What sampling adds to a token under the jitted placements, and without jit; or where it adds time at all, unless
+    chance alone may leave out 0 as often."""
+    if not costs:
+        return "What sampling adds to a token was not measured"
     added = {cost.name: cost.added for cost in costs}
     jitted = [added[name].median for name in added if name != "eager"]
     if not jitted or any(each.low <= 0 for name, each in added.items() if name != "eager"):
         shown = [f"{name} ({each.median:.1f} ms)" for name, each in added.items() if each.low > 0]
-        if not costs:
-            return "What sampling adds to a token was not measured"
+        shown *= by_chance(len(left_out(costs)), len(costs)) < 0.05
         return "Sampling is not shown to add time to a token" + f", except under {listed(shown)}" * bool(shown)
     words = f"Sampling adds {min(jitted):.1f} to {max(jitted):.1f} ms to a token under jit"
     return words + (f", {added['eager'].median:.1f} ms without jit" if "eager" in added else "")

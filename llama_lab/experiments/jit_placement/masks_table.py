@@ -9,15 +9,17 @@ from matplotlib.figure import Figure
 from llama_lab.bench import frames, statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.jit_placement.masks import GRAMMARS, HOST, TABLE
 from llama_lab.figures import rows
 from llama_lab.figures.marks import gaps_words
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
 
+GENERATE = GRAMMARS[0]
+PYTHONS = f"{named_well(GENERATE)}: llama.cpp, by the generator of its Python package."
 LABELS = {"program": "mask in the program", "host": "mask by the host", "its own": "its own grammar"}
-DRAWN, ROWS = ("loop+fused", *GRAMMARS, "step+fused", "loop", "step"), 6  # of the figure, foremost first; rows at most
+DRAWN, ROWS = ("loop+fused", *GRAMMARS, "step+fused", "step", "loop"), 7  # of the figure, foremost first; rows at most
 
 
 def place(trial: Trial) -> tuple[int, int, int]:
@@ -63,43 +65,53 @@ def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
     return stated(said, name=most.subject, gain=most, other=most.baseline) or most.generic
 
 
-def titled(entries: Sequence[dict]) -> list[dict]:
-    """The entries that the figure's title names: of peers, and of the fastest placement with the mask in the
-    program."""
-    counted = [e for e in entries if e["n"]]
-    ours = max((e for e in counted if e["where"] == "program"), key=lambda e: e["free"].median, default=None)
-    return [*(e for e in counted if e["where"] == "its own"), *filter(None, [ours])]
+def by_place(entries: Sequence[dict]) -> dict[str, tuple[list[dict], list[dict]]]:
+    """By the place of the mask: (the entries with pairs, those among them that are shown to lose rate)."""
+    counted = {where: [e for e in entries if e["where"] == where and e["n"]] for where in LABELS}
+    return {
+        where: (mine, [e for e in mine if e["ratio"].verdict == Verdict.SLOWER])
+        for where, mine in counted.items()
+        if mine
+    }
 
 
-def leaves(entries: Sequence[dict]) -> str:
-    """`Decode rate with a grammar over that without: Ollama 0.64x, llama.cpp+generate 0.58x, loop+fused 0.96x
-    (undecided)`, of `titled`. entries: of `table`."""
-    ratios = (
-        f"{named_well(e['subject'])} {e['ratio'].value:.2f}x"
-        + " (undecided)" * (e["ratio"].verdict == Verdict.UNDECIDED)
-        for e in titled(entries)
-    )
-    return f"Decode rate with a grammar over that without: {', '.join(ratios) or 'no valid answers'}"
+def slowed(entries: Sequence[dict]) -> str:
+    """Whom each kind of mask is shown to slow down: `Mask in the program: no loss shown; mask by the host: step is
+    slower`.
+    entries: of `table`."""
+    parts = []
+    for where, (_, lost) in by_place(entries).items():
+        names, verb = listed([named_well(e["subject"]) for e in lost]), "are" if len(lost) > 1 else "is"
+        parts.append(f"{LABELS[where]}: {f'{names} {verb} slower' if lost else 'no loss shown'}")
+    said = "; ".join(parts) or "no valid answers under a grammar"
+    return said[0].upper() + said[1:]
 
 
 def left(entries: Sequence[dict]) -> list[str]:
-    """What each kind of mask leaves of the free rate, from the least to the most, and whom it is shown to
-    slow down."""
+    """What each kind of mask leaves of the free rate, from the least to the most; what it is shown to cost, or may
+    cost although nothing is shown."""
     lines = []
-    for where, label in LABELS.items():
-        if mine := [e for e in entries if e["where"] == where and e["n"]]:
-            ends = dict.fromkeys(f"{pick(e['ratio'].value for e in mine):.0%}" for pick in (min, max))
-            lost = listed([e["subject"] for e in mine if e["ratio"].verdict == Verdict.SLOWER])
-            words = f"a loss is shown for {lost}" if lost else "no loss is shown"
-            lines.append(
-                f"{label}: {' to '.join(ends)} of the free rate ({len(mine)} subject{'s' * (len(mine) > 1)}); {words}"
-            )
+    for where, (mine, lost) in by_place(entries).items():
+        ends = dict.fromkeys(f"{pick(e['ratio'].value for e in mine):.0%}" for pick in (min, max))
+        words = listed([f"{named_well(e['subject'])} ({loss(e['ratio'])})" for e in lost])
+        words = f"a loss is shown for {words}" if lost else "no loss is shown"
+        if rest := [e for e in mine if e not in lost]:
+            least = min(rest, key=lambda e: e["ratio"].low)
+            may = f"the interval of {named_well(least['subject'])} allows up to {1 - least['ratio'].low:.0%}"
+            words += f"{'; ' if lost else ', but '}{may}" * (least["ratio"].low < 1)
+        n = f"{len(mine)} subject{'s' * (len(mine) > 1)}"
+        lines.append(f"{LABELS[where]}: {' to '.join(ends)} of the free rate ({n}); {words}")
     return lines
 
 
+def loss(ratio: Ratio) -> str:
+    """`7% [2%, 12%]`: what a ratio of rates leaves to 1."""
+    return f"{1 - ratio.value:.0%} [{1 - ratio.high:.0%}, {1 - ratio.low:.0%}]"
+
+
 def foremost(entries: Sequence[dict]) -> list[dict]:
-    """At most ROWS entries, in their order: those of the title, then those of DRAWN, then others."""
-    named, wanted = titled(entries), {name: at for at, name in enumerate(DRAWN)}
+    """At most ROWS entries, in their order: those that are shown to lose, then those of DRAWN, then others."""
+    named, wanted = [e for _, lost in by_place(entries).values() for e in lost], {n: at for at, n in enumerate(DRAWN)}
 
     def place(i: int) -> tuple[bool, int]:
         return entries[i] not in named, wanted.get(entries[i]["subject"], len(DRAWN))
@@ -144,7 +156,9 @@ def kept(entries: Sequence[dict], missing: Sequence[dict] = (), seed: int = 0) -
     ends = [point for e in entries for point in e["points"]]
     axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
     axes.set_xlabel("decode rate with a grammar over without\n(point: a pair; bar: mean; band: its 95% interval)")
-    headline(figure, leaves(every))
+    headline(figure, slowed(every))
     hidden = "; ".join(f"{named_well(e['subject'])}, {LABELS[e['where']]}" for e in every if e not in entries)
-    footnote(figure, " · ".join(filter(None, (hidden and f"Only in the table: {hidden}.", gaps_words(missing)))))
+    hidden = hidden and f"Only in the table: {hidden}."
+    meant = PYTHONS if any(e["subject"] == GENERATE for e in entries) else ""
+    footnote(figure, " · ".join(filter(None, (meant, hidden, gaps_words(missing)))))
     return figure

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.wording import within
 
 
 def by_context(contexts: Mapping[int, Ratio]) -> list[Comparison]:
@@ -14,13 +17,49 @@ def by_context(contexts: Mapping[int, Ratio]) -> list[Comparison]:
             for n in sorted(contexts) if contexts[n].n]  # fmt: skip
 
 
-def claim(contexts: Mapping[int, Ratio]) -> Claim:
-    """What a cache gains after few tokens and after many."""
+def claim(contexts: Mapping[int, Ratio], model: str = "") -> Claim:
+    """What a cache gains a model after few tokens and after many."""
     if not (known := by_context(contexts)):
         return Claim("What a KV cache gains was not measured.")
     few, many = (pick(n for n in contexts if contexts[n].n) for pick in (min, max))
-    words = "With a KV cache a token comes {first} times as fast after {few} tokens, {last} times after {many}."
-    return stated(words, when=len(known) > 1, first=known[0], last=known[-1], few=few, many=many) or known[-1].generic
+    words = "With a KV cache a jitted token{of} comes {first} times as fast after {few} tokens, {last} after {many}."
+    numbers = dict(of=f" of {model}" if model else "", first=known[0], last=known[-1], few=few, many=many)
+    return stated(words, when=len(known) > 1, **numbers) or known[-1].generic
+
+
+def of_medians(series: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
+    """What the medians of the longest text would give instead of the mean of the pairs; "" where one side has none.
+    series: of `measure.latencies`."""
+    if not (shared := series["step"].keys() & series["step+nocache"].keys()):
+        return ""
+    with_one, without = (float(np.median(series[name][max(shared)])) for name in ("step", "step+nocache"))
+    return (
+        f"the medians after {max(shared)} tokens, {without:,.0f} and {with_one:.2f} ms, would give"
+        f" {without / with_one:.1f}: the ratios above are means of pairs"
+    )
+
+
+def growth(series: Mapping[str, Mapping[int, Sequence[float]]]) -> list[str]:
+    """How the time of a token grows from the shortest text to the longest: with a cache, and how much longer eager
+    takes than jit without one. series: of `measure.latencies`."""
+    ms = {name: {n: float(np.median(some)) for n, some in points.items()} for name, points in series.items()}
+    lines = []
+    if len(ms["step"]) > 1:
+        few, many = min(ms["step"]), max(ms["step"])
+        longer = ms["step"][many] / ms["step"][few]
+        lines.append(f"{many / few:.0f} times the text takes {longer:.2f} times as long with a cache and jit")
+    if len(both := sorted(ms["step+nocache"].keys() & ms["eager+nocache"].keys())) > 1:
+        first, last = (f"{ms['eager+nocache'][n] / ms['step+nocache'][n]:.1f}" for n in (both[0], both[-1]))
+        lines.append(f"without a cache eager takes {first} times as long as jit after {both[0]} tokens, "
+                     f"{last} times after {both[-1]}")  # fmt: skip
+    return lines
+
+
+def by_bytes(ratio: Ratio, mine: str, other: str, share: float) -> str:
+    """Whether weights in fewer bytes decode faster than others. share: of the others' bytes."""
+    said = {Verdict.FASTER: "and is faster", Verdict.SLOWER: "but is slower", Verdict.EQUAL: "but is as fast"}
+    words = said.get(ratio.verdict, "but is not shown to be faster")
+    return f"{mine} has {share:.0%} of {other}'s bytes, {words}: {ratio.words}, n = {ratio.n}"
 
 
 def larger(case: dict) -> str:
@@ -34,23 +73,28 @@ def larger(case: dict) -> str:
     return more if jit.low > cache.high else "Neither is shown to gain more: the intervals of cache and jit overlap."
 
 
-def sped_up(small: Ratio) -> str:
-    """Whether an int8 cache speeds up the decoder. small: its rate over that with a float32 cache."""
-    does = "An int8 cache speeds up this decoder"
-    doubt = f"Whether an int8 cache changes this decoder's rate is undecided{small.aside}"
-    said = {Verdict.FASTER: does, Verdict.SLOWER: "An int8 cache slows down this decoder",
-            Verdict.EQUAL: "An int8 cache leaves this decoder's rate as it is"}.get(small.verdict, doubt)  # fmt: skip
-    return f"{said}: {small.words} of the rate with a float32 one, n = {small.n}."
+def sped_up(small: Ratio, kind: str) -> str:
+    """Whether a cache of some type speeds up the decoder. small: its rate over that with a float32 cache."""
+    one = f"{'an' if kind.startswith('i') else 'a'} {kind} cache"
+    doubt = f"whether {one} changes this decoder's rate is undecided{small.aside}"
+    said = {Verdict.FASTER: f"{one} speeds up this decoder", Verdict.SLOWER: f"{one} slows down this decoder",
+            Verdict.EQUAL: f"{one} leaves this decoder's rate as it is"}.get(small.verdict, doubt)  # fmt: skip
+    ratio = f"{small.value:.3f}x{within(small, '.3f')}"
+    return f"{said[0].upper()}{said[1:]}: {ratio} of the rate with a float32 one, n = {small.n}."
 
 
-def kv_cache(case: dict, contexts: Mapping[int, Ratio], quality: Sequence[dict]) -> str:
-    """The claim, what a cache gains on the published case, and what a smaller one costs."""
+def kv_cache(
+    case: dict, contexts: Mapping[int, Ratio], quality: Sequence[dict], model: str, series: Mapping[str, Mapping]
+) -> str:
+    """The claim, what a cache gains on the published case, and what a smaller one costs. series: of
+    `measure.latencies`, of the model."""
     both, alone = (
         Comparison(case[key], "a 15-token answer on GPT-2's shapes with cache and jit", other, "speed")
         for key, other in (("both", "neither"), ("cache_alone", "jit without cache"))
     )
     small = next((e for e in quality if e["kv"] == "int8"), None)
-    return claim(contexts).text(
+    return claim(contexts, model).text(
+        of_medians(series),
         f"{both.words}, where {case['published']['ratio']:.2f}x was published with one side cold",
         alone.words,
         f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens"

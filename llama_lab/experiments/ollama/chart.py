@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from llama_jax.placement import parse
 from llama_lab.bench import quality, standings
-from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, named_well, weights
+from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.wording import listed, named_well, round_ratio, weights
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -32,30 +32,40 @@ LINES = 5  # of a figure
 
 @styled
 def peer_ladder(
-    entries: Sequence[dict], missing: Sequence[dict], prefill_limit: float | None, prompt_tokens: int
+    entries: Sequence[dict],
+    missing: Sequence[dict],
+    prefill_limit: float | None,
+    prompt_tokens: int,
+    lead: Ratio | None = None,
 ) -> Figure:
     """Decode rate, prefill rate and time to first token of every subject, the fastest to decode on top, with intervals;
     the limit of each weight format beside.
 
-    entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
+    entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows. lead: our
+    fastest over the fastest other runtime.
     """
-    figure, panels = new(10, 0.5 * len(entries) + 2, columns=3, sharey=True)
+    figure, panels = new(10, 0.5 * len(entries) + 1.7, columns=3, sharey=True)
     figure.get_layout_engine().set(wspace=0.07)  # numbers stand at the right of their panel, not at the next one's axis
     entries = sorted(entries, key=lambda e: -e["decode"].median if e["decode"].n else np.inf)
     heights = rows.heights(panels[0], [e["name"] for e in entries])
+    panels[0].set_ylim(-0.7, len(entries) + 0.1)  # room for what the numbers are
     read = {e["name"]: weights(e["dtype"]) if e["dtype"] else "" for e in entries}
-    read |= {e["name"]: f"{e['dtype']} rounded again" for e in entries if e["backend"] == standings.OPENVINO}
-    file = next((f"{e['dtype']}, " for e in entries if e["backend"] in FILE_READERS and e["dtype"]), "")
-    kernels = {"gemv": "a kernel per product", "fused": "one kernel"}
+    read |= {
+        e["name"]: f"{e['dtype']} weights, rounded once more" for e in entries if e["backend"] == standings.OPENVINO
+    }
+    file = next((e["dtype"] for e in entries if e["backend"] in FILE_READERS and e["dtype"]), "")
+    kernels = {"gemv": "a kernel per matrix product", "fused": "one kernel makes a token"}
     for e in (e for e in entries if e["dtype"] == "gguf"):
-        read[e["name"]] = file + kernels.get(parse(e["name"]).kernels, weights(e["dtype"]))
+        read[e["name"]] = ", ".join(filter(None, (file or weights("gguf"), kernels.get(parse(e["name"]).kernels))))
+    read |= {e["name"]: f"JAX, {read[e['name']]}" for e in entries if e["backend"] == standings.JAX}
     names = ["\n".join(filter(None, (named_well(name), read[name]))) for name in heights]
     panels[0].set_yticks([*heights.values()], names)
     titles = {
         "decode": "decode, tokens/s",
         "prefill": "prefill, tokens/s",
-        "ttft": "first token, ms (less is better)",
+        "ttft": "first token, ms",
     }
+    heads = {"decode": "median (share of limit)"}
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
         axes.grid(axis="y", visible=False)
         for e in entries:
@@ -63,7 +73,8 @@ def peer_ladder(
         ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
         if what == "ttft":  # whose slowest answers would hide the others
             ends = [1.3 * e[what].median for e in entries if e["decode"].n]
-        axes.set_xlim(0, (1.4 if what == "prefill" else 1.6) * max(ends, default=1))  # room for the numbers
+        axes.set_xlim(0, (1.9 if what == "decode" else 1.5) * max(ends, default=1))  # room for the numbers
+        said(axes, heads.get(what, "median"), len(entries) - 0.35, fontsize=9, color=GREY)
         axes.set_title(title, fontsize=13)
         axes.tick_params(axis="x", labelsize=12)
         axes.tick_params(axis="y", labelsize=10)
@@ -73,25 +84,23 @@ def peer_ladder(
             words = f"no valid trial: {'; '.join(e['reasons'])[:WIDE] or 'not measured'}"
             style = dict(va="center", fontsize=8.5, color=LIMIT_COLOUR, transform=panels[0].get_yaxis_transform())
             panels[0].text(0.02, heights[e["name"]], words, zorder=9, **style).set_in_layout(False)
-    reads = f"{prompt_tokens} tokens"
+    red = f"prefill: of {prompt_tokens} tokens; red: the row's bandwidth limit"
     if prefill_limit:  # of those that multiply in float32; 8-bit products may pass it
         for e in entries:
             if e["dtype"] == "float32":
                 rows.tick(panels[1], prefill_limit, heights[e["name"]])
-        reads += f"; red: float32 rows'\nlimit, {prefill_limit:.0f} tokens/s"
-    panels[1].set_xlabel(reads)
+        red += f", and of prefill what float32 arithmetic allows, {prefill_limit:.0f} tokens/s"
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
-    panels[0].set_xlabel("number: median (share of limit reached);\nred: the row's bandwidth limit")
     beyond = sum(value > panels[2].get_xlim()[1] for e in entries for value in e["points"]["ttft"])
-    slow = f"\n(points off the scale: {beyond})" * bool(beyond)
-    panels[2].set_xlabel(f"point: one of n ≥ {n} answers;\nbar: median; band: 95% interval{slow}")
+    slow = f"points off the scale: {beyond}" * bool(beyond)
+    marks = [f"point: one of n ≥ {n} answers", "bar: median", "band: 95% interval", red, slow, gaps_words(missing)]
     ours, theirs = standings.fastest(entries), table.rival(entries)
-    said = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
-    said += (
-        [f"{named_well(theirs['name'])}, the fastest other runtime, {theirs['decode'].median:.0f}"] if theirs else []
-    )
-    headline(figure, "; ".join(said) or "Nothing was measured")
-    footnote(figure, gaps_words(missing))
+    words = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
+    ratio = f" ({round_ratio(lead.value)} times, mean of pairs)" if lead and lead.n else ""
+    other = f"{named_well(theirs['name'])}, the fastest other runtime," if theirs else ""
+    words += [f"{other} {theirs['decode'].median:.0f}{ratio}"] if theirs else []
+    headline(figure, "; ".join(words) or "Nothing was measured")
+    footnote(figure, "; ".join(filter(None, marks)))
     return figure
 
 
@@ -113,8 +122,13 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     if what == "decode" and entry["limit"]:
         rows.tick(axes, entry["limit"], height)
         words += f" ({summary.median / entry['limit']:.0%})"
+    said(axes, words, height)
+
+
+def said(axes, words: str, height: float, **style) -> None:
+    """Words at the right in a panel."""
     place = dict(xycoords=axes.get_yaxis_transform(), va="center", ha="right", fontsize=11)
-    axes.annotate(words, (0.97, height), **place)
+    axes.annotate(words, (0.985, height), **place | style)
 
 
 @styled
@@ -180,7 +194,7 @@ def conversation(
     whole_ones = [name for name, f in talks.items() if f["total"].n] or list(talks)
     quickest = sorted(whole_ones, key=lambda name: talks[name]["total"].median)[:LINES]
     turns(left, {name: talks[name] for name in quickest}, backends, history, reference)
-    left.set_ylabel(f"seconds until {new_tokens} tokens are there (log scale)")
+    left.set_ylabel(f"seconds to the end of {new_tokens} tokens (log scale)")
     left.set_title(heading + f" (the {LINES} quickest)" * (len(talks) > LINES), fontsize=10)
     whole(right, talks, backends, reference)
     headline(figure, longest_beside(talks, backends, len(history), reference))

@@ -87,7 +87,7 @@ def answer(
                 open_ = " (undecided)" * (e["over"].verdict == statistics.Verdict.UNDECIDED)
                 leads.setdefault(model, []).append(f"{e['over'].words} over {named_well(e['name'])}{open_}")
     file_bytes = rival(entries)["first"].weights_bytes if said.evidence else None
-    size = f" on a file of {file_bytes / 1e6:.0f} MB" if file_bytes else ""
+    size = f" on {file_bytes / 1e6:.0f} MB of weights" if file_bytes else ""
     on = f" and {there}" * bool(there)
     said_of = (f"; on {model}{on} its lead is {listed(words)}" for model, words in leads.items())
     more = "".join(said_of) * bool(size)

@@ -14,7 +14,7 @@ from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import look
-from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, headline, new, styled
+from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, footnote, headline, new, styled
 
 WORDS = {"open": "Open questions", "copy": "Copy of a passage", "edit": "Copy with a word replaced"}
 BARS = dict(zip(TASKS, zip(OTHERS, ("", "//", ".."), strict=False), strict=True))
@@ -48,12 +48,13 @@ def rates(entries: Sequence[dict], model: str, missing: Sequence[dict] = ()) -> 
         for name in gaps:
             axes.text(least, heights[name], "did not run", va="center", fontsize=9, color=LIMIT_COLOUR)
         axes.set_title(WORDS[task], fontsize=11)
-        axes.set_xlabel("decode rate, tokens/s (log)\n(x: mean of pairs over the same without drafts)")
+        axes.set_xlabel("decode rate, tokens/s (log)")
         axes.set_xscale("log")
         axes.set_xlim(0.6 * least, 1.6 * most)
         readable(axes.xaxis)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
-    panels[0].set_xlabel(f"decode rate, tokens/s (log)\n(point: an answer, n ≥ {n}; band: 95%)")
+    ratios = "x: rate over that of the same subject without drafts, mean of pairs with its 95% interval"
+    footnote(figure, f"Point: an answer, n ≥ {n} each; mark and band: median and its 95% interval; {ratios}.")
     headline(figure, table.claim(entries, model))
     return figure
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_lab.bench import workload
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.shapes_and_recompilation import table
@@ -18,14 +19,17 @@ from llama_lab.figures.style import GREY, OTHERS, footnote, headline, new, style
 
 LOST, FIRST, WORK, WASTE = OTHERS[5], OTHERS[1], OTHERS[4], OTHERS[0]  # parts of time: no subject's
 PARTS = {
-    "useful work": Part(WORK),
-    "padding": Part(WASTE, "xx"),
+    "work": Part(WORK),
     "compiling": Part(LOST, "//"),
     "rest of first calls": Part("#BBBBBB", ".."),
 }
-WARM = ("useful work", "padding")
+WARM = {
+    "useful work": Part(WORK),
+    "padding": Part(WASTE, "xx"),
+    "copying": Part(OTHERS[2], "\\\\"),
+}
 SURPRISES = {"first request of the process": Part(FIRST), "later requests: the surprise": Part(LOST, "//")}
-LABELS = {"useful work": "useful work: exact lengths, warm"}
+LABELS = {"work": "work, as once warm", "padding": "beyond exact lengths: padding", "copying": "beyond them: copying"}
 LARGEST = 1700  # area of the largest mark, points squared
 
 
@@ -56,7 +60,7 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
     n = min(len(a.blocks) for a in accounts)
     middles = f"Medians of n = {n} processes; in brackets the least and the most" if n > 1 else "n = 1 process a policy"
     ends = [pick(accounts, key=lambda a: a.programs) for pick in (min, max)]
-    said = [f"{a.subject} compiles {a.programs} programs and loses {middle(a.lost):.1f} s" for a in ends]
+    said = [f"{table.does(a.subject, 'compile')} {a.programs} programs in {middle(a.lost):.1f} s" for a in ends]
     headline(figure, "; ".join(dict.fromkeys([said[0][0].upper() + said[0][1:], said[1]])))
     marks = f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled."
     footnote(figure, f"{marks} {middles}.")
@@ -64,53 +68,60 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
 
 
 @styled
-def stream_seconds(accounts: Sequence[Account], parts: dict[str, dict[str, float]], ratios: dict[str, Ratio]) -> Figure:
-    """Seconds to serve the stream: useful work, padding, compiling, the rest of first calls; every process's total as a
-    point.
+def stream_seconds(accounts: Sequence[Account], ratios: dict[str, Ratio]) -> Figure:
+    """Seconds to serve the stream: from a fresh process work, compiling and the rest of first calls, every process's
+    total as a point (left); once warm useful work and what a policy adds to it (right).
 
-    parts: `table.parts`. ratios: each subject's total over the fastest one's.
+    ratios: each subject's total over the fastest one's.
     """
-    figure, (axes, warm) = new(11.5, 0.62 * len(accounts) + 2.4, columns=2, sharey=True, width_ratios=(2.2, 1))
+    parts, beyond = table.parts(accounts), table.warm_parts(accounts)
+    figure, (axes, warm) = new(11.5, 0.62 * len(accounts) + 2.4, columns=2, sharey=True, width_ratios=(1.6, 1))
     heights = rows.heights(axes, [a.subject for a in accounts])
     warm.grid(axis="y", visible=False)
+    warm.tick_params(axis="y", length=0)
     for a in accounts:
         height, lengths = heights[a.subject], parts.get(a.subject, {})
         bars.stack(axes, height, [(lengths.get(name, 0.0), part) for name, part in PARTS.items()])
         axes.plot(a.total, [height] * len(a.total), "o", color="black", markersize=4, zorder=4)
-        # at the edge: beside the last point the median would read as that point's
-        rows.beside(axes, height, total_words(a, ratios.get(a.subject)), 9.5, x=0.99, ha="right")
-        if lengths:
-            ms = bars.stack(warm, height, [(1e3 * lengths[name] / a.requests, PARTS[name]) for name in WARM])
-            warm.text(ms, height, f"  {ms:.0f} ms, {a.padding:.0%} padding", va="center", fontsize=9.5)
-    bars.legend(axes, {LABELS.get(name, name): part for name, part in PARTS.items()})
-    figure.legend(loc="outside lower center", ncols=4, fontsize=9.5)
-    axes.margins(x=0.6)
-    warm.margins(x=0.85)
+        rows.beside(axes, height, total_words(a, ratios.get(a.subject)), 9.5)
+        if mine := beyond.get(a.subject, {}):
+            ms = bars.stack(warm, height, [(1e3 * seconds / a.requests, WARM[name]) for name, seconds in mine.items()])
+            rows.beside(warm, height, f"{ms:.0f} ms, {a.padding:.0%} padding", 9.5)
+    drawn = {name for mine in beyond.values() for name, seconds in mine.items() if seconds}
+    shown = PARTS | {name: part for name, part in WARM.items() if name in drawn - {"useful work"}}
+    bars.legend(axes, {LABELS.get(name, name): part for name, part in shown.items()})
+    figure.legend(loc="outside lower center", ncols=len(shown), fontsize=9.5)
     n = min(len(a.blocks) for a in accounts)
-    served = f"seconds to serve {accounts[0].requests} requests one after the other (point: a process, n = {n};"
-    axes.set_xlabel(f"{served}\nbar: median process; x: over the fastest{', with its 95% interval' * (n > 1)})")
-    warm.set_xlabel("ms per request, the same stream again\n(padding: share of prompt positions)")
+    served = f"seconds to serve {accounts[0].requests} requests one after the other\n(point: a process, n = {n};"
+    paired = f"mean of n ratios to the fastest{', with its 95% interval' * (n > 1)}"
+    axes.set_xlabel(f"{served} bar: median process;\nx: {paired})")
+    warm.set_xlabel("ms per request, the same stream again\n(bar: median; padding: share of prompt positions)")
     axes.set_title("from a fresh process", fontsize=10)
     warm.set_title("once warm", fontsize=10)
-    headline(figure, once_warm(parts, accounts))
+    headline(figure, once_warm(accounts))
     return figure
 
 
-def once_warm(parts: dict[str, dict[str, float]], accounts: Sequence[Account]) -> str:
-    """Who serves the same stream fastest from a fresh process, and what it and the fastest take once nothing
-    compiles."""
-    known = {a.subject: a for a in accounts if a.subject in parts}
-    ms = {name: 1e3 * sum(parts[name][part] for part in WARM) / a.requests for name, a in known.items()}
+def once_warm(accounts: Sequence[Account]) -> str:
+    """Who serves the same stream fastest from a fresh process, and what it and exact lengths, which pad nothing, take
+    once nothing compiles; or the fastest, where exact lengths are not faster."""
+    known = {a.subject: a for a in accounts if np.isfinite(middle(a.warm))}
+    ms = {name: 1e3 * middle(a.warm) / a.requests for name, a in known.items()}
     best = table.fastest(accounts)
     if not ms or not best:
         return "No policy has a time"
     least = min(ms, key=ms.get)
-    said = f"{best.subject[0].upper()}{best.subject[1:]} is fastest in a fresh process"
+    if ms.get(workload.EXACT, np.inf) < ms.get(best.subject, np.inf):
+        least = workload.EXACT
+    first, one = table.called(best.subject), table.single(best.subject)
+    said = f"{first[0].upper()}{first[1:]} {'is' if one else 'are'} fastest in a fresh process"
     if best.subject == least:
         return f"{said} and once warm, at {ms[least]:.0f} ms a request"
+    rival = table.called(least)
     if best.subject not in ms:
-        return f"{said}; once warm, {least}, at {ms[least]:.0f} ms a request"
-    said += f"; once warm, it takes {ms[best.subject]:.0f} ms a request, {least} {ms[least]:.0f}"
+        return f"{said}; once warm, {rival}, at {ms[least]:.0f} ms a request"
+    takes = f"{'it takes' if one else 'they take'} {ms[best.subject]:.0f} ms a request"
+    said += f"; once warm, {takes}, {rival} {ms[least]:.0f}"
     verdict = table.ratio(best, known[least], of="warm").verdict
     return said + {Verdict.SLOWER: "", Verdict.EQUAL: " (level)"}.get(verdict, " (undecided)")
 

@@ -11,11 +11,19 @@ import numpy as np
 from llama_lab.bench import compile_causes, frames, statistics, summary, workload
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.shapes_and_recompilation import measure
 from llama_lab.experiments.shapes_and_recompilation.measure import Served
 
 NAN = float("nan")
 ENOUGH = 3  # processes that an interval needs
+CALLED = {  # a policy in a sentence, and whether a verb after it is singular
+    workload.GROWING: ("a growing cache", True),
+    workload.EXACT: ("exact lengths", False),
+    workload.BUCKETS: ("the package's buckets", False),
+    workload.POWERS: ("powers of two", False),
+    workload.ONE: ("one shape", True),
+}
 SURPRISES = {
     measure.SAMPLING: "changed sampling settings",
     measure.COMMITTED: "reloaded weights",
@@ -141,28 +149,82 @@ def ratios(subjects: Sequence[Account], seed: int = 0) -> dict[str, Ratio]:
     return {a.subject: ratio(a, best, seed) for a in subjects if best and a is not best}
 
 
+def called(subject: str) -> str:
+    """A policy in a sentence: `a growing cache`."""
+    return CALLED.get(subject, (subject, True))[0]
+
+
+def single(subject: str) -> bool:
+    """Whether a verb after a policy is singular."""
+    return CALLED.get(subject, (subject, True))[1]
+
+
+def does(subject: str, verb: str) -> str:
+    """`a growing cache takes`, `powers of two take`: a policy and a verb, which is given in the plural."""
+    return f"{called(subject)} {verb}{'s' * single(subject)}"
+
+
 def parts(subjects: Sequence[Account]) -> dict[str, dict[str, float]]:
     """Where the seconds of each subject's typical cold stream went (the process of median total); they add up to that
     total. A subject without a stream that counts is left out.
 
-    useful work: what exact lengths take once warm, in the same block. padding: what the subject's own warm stream takes
-    more (a growing cache pads nothing, it copies). compiling: trace, lower and backend. rest: what else a first call
-    costs.
+    work: what the same process took once warm. compiling: trace, lower and backend. rest: what else a first call costs.
     """
-    useful = next(a for a in subjects if a.subject == workload.EXACT)
     entries = {}
     for a in subjects:
         if whole := sorted((t, i) for i, t in enumerate(a.total) if np.isfinite(t) and np.isfinite(a.warm[i])):
             total, i = whole[(len(whole) - 1) // 2]
             warm = a.warm[i]
-            same = dict(zip(useful.blocks, useful.warm, strict=True)).get(a.blocks[i], NAN)
-            work = min(warm, same if np.isfinite(same) else middle(useful.warm))
             compiling = min(a.lost[i], max(0.0, total - warm))
             rest = max(0.0, total - warm - compiling)
-            entries[a.subject] = {
-                "useful work": work, "padding": warm - work, "compiling": compiling, "rest of first calls": rest
-            }  # fmt: skip
+            entries[a.subject] = {"work": warm, "compiling": compiling, "rest of first calls": rest}
     return entries
+
+
+def warm_parts(subjects: Sequence[Account]) -> dict[str, dict[str, float]]:
+    """The seconds of each subject's warm stream (median of its processes). useful work: what exact lengths take, or
+    less. Beyond that: padding, or copying for a growing cache, which pads nothing. A subject without a warm time is
+    left out."""
+    useful = middle(next(a for a in subjects if a.subject == workload.EXACT).warm)
+    entries = {}
+    for a in subjects:
+        if np.isfinite(warm := middle(a.warm)):
+            work = min(warm, useful) if np.isfinite(useful) else warm
+            more = "copying" if a.subject == workload.GROWING else "padding"
+            entries[a.subject] = {"useful work": work, more: warm - work}
+    return entries
+
+
+def answer_words(subjects: Sequence[Account]) -> str:
+    """Whether the padding of one shape costs more than the compilations of exact lengths, and what the dearest policy
+    costs once warm; "" where either has no time."""
+    known, warm = {a.subject: a for a in subjects}, warm_parts(subjects)
+    one, exact = known.get(workload.ONE), known.get(workload.EXACT)
+    if not {workload.ONE, workload.EXACT} <= warm.keys():
+        return ""
+    padding, compiling = warm[one.subject]["padding"], middle(exact.lost)
+    most = max(warm, key=lambda name: sum(warm[name].values()))
+    longer = sum(warm[most].values()) / sum(warm[exact.subject].values()) - 1
+    return (
+        f"{'Yes' if padding > compiling else 'No'}: the padding of one shape costs {padding:.2f} s, the compilations of"
+        f" exact lengths {compiling:.1f} s.\n"
+        f"Once warm, {does(most, 'take')} longest, {longer:.0%} longer than exact lengths."
+    )
+
+
+def paying(subjects: Sequence[Account], seed: int = 0) -> str:
+    """Which policies are shown to earn back, by faster warm requests, what they compile beyond the fastest in a fresh
+    process, and for which that is not shown; "" where there is nothing to compare."""
+    best = fastest(subjects)
+    rivals = [a for a in subjects if best and a is not best and a.programs > best.programs and middle(a.warm) > 0]
+    if not rivals:
+        return ""
+    shown = [a for a in rivals if ratio(a, best, seed, of="warm").high < 1]
+    names, others = (
+        listed([called(a.subject) for a in group]) for group in (shown, [a for a in rivals if a not in shown])
+    )
+    begun = f"Shown to be faster than {best.subject} once warm, so that compiling more can pay: {names or 'no policy'}"
+    return f"{begun}; not shown for {others}." if others else f"{begun}."
 
 
 def repays_words(a: Account, b: Account, seed: int = 0) -> str:
@@ -213,13 +275,23 @@ def claim(policies: Sequence[Account], seed: int = 0) -> Claim:
         return Claim(f"Only {best.subject} made the right tokens." if best else "No policy made the right tokens.")
     others = [Comparison(over_best[a.subject], a.subject, best.subject, "time of all requests") for a in known]
     slowest, longer = max(zip(known, others, strict=True), key=lambda pair: middle(pair[0].total))
-    said = (
-        "A new server is fastest with {best}; {slowest} takes {longer:slower} times as long: "
-        "it compiles {many} programs, not {few}."
-    )
+    said = "A new server is fastest with {best}; {takes} {longer:slower} times as long: {many} programs, not {few}."
     holds = slowest.programs > best.programs and all(c.outcome == Verdict.SLOWER for c in others)
-    numbers = dict(best=best.subject, slowest=slowest.subject, longer=longer, many=slowest.programs, few=best.programs)
-    return stated(said, when=holds, **numbers) or longer.generic
+    numbers = dict(best=called(best.subject), takes=does(slowest.subject, "take"), longer=longer)
+    return stated(said, when=holds, many=slowest.programs, few=best.programs, **numbers) or longer.generic
+
+
+def medians_words(subjects: Sequence[Account]) -> str:
+    """That ratios are means of pairs, and what the medians of the slowest and the fastest policy give instead; "" where
+    fewer than two have a time."""
+    times = {a.subject: middle(a.total) for a in subjects if np.isfinite(middle(a.total))}
+    if len(times) < 2:
+        return ""
+    most, least = max(times, key=times.get), min(times, key=times.get)
+    return (
+        f"the medians of the totals, {times[most]:.1f} and {times[least]:.1f} s, would give"
+        f" {times[most] / times[least]:.2f}: the ratio above is the mean of those within each round"
+    )
 
 
 COLUMNS = frames.Columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import seaborn as sns
@@ -28,21 +29,48 @@ def claim(trials: Sequence[Trial]) -> Claim:
     """How much longer the same answer takes where nothing is kept."""
     took = seconds(trials)
     ratio = statistics.of_times(statistics.unpaired_ratio(took[UNCACHED], took[CACHED]))
-    longer = Comparison(ratio, UNCACHED, CACHED, "time of an answer")
+    longer = Comparison(ratio, UNCACHED, CACHED, "time of an answer, geometric mean")
     if longer.outcome != Verdict.SLOWER:
         return longer.generic
-    said = "Without a KV cache, which keeps what was computed before, an answer takes {times:.1f} times as long."
-    return stated(said, times=np.median(took[UNCACHED]) / np.median(took[CACHED]))
+    said = "Without a KV cache, which keeps what was computed before, an answer{of} takes {times:.1f} times as long."
+    of = f" of {span(sizes)} tokens" if (sizes := [t.new_tokens for t in answers(trials)]) else ""
+    times = np.median(took[UNCACHED]) / np.median(took[CACHED])
+    return replace(stated(said, of=of, times=times), evidence=(longer,))
+
+
+def answers(trials: Sequence[Trial]) -> list[Trial]:
+    """The valid answers with the cache and without it."""
+    return [t for name in (CACHED, UNCACHED) for t in summary.warm(trials, name)]
+
+
+def span(values: Sequence[int]) -> str:
+    """`17`, `35 to 39`."""
+    return " to ".join(f"{value}" for value in dict.fromkeys((min(values), max(values))))
 
 
 def finding(trials: Sequence[Trial]) -> str:
-    """The claim, and the medians behind it."""
+    """The claim, the medians behind it, and the length of the prompts."""
+    prompts = [t.prompt_tokens for t in answers(trials)]
     return claim(trials).text(
         *(
-            f"an answer takes {np.median(values):.2f} s under {name}, n = {len(values)}"
+            f"an answer takes {np.median(values):.2f} s under {name} (median), n = {len(values)}"
             for name, values in seconds(trials).items()
             if values
-        )
+        ),
+        f"the prompts have {span(prompts)} tokens" if prompts else "",
+    )
+
+
+def looked_at(words: Sequence[str], weights: np.ndarray) -> str:
+    """What the last token looks at most, and what a token gives to the one before it and to the first, without the
+    two that those are the same for: a line for a page without the picture. weights: [T T], of three tokens or more."""
+    shares = np.asarray(weights)
+    last = shares[-1]
+    best = int(last.argmax())
+    before, first = (100 * float(np.mean(of)) for of in (np.diagonal(shares, -1)[1:], shares[2:, 0]))
+    return (
+        f"{words[-1]!r} looks most at {words[best]!r} ({100 * last[best]:.0f}%). On average a token gives"
+        f" {before:.0f}% to the one before it and {first:.0f}% to the first."
     )
 
 

@@ -10,15 +10,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import standings
+from llama_lab.bench.intervals import FEWEST
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.summary import grouped
 from llama_lab.bench.wording import named_well
-from llama_lab.experiments.time_to_first_token import finding, same_file, table
+from llama_lab.experiments.time_to_first_token import finding, same_file, side_by_side, table
 from llama_lab.figures import labels, marks, notes, rows
 from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
 
 LINES_OF_KERNELS = {"XLA": "--", "gemv": (0, (8, 2)), "fused": "-"}  # the limit is dotted
 LIMIT = "float32 limit"
+SECOND = "d"  # the mark of a second line of a colour
 TICKS_APART = 1.4  # as a factor, on a log axis of lengths
 
 Looks = dict[str, tuple[str, str, str | tuple]]  # subject → (colour, marker, line style), in the order of drawing
@@ -35,15 +38,15 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     if not shown:
         return notes.nothing("No subject has first tokens at every length.")
     figure, axes = new(9.5, 5.4)
-    backends, kinds = {t.subject: t.backend for t in trials}, table.weights(trials)
-    looks = {
-        name: (colour(name), marks.MARKERS.get(backends[name], "v"), dashes)
-        for name, dashes in zip(shown, cycle(("-", "--", "-.", (0, (8, 2)))), strict=False)
-    }
+    backends = {t.subject: t.backend for t in trials}
+    looks: Looks = {}
+    for name, dashes in zip(shown, cycle(("-", "--", "-.", (0, (8, 2)))), strict=False):
+        taken = colour(name) in {shade for shade, _, _ in looks.values()}
+        looks[name] = (colour(name), SECOND if taken else marks.MARKERS.get(backends[name], "v"), dashes)
     took = {name: table.middle(trials, name, asked[-1]) for name in shown}
-    kept = kinds | {name: f"{kinds[name]} rounded again" for name in shown if backends[name] == standings.OPENVINO}
+    kept = side_by_side.kept(trials)
     words = {name: f"{named_well(name)} ({kept[name]}): {ms:,.0f} ms" for name, ms in took.items()}
-    by_length(axes, trials, looks, words, limits, {}, seed)
+    by_length(axes, trials, looks, words, limits, {}, seed, close=True)
     first = min(took, key=took.get)
     words = "" if finding.with_kernels(trials) else "Without our kernels, "
     words += f"{named_well(first)} has the earliest first token at {asked[-1]} prompt tokens, {took[first]:,.0f} ms"
@@ -89,7 +92,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
     values = [1.0, *(ratio.value for _, _, ratio in pairs)]
     right.set_ylim(min(values) / 2, 2 * max(values))  # an interval may go on beyond
     labels.readable(right.yaxis)
-    right.set_ylabel(f"time over that of {rivals or 'llama.cpp'}\n(log scale; below 1 the placement is sooner)")
+    right.set_ylabel(f"time over that of {named_well(rivals or 'llamacpp')}\n(log scale; below 1: sooner)")
     words = finding.first_before(same_file.races(trials, seed))
     headline(figure, words or "First tokens of the kernels, no other runtime on the same file measured")
     return figure
@@ -103,29 +106,44 @@ def by_length(
     limits: dict[int, float],
     reading: dict[str, float],
     seed: int,
+    close: bool = False,
 ) -> None:
-    """Medians and their intervals against prompt length, a line per subject with words at its end; limits in red."""
+    """Medians and their intervals against prompt length, a line per subject with words at its end; limits in red.
+    close: whether the vertical axis ends near these lines, without room for other subjects' times."""
     asked, entries = table.lengths(trials), [e for e in table.table(trials, seed) if e["n"]]
-    lines = {
-        name: [(e["tokens"], (e["low"], e["p50"], e["high"])) for e in entries if e["subject"] == name]
-        for name in looks
-    }
+    drawn = [e for e in entries if e["subject"] in looks]
+    lines = {name: [(e["tokens"], span(e)) for e in drawn if e["subject"] == name] for name in looks}
     band = dict(linewidth=5, alpha=0.35)
     ends = {name: line(axes, points, *looks[name], 2.2, band) for name, points in lines.items() if points}
-    if not reading:
-        ends[LIMIT] = asked[-1], limits[asked[-1]]
-        looks, words = {**looks, LIMIT: (LIMIT_COLOUR, "", ":")}, {**words, LIMIT: f"{LIMIT}: {ends[LIMIT][1]:,.0f} ms"}
-    lowest = min((np.nanmin([e["low"], e["p50"]]) for e in entries if e["tokens"] == asked[0]), default=np.inf)
+    ends[LIMIT] = asked[-1], limits[asked[-1]]
+    looks = {**looks, LIMIT: (LIMIT_COLOUR, "", ":")}
+    words = {**words, LIMIT: LIMIT if reading else f"{LIMIT}: {ends[LIMIT][1]:,.0f} ms"}
+    counted = drawn if close else entries
+    lowest = min((np.nanmin(span(e)) for e in counted if e["tokens"] == asked[0]), default=np.inf)
     limit_below(axes, asked, limits, reading)
-    highest = max([e["high"] if np.isfinite(e["high"]) else e["p50"] for e in entries], default=1.0)
+    highest = max([np.nanmax(span(e)) for e in counted], default=1.0)
     least = min([*limits.values(), *reading.values(), lowest])
-    axes.set_ylim(0.55 * least, 2.5 * highest)  # room for words below the limit and labels at the ends
+    below, above = (0.8, 1.3) if close else (0.55, 2.5)  # room for words below the limit and labels at the ends
+    axes.set_ylim(below * least, above * highest)
     of_length(axes, asked)
     named_ends(axes, ends, looks, words, asked)
     axes.set_ylabel("time to first token, ms (log scale)")
-    n = min((e["n"] for e in entries if e["subject"] in looks), default=0)
-    dotted = f"; dotted: {LIMIT}" * bool(reading)
-    axes.set_title(f"median, 95% interval, n ≥ {n}{dotted}", fontsize=10)
+    n = min((e["n"] for e in drawn), default=0)
+    few = ", or range of the medians of 2 to 5 processes" * any(1 < len(medians(e)) < FEWEST for e in drawn)
+    axes.set_title(f"median, 95% interval{few}, n ≥ {n}", fontsize=10)
+
+
+def medians(e: dict) -> list[float]:
+    """The median of each process that a subject's requests at a length ran in, ms. e: of `table.table`."""
+    return [float(np.median(times)) for times in grouped(e["rows"], "process", table.first_ms).values()]
+
+
+def span(e: dict) -> tuple[float, float, float]:
+    """(low, median, high) as drawn: of few processes the range of their medians, as an interval from so few (Student's
+    t) would reach beyond all values."""
+    of = medians(e)
+    low, high = (min(of), max(of)) if 1 < len(of) < FEWEST else (e["low"], e["high"])
+    return low, e["p50"], high
 
 
 def ratios_by_length(
@@ -147,12 +165,14 @@ def ratios_by_length(
             *looks[name],
             2,
             dict(linewidth=1.6),
+            size=8,
         )
         ends[name] = max(here), here[max(here)][1]
     of_length(axes, asked)
     named_ends(axes, ends, looks, {name: name for name in names}, asked)
     axes.axhline(1, color="black", linewidth=1)
-    axes.set_title(f"{title}, n ≥ {min((ratio.n for _, _, ratio in ratios), default=0)} pairs", fontsize=10)
+    n = min((ratio.n for _, _, ratio in ratios), default=0)
+    axes.set_title(f"{title}, n ≥ {n} pairs; bars: 95%", fontsize=10)
 
 
 def line(
@@ -163,12 +183,13 @@ def line(
     style: str | tuple,
     width: float,
     band: Mapping[str, float],
+    size: float = 5,
 ) -> tuple[float, float]:
     """Points (x, (low, middle, high)) joined, with their intervals; returns where the line ends. band: how an interval
-    is drawn."""
+    is drawn. size: of the markers."""
     x, spans = zip(*points, strict=True)
     low, middles, high = zip(*spans, strict=True)
-    axes.plot(x, middles, marker=marker, color=shade, linestyle=style, linewidth=width, markersize=5)
+    axes.plot(x, middles, marker=marker, color=shade, linestyle=style, linewidth=width, markersize=size)
     axes.vlines(x, low, high, color=shade, **band)
     return x[-1], middles[-1]
 
@@ -188,12 +209,13 @@ def named_ends(
 
 
 def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float]) -> None:
-    """The limit of float32 first tokens, and what reading other formats once takes at the least: the panel's title
-    says which is which. Alone, the limit is named at its end."""
+    """The limit of float32 first tokens, which is named at its end, and what reading other formats once takes at the
+    least."""
     axes.plot(list(limits), list(limits.values()), color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
     for name, ms in reading.items():
         axes.plot([asked[0], asked[-1]], [ms] * 2, color=LIMIT_COLOUR, linewidth=1.2)
-        axes.text(asked[0], 0.93 * ms, f"its weights read once: {name}", color=LIMIT_COLOUR, fontsize=8, va="top")
+        words = f"limit of {name}: its weights read once"
+        axes.text(asked[0], 0.93 * ms, words, color=LIMIT_COLOUR, fontsize=8, va="top")
 
 
 def of_length(axes, asked: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, named_well
-from llama_lab.experiments.time_to_first_token import table
+from llama_lab.experiments.time_to_first_token import side_by_side, table
 
 
 def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict] = ()) -> Claim:
@@ -54,6 +54,30 @@ def ahead(entries: Sequence[dict]) -> str:
     return f"{sum(map(all, at.values()))} of {len(at)}"
 
 
+def at_shared(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """`table.ratios` at the lengths that all subjects share."""
+    return [r for r in table.ratios(trials, seed) if r["tokens"] in table.shared_lengths(trials)]
+
+
+def soonest(trials: Sequence[Start], ratios: Sequence[dict], kind: str) -> str:
+    """`in float32 step exact is first at 10 tokens, at 400 not told apart from PyTorch-compile (0.97x [0.92, 1.04] as
+    long)`: of one kind of weights, by the verdicts. ratios: of `at_shared`."""
+    kinds, lengths, others = table.weights(trials), [], []
+    alike = (r for r in ratios if kinds[r["peer"]] == kinds[r["best"]] == kind)
+    for n, found in summary.grouped(alike, lambda r: r["tokens"]).items():
+        nearest = min(found, key=lambda r: r["ratio"].value)
+        if all(r["ratio"].verdict == Verdict.FASTER for r in found):
+            lengths.append(nearest)
+        else:
+            how = "later than" if nearest["ratio"].verdict == Verdict.SLOWER else "not told apart from"
+            others.append(f"at {n} {how} {named_well(nearest['peer'])} ({nearest['ratio'].words} as long)")
+    if not lengths:
+        return f"in {kind} ours is {', '.join(others)}" if others else ""
+    names = listed(list(dict.fromkeys(r["best"] for r in lengths)))
+    first = f"in {kind} {names} is first at {listed([str(r['tokens']) for r in lengths])} tokens"
+    return ", ".join([first, *others])
+
+
 def first_of_all(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """At each length that all subjects share the best placement beside the soonest peer, whatever their weights, as in
     `table.ratios`."""
@@ -79,15 +103,18 @@ def beside(trials: Sequence[Start], r: dict) -> str:
     """`after 10 tokens llama.cpp+q4_0 takes 10.7 ms, step exact 33.3 ms: 0.31x [0.24, 0.41] as long, n = 4`. r: of
     `table.ratios`."""
     peer, mine = (f"{table.middle(trials, r[name], r['tokens']):.3g} ms" for name in ("peer", "best"))
-    took = f"{named_well(r['peer'])} takes {peer}, {r['best']} {mine}"
+    again = f" (weights {side_by_side.ROUNDED})" * (side_by_side.ROUNDED in side_by_side.kept(trials)[r["peer"]])
+    took = f"{named_well(r['peer'])}{again} takes {peer}, {r['best']} {mine}"
     return f"after {r['tokens']} tokens {took}: {r['ratio'].words} as long, n = {r['ratio'].n}"
 
 
 def first_token(trials: Sequence[Start], seed: int = 0) -> str:
     """The claim, and the soonest peer beside the best placement at each length that all subjects share."""
-    ratios = [r for r in table.ratios(trials, seed) if r["tokens"] in table.shared_lengths(trials)]
-    raced = first_of_all(trials, seed)
-    return claim(trials, ratios, raced).text(*(beside(trials, r) for r in raced))
+    ratios = at_shared(trials, seed)
+    raced, kinds = first_of_all(trials, seed), table.weights(trials)
+    others = sorted({kinds[r["best"]] for r in ratios} - {kinds[r["best"]] for r in raced})
+    more = filter(None, (soonest(trials, ratios, kind) for kind in others))
+    return claim(trials, ratios, raced).text(*(beside(trials, r) for r in raced), *more)
 
 
 def first_before(races: Sequence[dict]) -> str:

@@ -11,6 +11,7 @@ from llama_lab.bench import frames, statistics
 from llama_lab.bench.cold import Start
 from llama_lab.bench.published import COLD_LOOP, figure_of
 from llama_lab.bench.summary import grouped, warm
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.time_to_first_token.measure import TAIL
 from llama_lab.experiments.time_to_first_token.table import at_length, first_ms, middle, placements, rivals, weights
 
@@ -150,6 +151,18 @@ def mixing(trials: Sequence[Start], at: int) -> list[dict]:
             own = dict(mixed=mixed, warm=float(np.mean(values)), largest=max(values))
             entries.append(dict(subject=e["subject"], n=len(values), **own))
     return entries
+
+
+def lifted(entries: Sequence[dict]) -> str:
+    """Whose mean the cold request lifts above every warm one, and where the mean of the others lies. entries: of
+    `mixing`."""
+    over = {e["subject"]: e["mixed"] / e["largest"] for e in entries}
+    above = [named_well(name) for name, ratio in over.items() if ratio > 1]
+    below = [ratio for ratio in over.values() if ratio <= 1]
+    words = f"mean above every warm request: {listed(above) or 'nobody'}"
+    if not below:
+        return words
+    return f"{words}; of the others it is {min(below):.1f} to {max(below):.1f} of the largest warm request"
 
 
 MIXED = frames.Columns(

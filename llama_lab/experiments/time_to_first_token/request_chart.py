@@ -73,7 +73,7 @@ def cold_row(axes, e: dict, height: float) -> None:
     axes.plot([warm, e["median"] / 1e3], [height] * 2, color=shade, linewidth=3, alpha=0.6, solid_capstyle="butt")
     axes.plot(warm, height, "o", color="black", markerfacecolor="white", markersize=6, zorder=4)
     axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=5)
-    of = f"{times(e['median'] / e['warm_ms'])} of warm" if np.isfinite(warm) else "never warm"
+    of = f"{times(e['median'] / e['warm_ms'])} × warm" if np.isfinite(warm) else "never warm"
     rows.beside(axes, height, f"{e['median'] / 1e3:.2f} s, {of}")
 
 
@@ -88,10 +88,10 @@ def worst_start(entries: Sequence[dict]) -> str:
         key=itemgetter("warm_ms"),
         default=dict(subject=worst),
     )["subject"]
-    words = f"A first request takes {times(over[worst])[:-1]} times a warm one under {worst}"
-    return words + (f", {times(over[mine])[:-1]} times under {mine}" if mine != worst else "")
+    words = f"A first request takes {times(over[worst])} times a warm one under {named_well(worst)}"
+    return words + (f", {times(over[mine])} times under {mine}" if mine != worst else "")
 
 
 def times(ratio: float) -> str:
-    """`0.8x`, `9.7x`, `1,670x`."""
-    return f"{ratio:,.0f}x" if ratio >= 10 else f"{ratio:.1f}x"
+    """`0.8`, `9.7`, `1,670`."""
+    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.1f}"

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import numpy as np
 
-from llama_lab.bench import frames
+from llama_lab.bench import frames, standings, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.time_to_first_token import table
 
+ROUNDED = "rounded again"
+
+
+def kept(trials: Sequence[Start]) -> dict[str, str]:
+    """Subject → what its weights are kept as; of a runtime that rounds the file's weights once more, that it does."""
+    backends, kinds = {t.subject: t.backend for t in trials}, table.weights(trials)
+    return {name: f"{kind} {ROUNDED}" * (backends[name] == standings.OPENVINO) or kind for name, kind in kinds.items()}
+
 
 def entries(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """One entry per subject that was asked at all shared lengths, the best first: {subject, weights, and of each
     length `10 ms`, its median, and `10 over`, how many times as long it takes as the placement that is best there}."""
-    at, kinds = table.shared_lengths(trials), table.weights(trials)
+    at, kinds = table.shared_lengths(trials), kept(trials)
     first = {n: table.best(trials, table.placements(trials), [n]) for n in at}
     found = []
     for name in table.placements(trials) + table.rivals(trials):
@@ -46,6 +55,29 @@ def late(trials: Sequence[Start], seed: int = 0) -> str:
         if r["tokens"] == at and kinds[r["peer"]] not in ours and r["ratio"].verdict == Verdict.FASTER
     ]
     return listed(found) if found else "nobody"
+
+
+def tail_words(entries: Sequence[dict]) -> list[str]:
+    """How much longer the P95 is than the median, in ms and as a factor, a line per subject. entries: of
+    `table.tails`."""
+    lines = []
+    for name, found in summary.grouped((e for e in entries if e["p95"] is not None), itemgetter("subject")).items():
+        less = ", ".join(f"{e['p95'] - e['p50']:.0f} at {e['tokens']}" for e in found)
+        over = ", ".join(f"{e['p95'] / e['p50']:.2f} at {e['tokens']}" for e in found)
+        lines.append(f"{named_well(name)}, P95 less the median, ms: {less} tokens; P95 over the median: {over} tokens")
+    return lines
+
+
+def near_limit(trials: Sequence[Start], subject: str, limits: dict[int, float]) -> str:
+    """`at 10 tokens step exact takes 5.1 times the float32 limit (52.5 of 10.3 ms), at 400 1.5 times (634 of 426 ms)`.
+    limits: `table.limits`."""
+    at = [n for n in table.shared_lengths(trials) if n in limits and np.isfinite(table.middle(trials, subject, n))]
+    found = [(n, table.middle(trials, subject, n), limits[n]) for n in dict.fromkeys([*at[:1], *at[-1:]])]
+    said = [(f"at {n} tokens", f"{ms / least:.1f} times", f"({ms:.3g} of {least:.3g} ms)") for n, ms, least in found]
+    if not said:
+        return f"{subject} has no valid first token"
+    (first, times, of), *others = said
+    return f"{first} {subject} takes {', '.join([f'{times} the float32 limit {of}', *map(' '.join, others)])}"
 
 
 TAILS = frames.Columns(

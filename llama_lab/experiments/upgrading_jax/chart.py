@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_lab.bench.intervals import FEWEST
 from llama_lab.bench.record import Trial
 from llama_lab.experiments.upgrading_jax import table
 from llama_lab.figures import labels
@@ -14,22 +15,39 @@ from llama_lab.figures.labels import End, readable
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
 
 
+def bar_ends(trials: Sequence[Trial], release: str, placement: str) -> tuple[float, float]:
+    """The 95% interval of a rate; of fewer processes than a bootstrap needs the range of all answers, since Student's t
+    of two or three medians would be wider than all that was seen."""
+    good = table.decodes(trials, release, placement)
+    if len({t.process for t in good}) >= FEWEST:
+        rate = table.rate(trials, release, placement)
+        return rate.low, rate.high
+    return min(t.tg for t in good), max(t.tg for t in good)
+
+
 @styled
 def releases(trials: Sequence[Trial], meta: dict) -> Figure:
-    """Tokens/s of each placement, a line with 95% intervals from release to release; a release that computes wrong
-    values is crossed out on the axis and named in red, one that could not be had is a gap that says so."""
+    """Tokens/s of each placement, a line from release to release with the bars of `bar_ends`; a release that computes
+    wrong values is crossed out on the axis and named in red, one that could not be had is a gap that says so."""
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
     present, right = table.releases(meta), table.sound(trials, meta)
-    figure, axes = new(10, 5)
+    figure, axes = new(10.5, 5.8)
     ends, bad = [], [name for name in present if name not in right]
     for i, placement in enumerate(placements):
         rates = {name: rate for name in present if (rate := table.rate(trials, name, placement)).n}
         if not rates:
             continue
         own, middle = (OTHERS[2] if "+scan" in placement else colour(placement)), [r.median for r in rates.values()]
-        x = [names.index(name) + 0.09 * (i - (len(placements) - 1) / 2) for name in rates]
-        reach = [[r.median - r.low for r in rates.values()], [r.high - r.median for r in rates.values()]]
-        reach = np.clip(np.nan_to_num(reach), 0, None)
+        x = [names.index(name) + 0.15 * (i - (len(placements) - 1) / 2) for name in rates]
+        edges = [bar_ends(trials, name, placement) for name in rates]
+        reach = np.clip(
+            [
+                [m - low for m, (low, _) in zip(middle, edges, strict=True)],
+                [high - m for m, (_, high) in zip(middle, edges, strict=True)],
+            ],
+            0,
+            None,
+        )
         line = dict(marker="s", linestyle="--") if "+scan" in placement else dict(marker="o", linestyle="-")
         *_, bars = axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, zorder=3)
         for bar in bars:
@@ -40,7 +58,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
             place = dict(textcoords="offset points", ha="center", va="top", fontsize=10, color=own)
             axes.annotate(f"{middle[at]:.1f}", (x[at], middle[at]), (0, -7), **place)
         ends.append(End(placement, x[-1], middle[-1], own))
-    labels.at_ends(axes, ends, 1.3, x=len(names) - 0.75, size=11)
+    labels.at_ends(axes, ends, 1.3, x=len(names) - 0.62, size=11)
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
     if limits:
         axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
@@ -63,11 +81,12 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     axes.plot(crossed, [0] * len(crossed), "x", transform=axes.get_xaxis_transform(), **cross)
     most = max((table.rate(trials, name, placements[0]).n for name in present), default=0)
     processes = meta["parameters"]["processes"]
+    reached = "their range, of" if processes < FEWEST else "its 95% interval over"
     here = table.set_up(meta)
     ours = f"; this repository runs {here}" * (here in names)
     axes.set_xlabel(
         f"release of JAX, as shipped or with this package's flag{ours}\n(red cross: computes wrong values or crashes;"
-        f" mark: median of n = {most} answers, ratio: mean of pairs; line: its 95% interval over {processes} processes)"
+        f" mark: median of n = {most} answers; bar: {reached} {processes} processes; ratio: mean of pairs)"
     )
     axes.set_ylabel("decode, tokens/s (log scale)")
     headline(figure, table.claim(trials, meta))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from llama_lab.bench.claim import Claim
+from llama_lab.bench.wording import listed
 from llama_lab.experiments.what_may_be_jitted.measure import DEVICE, HOST, Traced
 from llama_lab.figures.style import OTHERS, headline, new, styled
 
@@ -51,9 +52,9 @@ def finding(rows: Sequence[Traced]) -> str:
     first, *others = ((calls(row), f"{len(row.spans(DEVICE)):,}", row.subject) for row in rows)
     said = "a token through {} layers takes {} from Python and {} operations under {}".format(rows[0].layers, *first)
     said += "".join(f", {called.split()[0]} and {computed} under {name}" for called, computed, name in others)
+    busy = [f"{row.busy_ms * 1e6 / row.total_ns:.0%} of the time under {row.subject}" for row in rows]
     return Claim("Jit sees shapes and no values: what depends on values must be computed by JAX.").text(
         said,
-        "what is fixed may be a static argument",
-        *(f"{row.subject}: device busy {row.busy_ms * 1e6 / row.total_ns:.0%} of the time" for row in rows),
+        f"the device is busy {listed(busy)}",
         *(f"{row.subject} compiled while it was traced" for row in rows if not row.valid),
     )

@@ -13,7 +13,9 @@ from llama_lab.experiments.what_serving_needs import finding
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import WIDE, look
-from llama_lab.figures.style import LIMIT_COLOUR, headline, new, styled
+from llama_lab.figures.style import LIMIT_COLOUR, footnote, headline, new, styled
+
+SPAN = (10, 90)  # percentiles of the first tokens of a load between which its bar lies
 
 
 @styled
@@ -28,37 +30,46 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
     most = max((e["rate"] for e in every), default=0)
     for i, (name, entries) in enumerate(rising.items()):
         (shade, marker), apart = look(name, entries[0]["backend"]), 1.035 ** (i - (len(rising) - 1) / 2)
-        x = [e["rate"] * apart for e in entries]
+        x, known = [e["rate"] * apart for e in entries], [e for e in entries if e["points"]]
         style = dict(color=shade, marker=marker, markersize=6, linewidth=2)
+        for e in known:
+            span = np.percentile(e["points"], SPAN) / 1e3
+            first.vlines(e["rate"] * apart, *span, color=shade, linewidth=5, alpha=0.3)
         for at, e in zip(x, entries, strict=True):
-            first.scatter([at] * len(e["points"]), np.array(e["points"]) / 1e3, s=7, alpha=0.25, color=shade, lw=0)
             tokens.annotate("\n".join(lost(e, most)), (at, e["tokens_s"]), (5, -6), va="top",
                             ha="right" if e["rate"] == most else "left",
                             textcoords="offset points", fontsize=8.5, color=shade)  # fmt: skip
-        first.plot(x, [e["first"].median / 1e3 for e in entries], label=named_well(name), **style)
+        first.plot(x, [e["first"].median / 1e3 for e in entries], **style)
         tokens.plot(x, [e["tokens_s"] for e in entries], **style)
-        end = (x[-1], entries[-1]["tokens_s"])
-        tokens.annotate(f"{end[1]:.0f} {named_well(name)}", end, (7, 0), va="center",
-                        textcoords="offset points", fontsize=9, color=shade)  # fmt: skip
+        end = entries[-1]
+        at_end(tokens, x[-1], end["tokens_s"], f"{end['tokens_s']:.0f} {named_well(name)}", shade)
+        if end["points"]:
+            seconds = end["first"].median / 1e3
+            words = f"{seconds:.2g} s {named_well(name)}"
+            at_end(first, x[-1], seconds, words, shade, before=end["rate"] < most)
     offered = sorted({(e["rate"], e["offered"]) for e in every})
     asked = dict(color=LIMIT_COLOUR, linestyle=":", linewidth=5, alpha=0.5, zorder=1)
     tokens.plot(*zip(*offered, strict=True) if offered else ([], []), **asked)
     for axes in panels:
         logarithmic(axes, sorted({e["rate"] for e in every}))
     if missing:
-        first.plot([], [], " ", label=f"did not run: {', '.join(gap['name'] for gap in missing)}")
-    if every or missing:
-        figure.legend(loc="outside lower center", ncols=5, fontsize=9.5)
+        footnote(figure, f"did not run: {', '.join(gap['name'] for gap in missing)}")
     least = min((e["first"].n for e in every), default=0)
     noted(tokens, "Tokens a second", "tokens/s (log scale)", "dotted: as many as were asked for")
     noted(
         first,
         "First token, from when the request was due",
         "s (log scale)",
-        f"point: a request, n ≥ {least}; line: P50",
+        f"line: P50; bar: from P{SPAN[0]} to P{SPAN[1]} of n ≥ {least} requests",
     )
     headline(figure, finding.claim(rising))
     return figure
+
+
+def at_end(axes, x: float, y: float, words: str, shade: str, before: bool = False) -> None:
+    """Words beside a line's last mark: at its right, or at its left, above the line, where other lines go on."""
+    place = dict(xytext=(-9, 7), ha="right") if before else dict(xytext=(8, 0), ha="left", va="center")
+    axes.annotate(words, (x, y), textcoords="offset points", fontsize=9, color=shade, annotation_clip=False, **place)
 
 
 def lost(e: dict, most: float) -> list[str]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 
-from llama_lab.bench import standings
+from llama_lab.bench import standings, summary
 from llama_lab.bench.claim import Claim, stated
+from llama_lab.bench.wording import listed, named_well
 
 KEPT_UP = 0.95  # of what is asked for: who makes as much might make more
 BEHIND = 0.9  # of what is asked for: who makes less falls behind
+BUILT = "only the need of few shapes is measured, and the others follow from how requests join and leave"
+AND = ", {other} {more:.0f}."  # what another server makes
 NAMES = {"one": "one shape", "buckets": "buckets", "exact": "exact lengths"}
 
 
 def answer(rising: Mapping[str, Sequence[dict]]) -> str:
-    """What serving needs, and what it is good for, `claim`."""
+    """What serving needs, which of it was measured, and what it is good for, `claim`."""
     needs = "Serving needs few shapes, calls of one token or a few, and a cache of its own for each request."
-    return Claim(needs).text(str(claim(rising)).removesuffix("."))
+    return Claim(needs).text(f"{BUILT}. {claim(rising)}".removesuffix("."))
 
 
 def falls_behind(loads: Sequence[dict]) -> float | None:
@@ -25,20 +29,59 @@ def falls_behind(loads: Sequence[dict]) -> float | None:
     return min((e["rate"] for e in loads if e["rate"] > max(kept, default=0)), default=None)
 
 
+def keeping_up(rising: Mapping[str, Sequence[dict]]) -> list[str]:
+    """The rate at which each server falls behind, a line each. rising: of `table.rising`."""
+    lines = []
+    for name, loads in rising.items():
+        behind, most = falls_behind(loads), f"{loads[-1]['rate']:g} requests/s, the highest rate asked of it"
+        lines.append(
+            f"{named_well(name)} {f'falls behind at {behind:g} requests/s' if behind else f'keeps up at {most}'}"
+        )
+    return lines
+
+
 def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
-    """The most that the best placement serves, and the most of the best other server, or of the next placement. rising:
-    of `table.rising`."""
-    known = [[e for e in loads if e["first"].n] for loads in rising.values()]
-    best = [max(loads, key=lambda e: e["tokens_s"]) for loads in known if loads]
-    if not best:
+    """What the best placement makes at its highest rate, and the best other server there, or the next placement; if it
+    does not keep up, the most of each. rising: of `table.rising`."""
+    known = [e for loads in rising.values() for e in loads if e["first"].n]
+    if not known:
         return Claim("No server has a valid answer under rising rates.")
-    mine, *ours = sorted(best, key=lambda e: (e["backend"] != standings.JAX, -e["tokens_s"]))
-    others = [e for e in ours if e["backend"] != standings.JAX] or ours
-    numbers = dict(mine=mine["server"], tokens=mine["tokens_s"])
-    sentence = "Under load `{mine}` makes at most {tokens:.0f} tokens/s"
+    mine = min(known, key=lambda e: (e["backend"] != standings.JAX, -e["tokens_s"]))
+    apart = [e for e in known if e["server"] != mine["server"]]
+    others = [e for e in apart if e["backend"] != standings.JAX] or apart
+    who = f"`llama-jax serve` (`{mine['server']}`)" if mine["backend"] == standings.JAX else named_well(mine["server"])
+    numbers = dict(mine=who, tokens=mine["tokens_s"], rate=mine["rate"], offered=mine["offered"])
+    most = "Under load {mine} makes at most {tokens:.0f} tokens/s"
     if not others:
-        return stated(sentence + ".", **numbers)
-    numbers |= dict(other=others[0]["server"], most=others[0]["tokens_s"], offered=mine["offered"])
-    kept_up = mine["tokens_s"] >= KEPT_UP * mine["offered"]
-    asked = "Under load `{mine}` makes {tokens:.0f} of {offered:.0f} tokens/s asked for, {other} {most:.0f}."
-    return stated(asked, when=kept_up, **numbers) or stated(sentence + "; {other} {most:.0f}.", **numbers)
+        return stated(most + ".", **numbers)
+    beside = max((e for e in others if e["rate"] == mine["rate"]), key=lambda e: e["tokens_s"], default=None)
+    if beside and mine["tokens_s"] >= KEPT_UP * mine["offered"]:
+        words = "At {rate:g} requests/s {mine} makes {tokens:.0f} of the {offered:.0f} tokens/s requested"
+        return stated(words + AND, other=named_well(beside["server"]), more=beside["tokens_s"], **numbers)
+    best = max(others, key=lambda e: e["tokens_s"])
+    return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)
+
+
+def with_slots(slotted: Sequence[dict]) -> list[str]:
+    """What more slots do to each server's answers under way, first token and gaps, a line each. slotted: of
+    `table.by_slots`."""
+    lines = []
+    for name, loads in summary.grouped(slotted, itemgetter("server")).items():
+        known = [e for e in loads if e["first"].n and e["gap"]["p50"]]
+        if not known:
+            continue
+        values = {
+            "median first token": [e["first"].median for e in known],
+            "median gap": [e["gap"]["p50"] for e in known],
+            "P99 gap": [e["gap"]["p99"] for e in known],
+        }
+        said = [f"{what} {ms(found)} ms" for what, found in values.items() if None not in found]
+        slots, last = listed([str(e["slots"]) for e in known]), known[-1]
+        busy = f"{last['tokens_s'] * last['gap']['p50'] / 1e3:.1f} answers under way on average with {last['slots']}"
+        lines.append(f"{named_well(name)} with {slots} slots: {'; '.join([*said, busy])}")
+    return lines
+
+
+def ms(values: Sequence[float]) -> str:
+    """`222, 38.5 and 29.0`."""
+    return listed([f"{value:.0f}" if value >= 100 else f"{value:.1f}" for value in values])

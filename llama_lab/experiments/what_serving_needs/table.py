@@ -88,7 +88,7 @@ def by_shapes(entries: Sequence[dict], meta: dict) -> list[dict]:
 
 
 def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
-    """The loads of each placement by its slots, at the rate where it nearly falls behind."""
+    """The loads of each placement by its slots, at the rate set for it."""
     p = meta["parameters"]
     here = {(e["server"], e["slots"], e["rate"]): e for e in entries if e["shapes"] == BUCKETS}
     slots = sorted(set(p["more_slots"]))

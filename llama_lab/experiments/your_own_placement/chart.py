@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -37,7 +38,7 @@ def claim(fates: Sequence[measure.Fate]) -> Claim:
     words = f"A placement is one line; {refused} of {len(bad)} faulty ones are refused"
     if copy := named.get(measure.NESTED.name):
         level = "stays undecided, as it should" if copy.caught == measure.INTERVAL else "gets a verdict"
-        words += f", a copy of {measure.BASELINE} {level}"
+        words += f"; a copy of {measure.BASELINE} {level}"
     return Claim(f"{words}.")
 
 
@@ -58,10 +59,18 @@ def became(entry: dict) -> str:
     return f"“{fate.name}” was refused by {fate.caught or 'nobody'} ({fate.why})"
 
 
+def why(entry: dict) -> str:
+    """Why a specimen has no time or no verdict."""
+    return verdict(entry) if entry["name"] == measure.NESTED.name and entry["valid_trials"] else measure.fate(entry).why
+
+
 def verdict(entry: dict) -> str:
     """A ratio and its verdict. That of the same program twice has no advice on how many blocks would settle it."""
     ratio = entry["ratio_to_baseline"]
     return f"{times(ratio)} of {measure.BASELINE}, n = {ratio['n']}: {ratio['judged']}"
+
+
+COLUMNS = replace(measure.COLUMNS, shown={**measure.COLUMNS.shown, "reason": why})
 
 
 def with_voided(trials: Sequence[Trial], table: Sequence[dict]) -> list[dict]:
@@ -102,8 +111,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
             known = f"{times(ratio)}: {ratio['judged']}"
         values = [t.tg for t in summary.warm(trials, entry["name"])]
         rows.subject(axes, entry["name"], values, rate, height, "", seed)
-        shade = LIMIT_COLOUR if known.startswith("no verdict") else "black"
-        rows.beside(axes, height, f"{rate['median']:.1f} tok/s · {known}", color=shade)
+        rows.beside(axes, height, f"{rate['median']:.1f} tok/s · {known}")
     notes.bandwidth_limit(axes, limit)
     fastest = max((t.tg for t in trials if t.valid), default=0)
     axes.set_xlim(0, max(limit * 1.06, fastest * 1.05))

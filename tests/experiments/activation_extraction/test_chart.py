@@ -50,10 +50,10 @@ def test_each_chart_is_drawn_where_there_is_little(draw):
     assert_in_style(draw())
 
 
-def test_the_limits_say_the_share():
+def test_the_limits_say_the_share_in_pairs():
     drawn = words(CHARTS["limits"]())
-    title = "extract does not reach its slower ceiling, the forward pass alone: 94% [9"
-    for text in (title, "ceiling: disk only: ", "off the scale"):
+    title = "extract does not reach its slower ceiling, the forward pass alone"
+    for text in (title, "pairs: 94% [9", "mean of 8", "ceiling: disk only: ", "off the scale"):
         assert text in drawn, text
 
 
@@ -63,7 +63,7 @@ def test_the_probe_names_its_property_and_its_control():
         probing.ENDS,
         "shuffled labels: 0.50 in all layers",
         "900 tokens of 60 examples",
-        "60% of them with the property",
+        "60% of the tokens with the property",
     ):
         assert text in drawn, text
     assert "best after layer 3: 0.750 [0.700, 0.800]" in probing.in_words(probed())

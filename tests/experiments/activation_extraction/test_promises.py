@@ -4,6 +4,7 @@ budget."""
 import pytest
 
 from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Verdict
 from llama_lab.experiments.activation_extraction import promises, rungs
 from llama_lab.experiments.activation_extraction.passes import STAGES
 from tests.experiments.activation_extraction.test_table import SECONDS, measured
@@ -52,3 +53,18 @@ def test_the_plans_budget_stands_beside_ours_stage_by_stage():
     assert frame["here ms"].tolist() == [30, 10, 5, 5, 50, 100]
     assert frame["share here"].tolist() == [0.3, 0.1, 0.05, 0.05, 0.5, 1]
     assert promises.budget({}) == []
+
+
+def test_what_is_not_decided_is_not_counted_as_lost_nor_as_nothing():
+    verdicts = dict(zip(promises.CHANGES, [None, *[Verdict.UNDECIDED] * 3, Verdict.SLOWER, Verdict.EQUAL], strict=True))
+
+    def entries(**changed):
+        return [dict(change=change, verdict=verdict) for change, verdict in (verdicts | changed).items()]
+
+    assert promises.kept(entries()) == (
+        "5 of the 6 changes were measured: 1 changes nothing, 1 loses and 3 are not decided. None is shown to gain. Not"
+        " measured: jit of the extraction."
+    )
+    said = promises.kept(entries(vmap=Verdict.FASTER, pipelining=Verdict.FASTER))
+    assert said.startswith("5 of the 6 changes were measured: 2 gain, 1 changes nothing and 2 are not decided. Not")
+    assert promises.kept([dict(change="vmap", verdict=None)]).startswith("0 of the 6 changes were measured: none. Not")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from llama_lab.bench import AGAIN
-from llama_lab.experiments.activation_extraction import rungs
+from llama_lab.experiments.activation_extraction import finding, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import LADDER, SECOND, STAGES, Extraction
 from llama_lab.experiments.activation_extraction.rungs import BASE, COPIES, CUT, DISK, FIRST, FORWARD, PRODUCT
@@ -68,6 +68,23 @@ def test_the_slower_ceiling_counts_block_by_block():
     rows = [made(name, block, wall_ns=s * 10**9) for (name, block), s in seconds.items()]
     overlap = extraction_table.overlap(rows)
     assert (overlap.value, overlap.n) == (pytest.approx(0.5), 2)
+    assert extraction_table.reached(rows) == pytest.approx([0.5, 0.5])
+
+
+def test_the_finding_names_the_parts_of_its_factor_each_pair_and_what_is_not_tested():
+    said = finding.extraction(measured(2))
+    assert "the first version over the same transformers: 0.8" in said
+    assert "packing into one shape over the first version: 1.5" in said
+    assert " and 95% of the slower of its two ceilings" in said  # two pairs, named one by one
+    assert "not tested" not in said
+    assert " to 96% of the slower of its two ceilings, mean 94%" in finding.extraction(measured(8))
+    seconds = {(PRODUCT, 0): 10, (FORWARD, 0): 9, (DISK, 0): 1, (PRODUCT, 1): 10, (FORWARD, 1): 11, (DISK, 1): 1}
+    said = finding.near_the_ceiling([made(name, block, wall_ns=s * 10**9) for (name, block), s in seconds.items()])
+    assert said.startswith("`extract` reaches 90% and 110% of the slower of its two ceilings, mean 99%")
+    assert said.endswith("measured with a spread of 22%")
+    said = finding.untested([row for row in measured(2) if row.subject != rungs.UNJITTED])
+    assert "(`N0 eager copy by copy`) was not measured" in said
+    assert said.endswith("so its total (4x to 7x; 10x to 20x) is not tested")
 
 
 def test_void_passes_count_nowhere_and_are_named():

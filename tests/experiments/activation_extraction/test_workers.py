@@ -179,3 +179,7 @@ def test_a_fleet_is_drawn_from_what_was_measured(few, monkeypatch):
     assert len(fleet.durations) == 18
     assert fleet.overhead == pytest.approx(0.030)
     assert {round(3600 * one.rate, 3) for one in seen} == {0.0, 0.125, 1.0}
+    assert workers_table.simulated([dict(shares=[0.5, 0.75]), dict(shares=[0.2, 0.25])]) == (
+        "SIMULATED: each share is the median of 2 runs, which differ by up to 0.25."
+    )
+    assert workers_table.simulated([]).startswith("No fleet was simulated")

@@ -10,7 +10,7 @@ from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import NAN
 from llama_lab.experiments.compile_time import finding, starts, table
 from tests.bench.test_record import trial
-from tests.experiments.compile_time.test_measure import SMALL
+from tests.experiments.compile_time.test_measure import SMALL, row
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -98,8 +98,34 @@ def test_break_even_is_where_the_lines_cross():
 
 def test_the_finding_begins_with_what_compiling_costs_and_when_it_has_paid():
     said = str(finding.claim(trials()))
-    assert said.startswith("Compiling takes 1.0 s of a cold start's 3.1 s; step overtakes eager after 19 tokens ")
+    assert said.startswith(
+        "Compiling the prompt's program takes 1.0 of the 3.1 s to the first token;"
+        " the decode program, 1.0 s afterwards. A cold start of `step` overtakes `eager` after 19 tokens "
+    )
+    assert len(said.split(". ")[0].split()) <= 20
     assert "Compiling" not in str(finding.claim([]))
+
+
+def test_two_tables_of_one_model_say_when_they_were_recorded():
+    probed = dict(created="2026-11-26T04:58:05Z", bandwidth_gbps=dict(main=dict(min=50, median=54, max=60, n=3)))
+    assert table.recorded_words(probed) == "recorded 2026-11-26, median bandwidth probe 54 GB/s"
+    assert table.recorded_words(dict(created="2026-11-26T04:58:05Z")) == "recorded 2026-11-26"
+
+
+def test_the_scanned_rate_stands_beside_the_unrolled_one_at_each_depth():
+    slower = dict(token_times_ns=[2 * 10**7 * (i + 1) for i in range(4)])
+    rows = [row("step", 2), row("step+scan", 2), row("step", 8), row("step+scan", 8, **slower), row("step", 16)]
+    assert table.scanned_rates(rows) == {2: pytest.approx(1), 8: pytest.approx(0.5)}
+
+
+def test_a_start_gains_nothing_by_weights_that_happened_to_load_faster():
+    slow = [t.model_copy(update=dict(load_ns=2 * 10**9, to_first_ns=t.to_first_ns + 10**9)) if t.phase == "cold" else t
+            for t in trials()]  # fmt: skip
+    said = finding.equal_loading(slow, "step")
+    assert "took 2.00 s cold, 1.00 s cached and 1.00 s serialised" in said
+    cached, cold = 1 + 0.25 + 0.1 + 2, 1 + 1 + 0.1 + 2
+    assert f"would take {cached / cold:.0%} [" in said
+    assert finding.equal_loading([t for t in slow if t.phase != "cached"], "step") == ""
 
 
 @pytest.mark.parametrize(

@@ -196,37 +196,6 @@ def test_void_answers_do_not_count_and_without_a_peer_there_is_no_ratio():
     assert sizes.ours(alone) == sizes.table([]) == []
 
 
-def test_the_lead_by_size_by_context_and_by_instructions():
-    made = SIZED + on_file(dict(loop=30, llamacpp=20, openvino=10), "large/q4_0", megabytes=1000)
-    table = sizes.table(made)
-    decode = [e for e in sizes.ours(table) if e["what"] == sizes.DECODE]
-    assert "at none of these sizes, and least at 1,000 MB per token (50%)" in finding.halved(decode)
-    slow = on_file(dict(loop=9, llamacpp=10), "huge/q4_0", megabytes=2000)
-    assert finding.halved(sizes.ours(sizes.table(slow + made))[:3]).endswith("least at 2,000 MB per token (-10%)")
-    said = finding.least_and_most(table)
-    assert said.index("llama.cpp, large/q4_0, 1,000 MB") < said.index("OpenVINO, small/q4_0, 100 MB")
-    lost = finding.lost(table)
-    assert lost.startswith("slower than the best other runtime in 1 of 3 cases, most at 0.")
-    assert lost.endswith("(reading 50 tokens, small/q4_0, llama.cpp)")
-    assert finding.lost(decode) == "slower than the best other runtime in 0 of 2 cases"
-    frame = finding.beside_best(table)
-    assert frame.loc["small/q4_0", "after 64 tokens"].endswith("openvino")
-    assert list(frame) == ["after 64 tokens", "reading 50 tokens"]
-    both = on_file(dict(loop=300, llamacpp=100), "a/avx2") + on_file(dict(loop=500, llamacpp=100), "a/avx512vnni")
-    (line,) = finding.instructions(sizes.table(both + SIZED)).splitlines()
-    assert line.startswith("a after 64 tokens: avx2 3.0")
-    assert "avx512vnni 5.0" in line
-    grown = {"context": scaling.axis_of(points() + points("llamacpp", {"256": 20, "4096": 20}), "context")}
-    assert finding.apart(grown, "loop", "llamacpp") == "loop over llamacpp by context, 256: 3.00x, 4096: 2.00x"
-    said = finding.stays(grown["context"], dict(loop="jax", llamacpp="llama.cpp"))
-    assert said == "loop is 2.0 to 3.0 times as fast as llama.cpp from 256 to 4,096 tokens (n = 3)"
-    assert finding.stays(grown["context"], dict(loop="jax", llamacpp="jax")) == ""
-    for nothing in (finding.least_and_most, finding.instructions):
-        assert nothing([]) == ""
-    assert finding.beside_best([]).empty
-    assert "one size alone" in finding.halved([])
-
-
 # Types, files, commands -----------------------------------------------------------------------------------------------
 
 
@@ -252,9 +221,17 @@ def test_every_type_that_is_read_has_a_line_with_what_was_measured_of_it():
     assert known["other"].median == pytest.approx(200, rel=0.01)
     assert (entries["f16"]["kernel"], entries["f16"]["becomes"], entries["f16"]["within"]) == (False, "q8_0", False)
     assert (entries["q2_k"]["ratio"], entries["q2_k"]["within"], entries["q2_k"]["bytes"]) == (None, None, 84 / 256)
-    assert "on 1 of 1 files" in file_types.words(list(entries.values()))
-    assert "on 1 of 2" in file_types.words(list(entries.values()))
-    assert "not recorded yet" in file_types.words(file_types.table([], []))
+    said = finding.types(list(entries.values()))
+    assert "Our kernels decode faster than llama.cpp on 1 of 1 files." in said
+    assert said.endswith("within llama.cpp's on 1 of 2.")
+    assert "not recorded yet" in finding.types(file_types.table([], []))
+    said = finding.rounded_again(list(entries.values()))
+    assert said.startswith("Of types without a kernel our KL is larger on f16 (0.0042 against 1")
+    read += [window("q3_k", file_types.MINE, 0.004), window("q3_k", file_types.THEIRS, 0.02)]
+    read += [window("mxfp4", who, 0.004) for who in (file_types.MINE, file_types.THEIRS)]
+    said = finding.rounded_again(file_types.table(timed, read))
+    assert "smaller than llama.cpp's on q3_k (0.0042 against 0.021); not told from it on mxfp4 (" in said
+    assert finding.rounded_again(file_types.table([], [])) == ""
     shown = show(entries.values(), file_types.COLUMNS)
     assert list(shown.loc["q4_k", ["own kernel", "within its rounding", "over it"]]) == ["yes", "yes", 1.5]
 

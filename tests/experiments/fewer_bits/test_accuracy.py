@@ -105,10 +105,12 @@ def test_counts_intervals_and_flips_by_hand():
     assert frame.loc["loop+fused", "KL, nats"] == pytest.approx(0.003, rel=0.1)
     said = " ".join(accuracy_table.words(found, rows))
     assert "45 of n = 50 sentences, 90% [78%, 97%] (guessing: 33%)" in said
-    assert "18 points wide and holds the accuracy of 2 of the 3 others, not that of torch-int8" in said
+    assert "By accuracy they tell 1 of the 3 others from it, torch-int8 (66%): its interval is 18 points wide" in said
     assert "takes 7 flips or more" in said  # 3 × 2 × 0.5⁷ < 0.05 < 3 × 2 × 0.5⁶
-    assert "for torch-int8 (12 lost, 0 gained" in said
-    assert accuracy_table.words(found[:3], rows)[-1] == "Flips do so for none."
+    assert "By flips they tell 1 of the 3 others from it, torch-int8 (12 lost, 0 gained" in said
+    alike = accuracy_table.words(found[:3], rows)[1:]
+    assert alike[0].startswith("By accuracy they tell none of the 2 others from it:")
+    assert alike[1].endswith("none of the 2 others from it, at p < 0.05/2, which takes 7 flips or more, all one way.")
 
 
 def test_little_is_said_of_little():

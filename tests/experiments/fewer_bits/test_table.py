@@ -46,13 +46,40 @@ def test_who_is_compared_with_whom():
 
 
 def test_what_is_fastest_of_a_models_types():
-    def entry(file, rate, lead):
-        return dict(file=file, rate=Made(median=rate), ratio=Ratio(lead, lead - 0.1, lead + 0.1, 5))
+    def entry(file, rate, lead, megabytes):
+        about = dict(rate=Made(median=rate), ratio=Ratio(lead, lead - 0.1, lead + 0.1, 5))
+        return dict(file=file, bytes=megabytes * 1e6, **about)
 
     unread = dict(file="c", rate=None, ratio=None)
-    lines = table.larger([entry("a", 20, 1.5), entry("b/q8_0", 5, 1.2), entry("a/q4_0", 30, 2), unread]).splitlines()
+    made = [entry("a", 20, 1.5, 99), entry("a/q4_0", 30, 2, 90), entry("b", 5, 1.2, 80), entry("b/q8_0", 7, 1.3, 150)]
+    lines = table.larger([*made, unread]).splitlines()
     assert lines[0].startswith("a: 30.0 tokens/s as q4_0, 20.0 tokens/s as it is; over the best other runtime 2.00x")
-    assert len(lines) == 2
+    assert len(lines) == 3
+    assert lines[2].startswith("The type with the fewest bytes decodes fastest on 1 of 2 models; the lead depends")
+    assert lines[2].endswith("on 1 of 2 models.")
+    assert table.larger([unread]) == ""
+
+
+def test_the_finding_says_that_all_have_the_same_weights():
+    said = table.gained(entries_of(race())[256])
+    assert re.match(r"On the same q4_1 weights loop\+fused makes 4\d\d tokens/s, llama.cpp 1\d\d, float32 60; ", said)
+    assert said.endswith("of top tokens equal float32's. ")
+    assert len(said.split()) <= 20
+
+
+def test_which_end_of_the_roofline_is_nearer_to_the_roof():
+    def entry(name, megabytes, share):
+        return dict(name=name, bytes=megabytes * 1e6, mbu=Made(n=5, median=share))
+
+    whole, near, far = entry("loop", 500, 0.4), entry("loop+fused", 100, 0.6), entry("llamacpp", 110, 0.2)
+    said = table.near_the_roof([whole, near, far, entry("torch-int8", 200, 0.9)])
+    assert said == (
+        "Neither end is nearer by itself: loop, which reads 500 MB a token, uses 40% of the bandwidth; "
+        "of those that read 100 to 110 MB, loop+fused uses 60% and llama.cpp 20%."
+    )
+    assert table.near_the_roof([whole, near]).startswith("Fewer bytes are nearer: ")
+    assert table.near_the_roof([whole, far]).startswith("More bytes are nearer: ")
+    assert table.near_the_roof([whole]) == ""
 
 
 @pytest.mark.usefixtures("compiling")  # a program is asked what it needs

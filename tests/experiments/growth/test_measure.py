@@ -101,3 +101,23 @@ def test_a_model_under_a_placement_of_its_own_stands_last_and_is_joined_with_no_
     assert "Under `chunk8`, n = 1 answers" in table.finding(dict(model=points), float("nan"))
     points[-1]["median"] = 1e6  # of another placement, so it is no part of what is said of chunk8
     assert table.claim(dict(model=points)).sentence == table.claim(dict(model=points[:-1])).sentence
+
+
+def point(axis, value, median, size, placement="chunk8"):
+    return dict(axis=axis, value=value, median=median, bytes=size, placement=placement)
+
+
+def test_what_grows_more_than_the_bytes_stands_beside_what_luck_does():
+    points = {
+        "layers": [point("layers", "3", 3.0, 1e8), point("layers", "30", 12.5, 4e8)],
+        "width": [point("width", "192", 6.0, 1e8), point("width", "960", 12.0, 4e8), point("width", "9", 12.0, 4e8)],
+    }
+    points["batch"] = [point("batch", "1", 10.0, 4e8), point("batch", "2", 99.0, 4e8, "another")]
+    assert table.twins(points) == [12.5, 12.0, 12.0, 10.0]
+    assert table.against_luck(points).split("\n") == [
+        "One configuration, measured 4 times, takes 10.0 to 12.5 ms: 1.25-fold, by luck alone.",
+        "Time over bytes changes 1.04-fold along layers: not clearly more than luck, so these data do not show an"
+        " effect.",
+        "Along width it changes 0.50-fold, beyond luck: the largest uses more of the bandwidth.",
+    ]
+    assert table.against_luck({}) == "No configuration was measured twice, so luck is not known."

@@ -8,7 +8,7 @@ from tests.bench.test_record import trial
 
 def table(home, name, ms, cpu="one", kernels="avx512vnni", **changes):
     rows = [trial("loop", block, (10, 10 + ms), model=checkpoint.DEFAULT, **changes) for block in range(3)]
-    record.write(home / f"{name}.csv", rows, environment=dict(cpu=cpu, kernels=kernels))
+    record.write(home / f"{name}.csv", rows, environment=dict(cpu=cpu, kernels=kernels, os="Linux-6.18-x-x86_64-glibc"))
 
 
 def test_answers_that_should_be_alike_are_gathered(tmp_path):
@@ -34,4 +34,9 @@ def test_answers_that_should_be_alike_are_gathered(tmp_path):
         "Compare within a run: between tables, the rate of loop differs 1.25-fold."
         " Medians of tokens/s range over loop 40.0 to 50.0 (1.25x)."
     )
+    frame = across.described(found, tmp_path)
+    assert list(frame.columns) == ["recorded", "system", "GB/s", *across.SUBJECTS]
+    assert frame.loc["08-y", "loop"] == 40
+    assert (frame.loc["08-y", "step"], frame.loc["08-y", "GB/s"]) == ("–", 1.0)  # no table has the first
+    assert frame.loc["08-y", "system"] == "6.18-x"
     assert across.finding(across.gather(tmp_path, ["step"])) == "No subject stands in two tables."

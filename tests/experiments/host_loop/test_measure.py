@@ -3,7 +3,6 @@ model."""
 
 import threading
 import time
-from types import SimpleNamespace as Made
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import AGAIN, process, protocol, record
 from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
-from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.host_loop import chart, finding, measure
 from llama_lab.experiments.host_loop import clock as host_clock
@@ -145,7 +143,7 @@ def test_a_control_that_fails_is_said():
     fine = measure.table(measured_models(), "random:small")
     assert "the control failed" not in finding.spread(fine, "m")
     assert finding.fastest(fine)[0] == "loop"
-    assert "on m loop is fastest" in finding.gain(fine, "m")
+    assert "on m loop leads among the 2 of 8 strategies measured" in finding.gain(fine, "m")
 
 
 def test_the_clock_adds_up_what_each_thread_spends():
@@ -274,17 +272,3 @@ def test_measured_again_from_the_journal_nothing_is_run(measured, monkeypatch):
     again = Journal(measured.path, kind=HostTrial)
     host_loop().record(again)
     assert measure.by_size(again.trials)[0]["model"] == TINY
-
-
-def test_the_host_matters_most_where_its_strategies_gain_most():
-    small, large = (
-        dict(
-            weights=w, dispatch=Made(median=d), wait=Made(median=9.0), ratios=dict(loop=Ratio(v, v - 0.01, v + 0.01, 9))
-        )
-        for w, d, v in ((1e5, 9.0, 3.0), (4e8, 1.0, 1.5))
-    )
-    assert str(finding.claim([small, large])).endswith(
-        "up to 3.00 times the rate of step at 0.1 M weights, 1.50 times at 400 M."
-    )
-    assert str(finding.claim([small | dict(ratios={}), large])).endswith("in the largest.")
-    assert finding.starting([small, large]).endswith("50% of a token's time at 0.1 M weights, 10% at 400 M")

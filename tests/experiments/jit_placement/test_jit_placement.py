@@ -8,6 +8,7 @@ from llama_jax.placement import Placement, parse
 from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import SAMPLED, summary
+from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.workload import Workload
 from llama_lab.experiments.jit_placement import chart, measure
 from tests.bench.test_record import trial
@@ -65,7 +66,37 @@ def test_the_title_claims_a_cost_only_where_its_interval_holds_no_zero():
     assert title({"eager": 20, "step": 3}).startswith("Sampling adds")
     assert title({"step": -0.2, "loop": -0.2}) == "Sampling is not shown to add time to a token"
     assert chart.sampling_title([]).endswith("was not measured")
-    assert "token, except under loop (3" in title({"step": -0.2, "loop": 3})
+    assert title({"step": -0.1, "loop": 3}) == title({"step": -0.2, "loop": -0.2})  # one of two may be chance
+    assert "token, except under chunk8 (3" in title({"step": -0.1, "chunk8": 3, "loop": 3})
+
+
+def test_how_often_chance_leaves_out_0_is_said():
+    assert chart.by_chance(1, 8) == pytest.approx(1 - 0.95**8)
+    assert chart.by_chance(2, 2) == pytest.approx(0.05**2)
+    costs = measure.costs(trials({"eager": 20, "step": 3}), ["eager", "step"])
+    assert chart.chance_words(costs).startswith("of 2 intervals those of eager and step leave out 0; chance")
+    assert chart.chance_words(costs[:1]).startswith("of 1 interval that of eager leaves out 0; chance alone")
+    level = measure.costs(trials({"step": -0.1}), ["step"])
+    assert chart.chance_words(level) == "the interval of step holds 0"
+
+
+def test_what_undecided_pairs_leave_open_is_said():
+    assert chart.allowed(Ratio(0.945, 0.881, 1.013, 20)).endswith("anything from 12% slower to 1% faster")
+    assert chart.allowed(Ratio(0.9, 0.85, 0.95, 20)) == ""
+
+
+def test_jitting_single_operations_stands_beside_one_program_a_token():
+    gaps = {"eager": 100, "ops": 40, "step": 20, "loop": 20}
+    made = [
+        trial(name, block, (gap, 2 * gap + 0.1 * block, 3 * gap)) for block in range(8) for name, gap in gaps.items()
+    ]
+    table = summary.table(made, "step", list(gaps))
+    said = chart.claim(made, table)
+    assert str(said).endswith("is 5.00 times as fast as no jit; jitting single operations (`ops`) already gives 2.50.")
+    assert len(str(said).split()) <= 20
+    figure = drawn.words(chart.throughput(made, table))
+    assert "of step, n = 8\n2.50x" in figure
+    assert "baseline, n = 8\n5.00x" in figure
 
 
 @pytest.fixture(scope="module")

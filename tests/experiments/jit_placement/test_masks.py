@@ -9,6 +9,7 @@ import pytest
 from llama_jax import checkpoint, config
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.lab import Lab
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.jit_placement import masks, masks_table
 from tests.bench import labs
 from tests.bench.test_record import trial
@@ -153,14 +154,32 @@ def test_nothing_is_claimed_without_both_masks(name):
     assert "No valid answers" in str(masks_table.claim(made(**{name: 10, name + masks.TABLE: 11})))
 
 
-def test_the_figure_says_what_a_grammar_leaves_of_each_rate_and_what_the_trials_do_not_decide():
+def test_the_figure_says_who_is_shown_to_lose():
     alike = {"step" + way: 10 for way in ("", masks.TABLE, masks.HOST)}
     rows = made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 20})
-    said = masks_table.leaves(masks_table.table(rows))
-    assert said.endswith("Ollama 0.50x, step 1.00x")
-    one_pair = [t for t in rows if t.subject != "step" + masks.TABLE or (t.block, t.prompt) == (0, 0)]
-    assert masks_table.leaves(masks_table.table(one_pair)).endswith("step 1.00x (undecided)")
-    assert masks_table.leaves([]).endswith("no valid answers")
+    said = masks_table.slowed(masks_table.table(rows))
+    assert said == (
+        "Mask in the program: no loss shown; mask by the host: no loss shown; its own grammar: Ollama is slower"
+    )
+    by_host = made(**alike | {"step" + masks.HOST: 20})
+    assert masks_table.slowed(masks_table.table(by_host)).endswith("mask by the host: step is slower")
+    assert masks_table.slowed([]).startswith("No valid answers")
+
+
+def test_a_loss_has_its_interval_and_what_none_shows_is_bounded():
+    def entry(subject, where, *ratio):
+        return dict(subject=subject, where=where, n=10, ratio=Ratio(*ratio, 10))
+
+    program, host = masks_table.left(
+        [
+            entry("loop", "program", 0.99, 0.9, 1.1),
+            entry("step", "program", 0.95, 0.74, 1.2),
+            entry("step", "host", 0.93, 0.88, 0.98),
+            entry("step+fused", "host", 0.8, 0.65, 1.02),
+        ]
+    )
+    assert program.endswith("(2 subjects); no loss is shown, but the interval of step allows up to 26%")
+    assert host.endswith("a loss is shown for step (7% [2%, 12%]); the interval of step+fused allows up to 35%")
 
 
 def test_what_each_kind_of_mask_leaves_is_said_and_the_figure_keeps_the_foremost_rows():
@@ -170,13 +189,14 @@ def test_what_each_kind_of_mask_leaves_is_said_and_the_figure_keeps_the_foremost
     entries = masks_table.table(made(**gaps))
     program, host, own = masks_table.left(entries)
     assert program == "mask in the program: 100% of the free rate (5 subjects); no loss is shown"
-    assert host == "mask by the host: 50% of the free rate (1 subject); a loss is shown for step"
-    assert own.endswith("a loss is shown for ollama and llamacpp+generate")
+    assert host == "mask by the host: 50% of the free rate (1 subject); a loss is shown for step (50% [50%, 50%])"
+    assert own.endswith("a loss is shown for Ollama (75% [75%, 75%]) and llama.cpp+generate (75% [75%, 75%])")
     kept = [(e["subject"], e["where"]) for e in masks_table.foremost(entries)]
     assert kept == [
-        ("chunk8", "program"), ("loop", "program"), ("step", "host"), ("step", "program"), ("ollama", "its own"),
-        ("llamacpp+generate", "its own"),
+        ("chunk8", "program"), ("loop", "program"), ("mine", "program"), ("step", "host"), ("step", "program"),
+        ("ollama", "its own"), ("llamacpp+generate", "its own"),
     ]  # fmt: skip
+    assert masks_table.PYTHONS.split(":")[1] in drawn.words(masks_table.kept(entries))
 
 
 @pytest.mark.slow

@@ -63,12 +63,41 @@ def test_latencies_are_those_of_one_model_by_context():
     assert measure.saving(trials, "a", 32).value == pytest.approx(2.5)
 
 
+def test_growth_of_a_tokens_time_is_said_with_and_without_a_cache():
+    series = {
+        "step": {32: [10.0], 64: [15.0]},
+        "step+nocache": {32: [30.0], 64: [60.0]},
+        "eager+nocache": {32: [60.0], 64: [180.0]},
+        "eager": {},
+    }
+    with_one, without = finding.growth(series)
+    assert with_one == "2 times the text takes 1.50 times as long with a cache and jit"
+    assert without == "without a cache eager takes 2.0 times as long as jit after 32 tokens, 3.0 times after 64"
+    assert finding.of_medians(series).startswith("the medians after 64 tokens, 60 and 15.00 ms, would give 4.0")
+    nothing = {name: {} for name in series}
+    assert (finding.growth(nothing), finding.of_medians(nothing)) == ([], "")
+
+
+def test_the_claim_names_the_model_in_twenty_words():
+    said = str(finding.claim({32: Ratio(3.5, 3.4, 3.6, 9), 768: Ratio(56, 50, 60, 9)}, "smollm2-135m-instruct"))
+    assert said.startswith("With a KV cache a jitted token of smollm2-135m-instruct comes 3.50 times")
+    assert len(said.split()) <= 20
+
+
+def test_weights_in_fewer_bytes_need_not_be_faster():
+    assert finding.by_bytes(Ratio(0.97, 0.9, 1.04, 9), "int8", "bfloat16", 0.513) == (
+        "int8 has 51% of bfloat16's bytes, but is not shown to be faster: 0.97x [0.90, 1.04], n = 9"
+    )
+    assert "and is faster" in finding.by_bytes(Ratio(1.5, 1.4, 1.6, 9), "int8", "bfloat16", 0.5)
+
+
 def test_charts_say_what_was_measured_also_where_little_was(tmp_path):
     assert "8.00 times as fast" in words(chart.published_case(measure.published_case(the_case())))
     work, sizes = measure.attention_work(config.tiny(), 64), measure.cache_bytes(config.tiny(), (16, 64))
     figure = chart.work_and_bytes(work, {"m": sizes})
-    assert "An int8 cache slows down this decoder: 0.50x" in finding.sped_up(Ratio(0.5, 0.4, 0.6, 9))
-    assert "is undecided: 0.96x" in finding.sped_up(Ratio(0.96, 0.88, 1.06, 9))
+    assert "An int8 cache slows down this decoder: 0.500x" in finding.sped_up(Ratio(0.5, 0.4, 0.6, 9), "int8")
+    assert "Whether a float16 cache" in finding.sped_up(Ratio(0.96, 0.88, 1.06, 9), "float16")
+    assert "is undecided: 0.960x [0.880, 1.060]" in finding.sped_up(Ratio(0.96, 0.88, 1.06, 9), "float16")
     assert "from n³ into n² operations; in int8 it takes" in words(figure)
     grown = [t.model_copy(update=dict(run="m after 4", reason="")) for t in the_case()]
     assert "After 4 tokens" in words(chart.latency_by_context({"M": measure.latencies(grown, "m")}))

@@ -6,6 +6,7 @@ from llama_jax import checkpoint
 from llama_jax.kernels import isa
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.past_one_token_a_pass import by_text, table
 from tests.bench.test_record import trial
 
@@ -53,12 +54,30 @@ def test_each_kind_of_text_has_its_own_ratio():
     assert line.startswith("small/avx2, loop+fused+lookup: 0.98x")
     assert "(repeating)" in line
     said = table.least(list(entries.values()))
-    assert said.startswith("Least is gained on the text list, in 1 of 1 rows; at worst 0.98x")
+    assert said.startswith("Drafts gain least on the kind list, in 1 of 1 rows; at worst 0.98x")
+    said = table.rows_by_instructions(list(entries.values()))
+    assert said == "A pass of 8 rows costs 3.10 plain steps with avx2, by the file."
+    assert table.rows_by_instructions([]) == ""
     shown = show(table.gains(list(entries.values())), table.GAINS).loc[("small/avx2", NAMES[1])]
     assert shown["copy"].startswith("2.00x")
     assert shown["passes cost"] == "1.00, 1.10, 1.70, 3.10"
     frame = show(entries.values(), by_text.COLUMNS)
     assert frame.loc[("small/avx2", "copy", NAMES[1]), "same tokens"] == "yes"
+
+
+def test_another_runtime_is_what_the_placement_is_held_against():
+    slow, fast = (Ratio(value, value - 0.05, value + 0.05, 6) for value in (0.25, 0.5))
+    of_peer = [dict(name="llamacpp", equal=None, ratio=ratio) for ratio in (fast, slow)]
+    said = table.beside([dict(name="loop+fused", equal=None, ratio=None), *of_peer])
+    assert said == "loop+fused over llama.cpp: 2.00x [1.82, 2.22] to 4.00x [3.33, 5.00]"
+
+
+def test_a_remedy_of_an_older_table_is_worded_as_today():
+    gap = dict(name="llamacpp+draft", reason="No model.", remedy="Compare on one of qwen.")
+    assert table.gaps([gap, gap | dict(remedy="Run it.")]) == [
+        gap | dict(remedy="Use qwen."),
+        gap | dict(remedy="Run it."),
+    ]
 
 
 def test_nothing_recorded_is_said():

@@ -58,7 +58,7 @@ def test_each_task_has_its_own_rates_and_ratios():
 
 def test_the_last_placement_without_drafts_stands_beside_the_other_runtimes():
     (line,) = table.leads(race(), ABOUT)
-    assert re.match(r"loop\+fused over llamacpp, all three tasks: 2\.(49|50|51)x \[", line)
+    assert re.match(r"loop\+fused over llama.cpp, all three tasks: 2\.(49|50|51)x \[", line)
     assert table.leads(race(names=NAMES[:-1]), ABOUT) == []
 
 
@@ -71,6 +71,10 @@ def test_what_passes_took_of_their_drafts():
     passes = entries["open", "loop+lookup"]["passes"]
     assert (passes["accepted"], passes["drafted"]) == (1 / 4, 1 / 4)
     assert entries["open", "llamacpp"]["passes"] is None
+    costly = [row | dict(costs=[1.0, 1.2, cost]) for row, cost in zip(PASSES[2:4], (1.5, 1.9), strict=True)]
+    said = "1.50 plain steps under loop+lookup (8 rows) and 1.90 plain steps under loop+fused+lookup4 (5 rows)"
+    assert table.rows_by_subject(costly) == f"A pass with all of its drafts costs {said}."
+    assert table.rows_by_subject(PASSES) == ""
     frame = show(entries.values(), table.COLUMNS)
     assert frame.loc[("copy", "loop+lookup"), "tokens per pass"] == 4.75
     assert frame.loc[("copy", "loop+lookup"), "same tokens"] == "yes"
@@ -100,6 +104,7 @@ def test_each_chart_draws_in_style_and_where_there_is_little(tmp_path, name):
         assert words(figure).count("did not run") == 3
         assert named_well(GAP["name"]) in [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
         assert "3.0" in words(figure)
+        assert words(figure).count("of the same subject without drafts") == 1  # below, for all panels
     else:
         labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
         assert labels[1].endswith("4.75 per pass, 94% accepted")

@@ -1,6 +1,7 @@
 """What the rows of request streams say and what charts draw of them, on made-up rows."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,7 +110,7 @@ def test_a_stream_with_wrong_tokens_has_no_time_but_keeps_its_programs():
     assert all(map(math.isnan, one.total + one.warm))
     assert (one.programs, one.wrong, one.void) == (2, 2, 2)
     assert table.fastest(accounts).subject == workload.POWERS
-    assert workload.ONE not in table.parts(accounts)
+    assert workload.ONE not in table.parts(accounts).keys() | table.warm_parts(accounts).keys()
     assert table.ratios(accounts)[workload.ONE].n == 0
     assert table.repays_words(one, accounts[0]) == "has no time to compare"
     assert "2 requests have wrong tokens: no time" in words(draw("stream_seconds", rows))
@@ -130,9 +131,44 @@ def test_parts_add_up_to_the_total():
         pieces = table.parts(accounts)[a.subject]
         assert sum(pieces.values()) == pytest.approx(np.median(a.total))
         assert all(value >= 0 for value in pieces.values())
-        assert pieces["useful work"] == pytest.approx(1.5 * 1.01)
-        assert pieces["padding"] == pytest.approx(np.median(a.warm) - 1.5 * 1.01)
+        assert pieces["work"] == pytest.approx(np.median(a.warm))
         assert pieces["compiling"] == pytest.approx(np.median(a.lost))
+
+
+def test_what_is_warm_is_split_by_the_median_of_exact_lengths():
+    accounts = table.accounts(everything(3), measure.SHAPES)
+    warm = table.warm_parts(accounts)
+    for a in accounts:
+        assert warm[a.subject]["useful work"] == pytest.approx(1.5 * 1.01)
+        assert sum(warm[a.subject].values()) == pytest.approx(np.median(a.warm))
+    assert warm[workload.ONE]["padding"] == pytest.approx(0.45 * 1.01)
+    assert warm[workload.GROWING].keys() == {"useful work", "copying"}  # it pads nothing
+    legend = draw("stream_seconds", everything(3)).legends[0]
+    assert {"beyond exact lengths: padding", "beyond them: copying"} <= {text.get_text() for text in legend.get_texts()}
+
+
+def test_predictions_are_answered_in_words():
+    accounts = table.accounts(everything(3), measure.SHAPES)
+    said = table.answer_words(accounts)
+    assert said.startswith("No: the padding of one shape costs 0.45 s, the compilations of exact lengths 6.1 s.")
+    assert said.endswith("Once warm, a growing cache takes longest, 40% longer than exact lengths.")
+    dear = [replace(a, lost=(0.1,) * 3) if a.subject == workload.EXACT else a for a in accounts]
+    assert table.answer_words(dear).startswith("Yes: ")
+    assert table.answer_words([replace(a, warm=(math.nan,)) for a in accounts]) == ""
+    pays = table.paying(accounts)
+    assert "can pay: exact lengths, the package's buckets and powers of two; not shown for a growing cache." in pays
+    assert table.paying(accounts[-1:]) == ""
+
+
+def test_the_medians_stand_beside_the_mean_of_ratios():
+    accounts = table.accounts(everything(3), measure.SHAPES)
+    said = str(table.claim(accounts))
+    assert said.startswith(
+        "A new server is fastest with one shape; a growing cache takes 2.68 times as long: 9 programs"
+    )
+    assert len(said.split()) <= 20
+    assert "11.5 and 4.3 s, would give 2.68" in table.medians_words(accounts)
+    assert table.medians_words(accounts[:1]) == ""
 
 
 def test_ratios_pair_what_ran_in_the_same_block():
@@ -186,7 +222,7 @@ def draw(name, rows):
     if name == "compilations":
         return chart.compilations({a.subject: table.by_request(rows, a.subject) for a in policies}, policies)
     if name == "stream_seconds":
-        return chart.stream_seconds(policies, table.parts(policies), table.ratios(policies))
+        return chart.stream_seconds(policies, table.ratios(policies))
     return chart.surprises(table.surprises(rows))
 
 
@@ -199,16 +235,17 @@ def test_each_chart_is_drawn_in_style(tmp_path, name, processes):
 
 def test_a_title_has_what_the_fastest_takes_once_warm_and_whether_that_is_decided(monkeypatch):
     accounts = table.accounts(everything(3), measure.SHAPES)
-    parts = table.parts(accounts)
-    said = chart.once_warm(parts, accounts)
+    said = chart.once_warm(accounts)
     assert said == "One shape is fastest in a fresh process; once warm, it takes 656 ms a request, exact lengths 505"
     assert len(said.split()) <= 20
     monkeypatch.setattr(table, "ratio", lambda *_, **__: Ratio(1.1, 0.9, 1.3, 3))
-    assert chart.once_warm(parts, accounts) == f"{said} (undecided)"
+    assert chart.once_warm(accounts) == f"{said} (undecided)"
     monkeypatch.setattr(table, "ratio", lambda *_, **__: Ratio(1.0, 0.99, 1.01, 3))
-    assert chart.once_warm(parts, accounts) == f"{said} (level)"
-    del parts["one shape"]
-    assert chart.once_warm(parts, accounts).endswith("once warm, exact lengths, at 505 ms a request")
+    assert chart.once_warm(accounts) == f"{said} (level)"
+    accounts[0] = replace(accounts[0], warm=(0.1,) * 3)  # a growing cache is the fastest now
+    assert chart.once_warm(accounts) == f"{said} (level)"
+    accounts[-1] = replace(accounts[-1], warm=(math.nan,) * 3)
+    assert chart.once_warm(accounts).endswith("once warm, exact lengths, at 505 ms a request")
 
 
 def test_bars_reach_the_total_and_name_the_fastest():

@@ -51,6 +51,26 @@ def test_the_best_of_each_kind_is_named_in_its_colour_at_the_end_of_its_line():
     assert len(best) > 1
 
 
+def test_of_few_processes_the_range_of_their_medians_is_drawn_and_of_many_or_one_the_interval():
+    def entry(*processes):
+        rows = [request("torch", AT, 0, ms=10 * p + i, process=p) for p in processes for i in range(3)]
+        return dict(rows=rows, low=1.0, p50=20.0, high=99.0)
+
+    assert chart.span(entry(1, 2, 3)) == (pytest.approx(11), 20, pytest.approx(31))
+    assert chart.span(entry(1)) == chart.span(entry(*range(6))) == (1, 20, 99)
+    one = [t.model_copy(update=dict(process=1)) for t in everything()]
+    few, alone = (by_length(trials).axes[0].get_title(loc="left") for trials in (everything(), one))
+    assert "range of the medians of 2 to 5 processes" in few
+    assert "range of" not in alone
+
+
+def test_two_lines_of_a_colour_have_two_marks():
+    twin = [t.model_copy(update=dict(subject="torch-int8", dtype="int8")) for t in everything() if t.subject == "torch"]
+    (axes,) = by_length([*everything(), *twin]).axes
+    marks = [line.get_marker() for line in axes.lines if line.get_color() == figures.colour("torch")]
+    assert len(set(marks)) == len(marks) == 2
+
+
 def test_labels_that_would_touch_are_left_out():
     assert chart.thinned([400, 350, 300, 100, 50, 10], 1.4) == [400, 100, 50, 10]
     assert chart.thinned([10, 50, 100, 150, 200, 250, 300, 400], 1.3) == [10, 50, 100, 150, 200, 300, 400]
@@ -65,7 +85,7 @@ def test_cold_rows_reach_the_median_and_say_how_much_longer_it_is():
         bars = [line for line in axes.lines if line.get_linewidth() == 3 and len(line.get_ydata())]
         (ends,) = [list(line.get_xdata()) for line in bars if line.get_ydata()[0] == labels[named_well(e["subject"])]]
         assert ends == pytest.approx([e["warm_ms"] / 1e3, e["median"] / 1e3])
-    assert "1.50 s, 21x of warm" in words(figure)
+    assert "1.50 s, 21 × warm" in words(figure)
 
 
 @pytest.mark.parametrize("tail", [0, 300, 1000])

@@ -127,7 +127,7 @@ def test_the_chart_names_who_is_first_and_what_is_not_measured():
         "\n", " "
     )
     left, right = ({text.get_text() for text in axes.texts} for axes in figure.axes)
-    assert {"step", "step+fused", "llama.cpp", "its weights read once: step+fused"} <= left
+    assert {"step", "step+fused", "llama.cpp", "limit of step+fused: its weights read once"} <= left
     assert "llama.cpp+generate" not in left  # the slower of the peers
     assert right == {"step", "step+fused"}
 

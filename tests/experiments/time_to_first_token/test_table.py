@@ -7,7 +7,7 @@ from llama_jax import config
 from llama_lab.bench import roofline
 from llama_lab.bench.cold import Start
 from llama_lab.bench.frames import show
-from llama_lab.experiments.time_to_first_token import finding, first_requests, side_by_side, table
+from llama_lab.experiments.time_to_first_token import finding, first_requests, table
 from llama_lab.experiments.time_to_first_token.measure import floor
 from tests.bench.test_record import trial
 
@@ -268,22 +268,6 @@ def test_first_requests_are_shown_without_the_parts_that_nobody_has_apart():
     assert frame["cold s"].tolist() == [1.501, 0.14]
     assert "compile s" in frame
     assert "script s" not in frame
-
-
-def test_subjects_stand_side_by_side_the_best_first():
-    found = side_by_side.entries(everything())
-    assert (found[0]["subject"], found[0]["10 over"]) == ("step exact", "1")
-    torch = next(e for e in found if e["subject"] == "torch")
-    for n in LENGTHS:
-        assert torch[f"{n} ms"] == table.middle(everything(), "torch", n)
-        assert torch[f"{n} over"] == table.sooner(everything(), "step exact", "torch", n).words
-    assert list(show(found, side_by_side.columns(LENGTHS)).index) == [e["subject"] for e in found]
-
-
-def test_who_has_fewer_bits_and_is_late_is_named():
-    assert side_by_side.late(everything()) == "nobody"
-    small = [t.model_copy(update=dict(dtype="int8")) if t.subject == "torch" else t for t in everything()]
-    assert side_by_side.late(small).startswith("PyTorch (1.")
 
 
 def scripting(name, ms, block=0, calls=(30, 21, 1, 2), **changes):

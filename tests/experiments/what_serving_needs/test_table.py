@@ -3,6 +3,7 @@
 import pytest
 
 from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Summary
 from llama_lab.experiments.what_serving_needs import finding, table
 from tests.experiments.what_serving_needs.made import META, NOTES, campaign, request, voided
 
@@ -57,6 +58,52 @@ def test_loads_find_their_places():
     frame = show([e for loads in rising.values() for e in loads], table.RISING)
     assert frame.loc[("step+donate", 4.0), "refused"] == 2
     assert frame.loc[("ollama", 1.0), "gap P99 ms"] == "needs n ≥ 1,000"
+
+
+def test_the_servers_are_compared_at_the_best_rate_of_ours_and_it_is_said_what_was_measured():
+    said = finding.answer(
+        {
+            "step": [load("step", 1.0, 9.0, 10.0), load("step", 4.0, 39.0, 40.0)],
+            "ollama": [load("ollama", 1.0, 9.5, 10.0, "ollama"), load("ollama", 4.0, 8.0, 40.0, "ollama")],
+        }
+    )
+    assert said.endswith("At 4 requests/s `llama-jax serve` (`step`) makes 39 of the 40 tokens/s requested, Ollama 8.")
+    assert "only the need of few shapes is measured" in said.lower()
+    behind = finding.claim(
+        {"step": [load("step", 4.0, 20.0, 40.0)], "ollama": [load("ollama", 1.0, 9.0, 10.0, "ollama")]}
+    )
+    assert str(behind) == "Under load `llama-jax serve` (`step`) makes at most 20 tokens/s, Ollama 9."
+    assert str(finding.claim({"ollama": [load("ollama", 1.0, 9.0, 10.0, "ollama")]})).startswith("Under load Ollama")
+
+
+def load(server, rate, tokens_s, offered, backend="jax"):
+    return dict(
+        server=server,
+        rate=rate,
+        tokens_s=tokens_s,
+        offered=offered,
+        backend=backend,
+        refused=0,
+        first=Summary(3, *[1] * 4),
+    )
+
+
+def test_what_more_slots_do_and_who_keeps_up_is_said_by_the_data():
+    rows = [request(rate=1.0, order=i, slots=k, first_ms=100 + 50 / k) for k in (1, 8) for i in range(12)]
+    (said,) = finding.with_slots(table.loads(rows))
+    assert said.startswith(
+        "step+donate with 1 and 8 slots: median first token 150 and 106 ms; median gap 20.0 and 20.0 ms;"
+    )
+    assert "P99" not in said  # there are too few gaps
+    assert said.endswith("0.1 answers under way on average with 8")
+    rising = {
+        "ollama": [load("ollama", 1.0, 9.5, 10.0), load("ollama", 2.0, 9.0, 20.0)],
+        "step": [load("step", 2.0, 20.0, 20.0)],
+    }
+    assert finding.keeping_up(rising) == [
+        "Ollama falls behind at 2 requests/s",
+        "step keeps up at 2 requests/s, the highest rate asked of it",
+    ]
 
 
 def test_a_server_falls_behind_where_it_stays_behind():

@@ -262,6 +262,7 @@ def test_the_chart_is_drawn_of_nothing_of_one_block_of_void_ones_and_of_all(tmp_
     found = measure.outcomes([*rows, *blocks(finding="shared vector", shown=(40_000, 40_000))])
     figure = chart.xla_findings(found)
     assert_drawn(figure, tmp_path)
+    assert list(chart.IN_WORDS) == [finding.name for finding in cases.FINDINGS]
     assert "not seen with this jaxlib" in beside(figure)
     shown = [line["compiled programs"] for line in chart.spellings(found)]
     for words in ("113 MB against 0", "27,697", "4 against 0"):
@@ -272,7 +273,9 @@ def test_narrow_weights_are_set_beside_float32():
     """The fast program of the bfloat16 product has a float32 weight of the same shape."""
     found = measure.outcomes([*blocks(finding="bfloat16 product"), *blocks()])
     whole = found[0].ms[1]
-    assert chart.beside_float32(found).startswith(f"float32 product {whole:.3g} ms; bfloat16 product")
+    said = chart.beside_float32(found)
+    assert said.startswith(f"float32 product {whole:.3g} ms; bfloat16 product")
+    assert "both take longer, although they read fewer bytes" in said
     assert chart.beside_float32(found[:1]) == ""
 
 

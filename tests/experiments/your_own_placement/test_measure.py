@@ -213,9 +213,12 @@ def test_a_copy_of_the_baseline_is_not_caught_and_its_row_has_no_advice():
     table = measure.table(made(), ["step", "mine", NESTED.name])
     said = chart.finding(table, "mine", "a line")
     assert said.startswith(
-        "A placement is one line; 2 of 2 faulty ones are refused, a copy of step stays undecided, as it should."
+        "A placement is one line; 2 of 2 faulty ones are refused; a copy of step stays undecided, as it should."
     )
     assert "more blocks" not in said
+    frame = show(measure.specimens(table), chart.COLUMNS)
+    assert frame.loc[NESTED.name, "reason"].endswith("of step, n = 8: undecided")
+    assert frame.loc[ANEW, "reason"] == COMPILED
     decided = measure.table(made(nested=30), ["step", "mine", NESTED.name])
     assert "a copy of step gets a verdict" in chart.finding(decided, "mine", "a line")
 

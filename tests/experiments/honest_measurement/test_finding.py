@@ -1,0 +1,35 @@
+"""What the sentences on measuring say of made-up numbers."""
+
+from llama_lab.experiments.honest_measurement import finding
+
+
+def scenario(name, protocol, coverage, processes=20, wrong=0.14):
+    return dict(
+        scenario=name, protocol=protocol, coverage=coverage, aa_false_positive_rate=wrong, processes=processes, runs=200
+    )
+
+
+def test_how_often_intervals_hold_the_truth_is_said_of_each_way():
+    table = [
+        scenario("base", "ours", 0.94),
+        scenario("base", "naive", 0.36, wrong=0.64),
+        scenario("one process", "ours", 0.8, processes=1),
+        scenario("10 blocks", "ours", 0.92, processes=10),
+        scenario("no drift", "naive", 0.87),
+    ]
+    assert finding.simulated(table, 0.93) == [
+        "one process, this protocol: 80% of intervals hold the truth",
+        "two processes or more, this protocol: 92% (10 blocks) to 94%; required 93%, error about 4%",
+        "naive: 36% of intervals hold the truth, 64% of equal subjects called different",
+        "naive, without drift: 87% of intervals hold the truth, 14% of equal subjects called different",
+    ]
+    assert finding.simulated([], 0.93) == []
+
+
+def test_what_the_harness_costs_is_judged_by_its_interval():
+    cost = dict(value=1.01, low=0.99, high=1.03, n=30, placement="step")
+    assert finding.overhead(cost).endswith(
+        "1.0100 [0.9900, 1.0300], n = 30 pairs under step: not told apart from no cost."
+    )
+    assert finding.overhead(cost | dict(value=0.9, low=0.8, high=0.95)).endswith("slower with it.")
+    assert finding.overhead(cost | dict(low=1.005)).endswith("no slower with it.")

@@ -1,0 +1,84 @@
+"""What is said of subjects side by side, from made-up trials whose answers are known."""
+
+from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Ratio
+from llama_lab.experiments.time_to_first_token import finding, first_requests, side_by_side, table
+from tests.experiments.time_to_first_token.test_table import LENGTHS, everything
+
+
+def test_subjects_stand_side_by_side_the_best_first():
+    found = side_by_side.entries(everything())
+    assert (found[0]["subject"], found[0]["10 over"]) == ("step exact", "1")
+    torch = next(e for e in found if e["subject"] == "torch")
+    for n in LENGTHS:
+        assert torch[f"{n} ms"] == table.middle(everything(), "torch", n)
+        assert torch[f"{n} over"] == table.sooner(everything(), "step exact", "torch", n).words
+    assert list(show(found, side_by_side.columns(LENGTHS)).index) == [e["subject"] for e in found]
+
+
+def test_who_has_fewer_bits_and_is_late_is_named():
+    assert side_by_side.late(everything()) == "nobody"
+    small = [t.model_copy(update=dict(dtype="int8")) if t.subject == "torch" else t for t in everything()]
+    assert side_by_side.late(small).startswith("PyTorch (1.")
+
+
+def test_who_rounds_the_weights_again_is_marked():
+    made = [t.model_copy(update=dict(backend="openvino")) if t.subject == "torch" else t for t in everything()]
+    kept = side_by_side.kept(made)
+    assert (kept["torch"], kept["step exact"]) == ("float32 rounded again", "float32")
+    found = {e["subject"]: e["weights"] for e in side_by_side.entries(made)}
+    assert found["torch"] == "float32 rounded again"
+    said = finding.beside(made, finding.first_of_all([t for t in made if t.subject != "llamacpp"])[0])
+    assert said.startswith("after 10 tokens PyTorch (weights rounded again) takes 42")
+
+
+def test_the_first_token_is_set_beside_its_limit_at_the_shortest_and_the_longest_prompt():
+    said = side_by_side.near_limit(everything(), "step exact", {10: 15.0, 50: 1.0, 100: 100.0})
+    assert said == (
+        "at 10 tokens step exact takes 2.0 times the float32 limit (30.1 of 15 ms),"
+        " at 100 tokens 1.2 times (120 of 100 ms)"
+    )
+    assert "no valid" in side_by_side.near_limit(everything(), "other", {10: 15.0})
+
+
+def test_a_length_that_is_not_decided_is_said_so():
+    trials = everything()
+
+    def race(n, value, low, high, peer="torch-compile"):
+        return dict(tokens=n, best="step exact", peer=peer, ratio=Ratio(value, low, high, 6))
+
+    kinds = [t.model_copy(update=dict(subject="torch-compile")) for t in trials if t.subject == "torch"]
+    said = finding.soonest(
+        [*trials, *kinds],
+        [
+            race(10, 1.3, 1.2, 1.4),
+            race(100, 0.97, 0.92, 1.04),
+            race(100, 1.2, 1.1, 1.3, "torch"),
+            race(400, 0.8, 0.7, 0.9),
+        ],
+        "float32",
+    )
+    assert said == (
+        "in float32 step exact is first at 10 tokens, at 100 not told apart from PyTorch-compile (0.97x [0.92, 1.04] as"
+        " long), at 400 later than PyTorch-compile (0.80x [0.70, 0.90] as long)"
+    )
+    assert finding.soonest([*trials, *kinds], [race(400, 0.8, 0.7, 0.9)], "float32").startswith(
+        "in float32 ours is at 400"
+    )
+    assert finding.soonest(trials, [], "float32") == ""
+
+
+def test_tails_are_said_in_milliseconds_and_as_a_factor():
+    (said,) = side_by_side.tail_words(table.tails(everything(tail=194)))
+    assert said.startswith("PyTorch, P95 less the median, ms: ")
+    assert said.count(" at 50 tokens") == 2
+
+
+def test_whose_mean_a_cold_request_lifts_is_said():
+    mixed = [
+        dict(subject=name, mixed=ratio, largest=1.0) for name, ratio in (("torch", 0.6), ("llamacpp", 0.9), ("step", 3))
+    ]
+    assert first_requests.lifted(mixed) == (
+        "mean above every warm request: step; of the others it is 0.6 to 0.9 of the largest warm request"
+    )
+    assert first_requests.lifted(mixed[:1]).startswith("mean above every warm request: nobody")

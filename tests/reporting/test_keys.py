@@ -1,0 +1,24 @@
+"""What the tables of docs/files.md say of a key that is refused."""
+
+import pytest
+
+from llama_jax.checkpoint import keys as readers
+from llama_lab.reporting import keys
+
+
+def refused(*only) -> readers.Verdict:
+    return readers.Verdict(readers.REFUSED, only=only)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "words"),
+    [
+        (refused(None), "refused unless absent"),
+        (refused("=head_dim"), "refused unless equal to head_dim"),
+        (refused(1, 1.0, None), "refused unless 1"),
+        (refused("silu", "swish"), 'refused unless "silu" or "swish"'),
+        (readers.Verdict(readers.REFUSED, only=readers.NOTHING), "refused unless 0, false or absent"),
+    ],
+)
+def test_a_refused_key_says_what_it_may_be(verdict, words):
+    assert keys.said(verdict) == words
