@@ -56,7 +56,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     wide = gains.kept(run, "loop")
     said = [
         f"**Against llama.cpp, on the same {file}, `{BEST}` is {ranging(again, best)}.**{unexplained(again)}"
-        f" `loop`, on {wide}, runs at {loop} llama.cpp's rate."
+        f" `loop`, on {wide}, runs at {loop} llama.cpp's rate.{itself()}"
     ]
     if found := rivals.cases(behind):
         low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
@@ -173,9 +173,7 @@ def about(run: Setting) -> str:
     flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
     flag = "with [the XLA flag](docs/protocol.md) that avoids wrong values under this release" * flagged
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
-    called = (
-        f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}{itself()}) with as many threads as ours"
-    )
+    called = f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}) with as many threads as ours"
     rival = called if built else ""
     share, probes = overview.share(summary.warm(run.rows, BEST)), bandwidths(meta)
     apart = share and probes and probes[2] > APART * probes[1]
@@ -189,9 +187,10 @@ def about(run: Setting) -> str:
 
 
 def itself() -> str:
-    """`; at 0.99 [0.97, 1.01] times llama-bench's own rate`: how far the peer is from what llama.cpp measures."""
+    """A sentence: how fast the peer is beside llama.cpp's own benchmark; "" where that was not measured."""
     path = llama_bench.TABLE
-    return f"; at {llama_bench.beside(path)} times llama-bench's own rate" if path.is_file() else ""
+    own = f"at {llama_bench.beside(path)} times [the rate of its own llama-bench](docs/peers.md)"
+    return f" In this protocol llama.cpp runs {own}." if path.is_file() else ""
 
 
 # The README -----------------------------------------------------------------------------------------------------------

@@ -254,7 +254,8 @@ def write(out_dir: Path) -> Path:
     again = repeats.repeats(run, timed, shared) if (run := readme.with_llama_cpp(timed)) else []
     served = readme.served(behind)
     link = served and (served.section["page"] or f"#n{served.section['number']}")
-    loaded = f"under load: [notebook {served.section['number']}]({link})" if served else ""
+    found = served.section["shown"][-1].removesuffix(".") if served else ""
+    loaded = f"{found} ([notebook {served.section['number']}]({link}))" if served else ""
     places = gains.places(timed, shared, f"{machines.PAGE}.html", loaded)
     page = document.render(
         "report.html",
