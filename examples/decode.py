@@ -18,15 +18,15 @@ def rotate(heads, position):
     return jnp.concatenate([a * jnp.cos(angles) - b * jnp.sin(angles), b * jnp.cos(angles) + a * jnp.sin(angles)], -1)
 
 
-def step(model, cache, token, position):  # cache: [L 2 SLOTS K D], keys and values
+def step(model, cache, token, position):  # model: the params; cache: [L 2 SLOTS K D], keys and values
     x = model.embeddings.weight[token]
     for i, layer in enumerate(model.layers):
         heads = (layer.attention.qkv @ norm(x, layer.attention_norm)).reshape(-1, D)
         query, key, value = jnp.split(heads, (H, H + K))
         cache = cache.at[i, :, position].set(jnp.stack([rotate(key, position), value]))  # in place under jit
         scores = jnp.einsum("kgd,skd->kgs", rotate(query, position).reshape(K, -1, D), cache[i, 0]) / D**0.5
-        shares = jax.nn.softmax(jnp.where(jnp.arange(SLOTS) <= position, scores, -jnp.inf))
-        x += layer.attention.o @ jnp.einsum("kgs,skd->kgd", shares, cache[i, 1]).ravel()
+        weights = jax.nn.softmax(jnp.where(jnp.arange(SLOTS) <= position, scores, -jnp.inf))
+        x += layer.attention.o @ jnp.einsum("kgs,skd->kgd", weights, cache[i, 1]).ravel()
         gate, up = jnp.split(layer.ffn.gate_up @ norm(x, layer.ffn_norm), 2)
         x += layer.ffn.down @ (jax.nn.silu(gate) * up)
     return jnp.argmax(model.vocabulary @ norm(x, model.head.norm)).astype(jnp.int32), cache

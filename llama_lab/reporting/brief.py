@@ -67,9 +67,9 @@ def said_of(table: Recorded, text: str, *about: str) -> Said:
     return Said(text, about, machine(table), when, table.section)
 
 
-def rate(run: Setting, subject: str, called: str = "") -> str:
+def rate(run: Setting, subject: str) -> str:
     median = statistics.median(t.tg for t in summary.warm(run.rows, subject))
-    return f"{called or f'`{subject}`'} runs at {document.short(median)} tokens/s"
+    return f"`{subject}` runs at {document.short(median)} tokens/s"
 
 
 def about(table: Recorded, row: Trial, text: str, *more: str) -> Said:
@@ -88,12 +88,9 @@ def placed(at: int, tables: Tables) -> Said | None:
     gain, other = run and gains.gain([run], above, below), run and run.fastest(ours=False)
     if gain is None:
         return None
-    words = gain.words(what, than)  # its interval stands in the table of places
-    told = other_runtime(run, other) if other else "no other runtime ran beside it"
-    float32 = " on float32 weights" * is_float32(run, above)
-    runs = rate(run, above, "it" * (f"`{above}`" in words))
-    text = f"{words[0].upper()}{words[1:]}; {runs}{float32}."
-    return said_of(run.table, text, run.model, told)
+    words = gain.words(what, than, times)
+    told = f"beside {other_runtime(run, other)}" if other else "no other runtime ran beside it"
+    return said_of(run.table, f"{words[0].upper()}{words[1:]}.", run.model, told)
 
 
 def other_runtime(run: Setting, other: Trial) -> str:
@@ -102,41 +99,22 @@ def other_runtime(run: Setting, other: Trial) -> str:
     return f"{named_well(other.backend)}{', the fastest other runtime,' * many} on a {read_by(run, other)}"
 
 
-def is_float32(run: Setting, subject: str) -> bool:
-    return standings.weights(summary.warm(run.rows, subject)[0]) == "float32"
-
-
-def rivalled(tables: Tables) -> Said | None:
-    """How far the placements of the README's claim are from the fastest other runtime of the run."""
+def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
+    """How far the kernel, and the loop without it, are from llama.cpp in the run of the README's claim, and the kernel
+    in other runs of its model. again: of `repeats`."""
     run = other_runtimes.greedy(tables.get(HEADLINE))
-    other = run and run.fastest(ours=False)
-    shown = [name for name in ("step", "loop", gains.BEST) if other and name in gains.known(run)]
-    if not shown:
+    if run is None or readme.with_llama_cpp([run]) is None:
         return None
-    ratios = {name: times(summary.paired_ratio(run.rows, name, other.subject)) for name in shown}
-    wide = [f"`{name}` runs at {ratios[name]}" for name in shown if is_float32(run, name)]
-    kernel = [f"`{name}` runs at {ratios[name]}" for name in shown if not is_float32(run, name)]
-    theirs = f"the rate of {named_well(other.backend)} on a {read_by(run, other)}"
-    parts = [f"on float32 weights {listed(wide)} {theirs}"] * bool(wide)
-    parts += [f"{listed(kernel)} {'that rate, on the same file' if wide else theirs}"] * bool(kernel)
-    text = "; ".join(parts)
-    return said_of(run.table, f"{text[0].upper()}{text[1:]}.", run.model)
-
-
-def repeated(tables: Tables, again: Sequence[Repeat]) -> Said | None:
-    """The kernel beside llama.cpp in other runs of the claim's model. again: of `repeats`."""
-    run = other_runtimes.greedy(tables.get(HEADLINE))
-    if run is None or readme.with_llama_cpp([run]) is None or len(again) < 2:
-        return None
-    least, most = other_runtimes.value(again[0].ratio), times(again[-1].ratio)
-    text = (
-        f"In {len(again)} [other runs]({machines.PAGE}.html#{repeats.ID}) of this model `{gains.BEST}` runs at {least}"
-        f" to {most} llama.cpp's rate ({other_runtimes.often([repeat.ratio for repeat in again])})."
-        f"{repeats.unexplained(again)}"
-    )
-    days = sorted(repeat.day for repeat in again)
-    places = listed(sorted({repeat.processor for repeat in again}))
-    return Said(text, (places,), "", repeats.ends((days[0], days[-1])), run.table.section)
+    over = {name: times(summary.paired_ratio(run.rows, name, readme.LLAMA_CPP)) for name in ("loop", gains.BEST)}
+    file = read_by(run, summary.warm(run.rows, readme.LLAMA_CPP)[0])
+    text = f"On the same {file} `{gains.BEST}` decodes at {over[gains.BEST]} llama.cpp's rate"
+    if len(again) > 1:
+        least, most = other_runtimes.value(again[0].ratio), times(again[-1].ratio)
+        often = other_runtimes.often([repeat.ratio for repeat in again])
+        text += f", and at {least} to {most} in {len(again)} [other runs]({machines.PAGE}.html#{repeats.ID}) ({often})"
+    wide = f" On {gains.kept(run, 'loop')} `loop` decodes at {over['loop']} llama.cpp's rate."
+    known = wide * ("loop" in gains.known(run))
+    return said_of(run.table, f"{text}.{repeats.unexplained(again)}{known}", run.model)
 
 
 def calls(tables: Tables) -> Said | None:
@@ -269,7 +247,7 @@ QUESTIONS = (  # question, figure, sentences
     (
         "Where do I put jit, and what do I gain?",
         f"{HEADLINE}-rates",
-        [*(partial(placed, at) for at in range(3)), rivalled, repeated],
+        [*(partial(placed, at) for at in range(3)), rivalled],
     ),
     (
         "How far am I from Ollama and llama.cpp?",
@@ -293,10 +271,10 @@ def questions(
     again: Sequence[Repeat] = (),
 ) -> list[dict]:
     """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: with
-    the first, where to put jit}] of what is there. drawn: figures by name. places: of `gains`. again: of `repeated`."""
+    the first, where to put jit}] of what is there. drawn: figures by name. places: of `gains`. again: of `rivalled`."""
 
     def told(say: Callable) -> list[Said]:
-        found = say(tables, *[again] * (say is repeated))
+        found = say(tables, *[again] * (say is rivalled))
         return found if isinstance(found, list) else [found] * bool(found)
 
     tables = {table.path.stem: table for table in behind}

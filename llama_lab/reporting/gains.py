@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,8 +11,8 @@ from llama_lab.bench import standings, summary, wording
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import round_ratio, weights
-from llama_lab.reporting import document, machines, rivals
+from llama_lab.bench.wording import bandwidths, round_ratio, weights
+from llama_lab.reporting import document, machines, overview, rivals
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -33,7 +33,7 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the 
 )
 ADVICE = "put one `jax.jit` around the step that makes a token: greedy decoding"  # the first of CLAIM, where it gains
 LITTLE = 1.25  # times as fast: up to here it is *only* so many times
-HEADS = ("you want to", "put jit around", "placement", "times as fast", "[other machines]({})")
+HEADS = ("you want to", "put jit around", "placement", "times as fast", "on [{}other machines]({})")
 PLACES = (  # cells of HEADS but the last two, and what those compare; None of a server, whose rate depends on its load
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
     ("generate whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
@@ -60,24 +60,32 @@ class Gain:
     def ratio(self) -> Ratio:
         return summary.paired_ratio(self.run.rows, self.above, self.below)
 
-    def words(self, what: str, than: str) -> str:
-        """The comparison in plain words. than: with a place for the weights of what is below."""
+    def words(self, what: str, than: str, say: Callable[[Ratio], str]) -> str:
+        """The comparison in plain words. than: with a place for the weights of what is below. say: its number."""
         gains = self.above == CLAIM[0][0] and self.ratio.verdict == Verdict.FASTER
-        return compared(ADVICE if gains else what, than.format(kept(self.run, self.below)), self.ratio)
+        return compared(ADVICE if gains else what, than.format(kept(self.run, self.below)), self.ratio, say)
 
     def rate(self, name: str) -> str:
         """`65.0`: tokens a second, the median."""
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def why(self) -> str:
-        """`: decoding a token reads 18% as many bytes, at 50 rather than 38 GB/s`; "" where one is unknown."""
+        """`: decoding a token reads 18% as many bytes, at 50 rather than 38 GB/s, 67% and 50% of the bandwidth limit`;
+        "" where one is unknown."""
         sides = [self.trials(name) for name in (self.above, self.below)]
         read = [side[0].bytes_per_token for side in sides]
         if not all(read):
             return ""
         rates = [statistics.median(trial.tg for trial in side) for side in sides]
         now, before = (document.short(rate * size / 1e9) for rate, size in zip(rates, read, strict=True))
-        return f": decoding a token reads {read[0] / read[1]:.0%} as many bytes, at {now} rather than {before} GB/s"
+        shares = [overview.share(side) for side in sides]
+        limit = f", {shares[0]:.0%} and {shares[1]:.0%} of the bandwidth limit" if all(shares) else ""
+        probes = bandwidths(self.run.table.meta)
+        known = f" (the fastest of our probes, {probes[2]:.0f} GB/s; the median one: {probes[1]:.0f})" if probes else ""
+        return (
+            f": decoding a token reads {read[0] / read[1]:.0%} as many bytes, at {now} rather than {before} GB/s"
+            f"{limit}{known * bool(limit)}"
+        )
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)
@@ -134,7 +142,7 @@ def sentences(measured: Sequence[Setting]) -> dict[str, str]:
         if found := gain(measured, above, below):
             rates = " → ".join(map(found.rate, (below, above)))
             why = found.why() if above == BEST and found.ratio.verdict == Verdict.FASTER else ""
-            words = f"{found.words(what, than)} ({rates} tokens/s){why}{found.aside(measured[0])}."
+            words = f"{found.words(what, than, briefly)} ({rates} tokens/s){why}{found.aside(measured[0])}."
             said[above] = words[0].upper() + words[1:]
     return said
 
@@ -144,9 +152,8 @@ def briefly(ratio: Ratio) -> str:
     return f"{round_ratio(ratio.value)} times" if settled(ratio) else rivals.times(ratio)
 
 
-def compared(what: str, than: str, ratio: Ratio) -> str:
-    """One ratio in plain words; a number only where the trials decide and the interval is narrow enough to be left
-    out."""
+def compared(what: str, than: str, ratio: Ratio, say: Callable[[Ratio], str] = briefly) -> str:
+    """One ratio in plain words; a number only where the trials decide. say: the number."""
     if ratio.verdict == Verdict.EQUAL:
         return f"{what} is as fast as {than}, within 2%"
     if ratio.verdict == Verdict.UNDECIDED:
@@ -154,8 +161,8 @@ def compared(what: str, than: str, ratio: Ratio) -> str:
     if not settled(ratio):
         return f"{what} is {ratio.verdict} than {than}"
     if 1 < ratio.value <= LITTLE:
-        return f"{what} is only {briefly(ratio)} as fast as {than}"
-    return f"{what} is {briefly(ratio)} as fast as {than}"
+        return f"{what} is only {say(ratio)} as fast as {than}"
+    return f"{what} is {say(ratio)} as fast as {than}"
 
 
 def places(
@@ -170,5 +177,6 @@ def places(
         here, elsewhere = found.cells(others)
         return here + found.aside(measured[0]), elsewhere
 
-    heads = (*HEADS[:-1], HEADS[-1].format(page))
+    same = {m.about["machine"] for run in measured[:1] for m in same_model(others, run)}
+    heads = (*HEADS[:-1], HEADS[-1].format(f"{len(same)} " * bool(same), page))
     return Table(heads, [(*row, *cells(sides)) for *row, sides in PLACES])

@@ -11,7 +11,7 @@ from llama_jax.plumbing import xla_flags
 from llama_lab.bench import AGAIN, environment, provenance, summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio
-from llama_lab.bench.wording import APART, bandwidths, interval, listed, named_well, probed, round_ratio
+from llama_lab.bench.wording import interval, listed, named_well, round_ratio
 from llama_lab.figures import model_label
 from llama_lab.peers import llama_bench
 from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, rivals
@@ -51,7 +51,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST)}
     if not all(ratio.n for ratio in ratios.values()):
         return []
-    loop, best = map(briefly, ratios.values())
+    loop, best = map(rivals.times, ratios.values())
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
     wide = gains.kept(run, "loop")
     said = [
@@ -63,8 +63,8 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         often = rivals.often([case.ratio for case in found], " cases")
         kinds = f"{rivals.files(found)} files ({rivals.span(found)} of weights)"
         said.append(
-            f"Against the fastest other runtime on each of {kinds}, at several lengths, `{BEST}` is {low} to {high}"
-            f" times as fast: {often}."
+            f"Against the fastest other runtime on each of {kinds}, `{BEST}` is {low} to {high} times as fast."
+            f" It is {often}; a case is a file at one length{rivals.limits(found)}."
         )
     for contest in (contest for contest in contests(behind) if contest.model == run.model):
         old = f" ({older(contest.table)})" * bool(older(contest.table))
@@ -93,8 +93,7 @@ def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
         low, high = (rivals.least(found, choose) for choose in (min, max))
         low_to_high = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         random = len({case.first.weights_hash for case in found if case.first.model.startswith("random:")})
-        files = f"{rivals.files(found)} files, {rivals.span(found)} of weights"
-        files += f" ({random} with random weights)" * bool(random) + f", at several lengths{rivals.limits(found)}"
+        files = f"{rivals.files(found)} files, {rivals.span(found)}" + f" ({random} with random weights)" * bool(random)
         processors = listed(sorted({case.processor for case in found}))
         cases = f"{low_to_high}, {rivals.often([case.ratio for case in found], ' cases')}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
@@ -147,7 +146,13 @@ def serving(behind: Sequence[Recorded], home: Path, here: str = "") -> str:
     if (table := served(behind)) is None:
         return ""
     found, there = table.section["shown"][-1].removesuffix("."), wording.processor(table.meta["environment"])
-    return f"{found}{f' (on {there})' * (there != here)} ({linked(table.section, home)})"
+    return f"{found} ({'; '.join([*[there] * (there != here), *once(table), linked(table.section, home)])})"
+
+
+def once(table: Recorded) -> list[str]:
+    """[`one run of 20 s each`]: how long the servers were asked."""
+    seconds = table.meta.get("parameters", {}).get("seconds")
+    return [f"one run of {seconds:g} s each"] if seconds else []
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -159,7 +164,7 @@ def about(run: Setting) -> str:
     env = meta["environment"]
     sentences = [
         f"Each rate is the median of {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by"
-        f" {run.model} in {len({t.process for t in good})} processes; each ratio is a geometric mean over pairs"
+        f" {run.model} in {len({t.process for t in good})} processes; each ratio is the geometric mean of pairs"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
@@ -175,15 +180,8 @@ def about(run: Setting) -> str:
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
     called = f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}) with as many threads as ours"
     rival = called if built else ""
-    share, probes = overview.share(summary.warm(run.rows, BEST)), bandwidths(meta)
-    apart = share and probes and probes[2] > APART * probes[1]
-    usual = f"; `{BEST}` reaches {share * probes[2] / probes[1]:.0%} of the median probe" if apart else ""
     where = " · ".join(filter(None, (wording.machine_line(env), rival, flag)))
-    limits = f"{probed(meta)}{usual}."
-    rest = f" {limits[0].upper()}{limits[1:]}" * bool(probed(meta))
-    return (
-        f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}.{rest}"
-    )
+    return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
 
 
 def itself() -> str:
@@ -246,7 +244,7 @@ def contested(measured: Sequence[Setting], home: Path, behind: Sequence[Recorded
     if not measured:
         return ""
     lines = beside(behind, home)
-    heads = ("other runtime", "file", "processor", f"`{BEST}` is … times as fast", "measured in")
+    heads = ("other runtime", "file", "processor", f"rate of `{BEST}` over its rate", "measured in")
     table = document.Table(heads, lines).markdown() if lines else ""
     return "\n\n".join(filter(None, (table, losing(measured[0], behind, home), about(measured[0]))))
 

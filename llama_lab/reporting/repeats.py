@@ -3,6 +3,7 @@ machines, and the range of a ratio over those machines."""
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,10 @@ class Repeat:
     @property
     def processor(self) -> str:
         return wording.processor(self.about)
+
+    def rate(self, name: str) -> float:
+        """Tokens/s of a subject, the median."""
+        return statistics.median(trial.tg for trial in summary.warm(self.trials, name))
 
     def row(self) -> tuple:
         """A line of `table`."""
@@ -89,13 +94,16 @@ def far_apart(found: Sequence[Repeat]) -> bool:
 
 
 def unexplained(found: Sequence[Repeat]) -> str:
-    """A sentence: the spread of the least and the most has no known cause, and whether the processor is none; "" of no
-    spread."""
+    """A sentence: what both ran at in the runs of the least and the most ratio, and that the cause of the spread is not
+    known; "" of no spread."""
     if not far_apart(found):
         return ""
-    least, most = found[0].processor, found[-1].processor
-    both = f"Both extremes were measured on {least}, and the" * (least == most) or "The"
-    return f" {both} cause of the spread is unknown."
+    least, most = found[0], found[-1]
+    ours, theirs = (" and ".join(document.short(run.rate(name)) for run in (least, most)) for name in (BEST, LLAMA_CPP))
+    same = least.processor == most.processor
+    both = f"Both extremes were measured on {least.processor}" if same else f"The extremes are of {least.processor}"
+    where = both if same else f"{both} and of {most.processor}"
+    return f" {where}: `{BEST}` ran at {ours} tokens/s there, llama.cpp at {theirs}; why they differ is unknown."
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

@@ -230,7 +230,7 @@ def prompts(table: Recorded) -> Loss | None:
     whole = [c for c in every if not c.limited and (c.first.weights_hash, c.entry["tokens"]) in at]
     unlimited = f". Without that restriction {ours} is {often([case.ratio for case in whole], ' of these cases')}"
     text = (
-        f"On prompts of {lengths} tokens, {ours} restricted to {low.limited} runs at {value(low.ratio)} to"
+        f"{ours}, when restricted to {low.limited}, reads prompts of {lengths} tokens at {value(low.ratio)} to"
         f" {times(high.ratio)} the rate of {faster}, which still used {kept}"
     )
     return Loss(f"{text}{unlimited * bool(whole)}", f"{models}, {kinds}")
@@ -307,12 +307,12 @@ def accuracy(table: Recorded) -> Loss | None:
     ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
     level = " (the intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
     again = standings.OPENVINO
-    more = f"; {named_well(again)}, which rounds the weights once more, {kept([again])}" if again in known else ""
+    more = f"; {named_well(again)}, which rounds the weights once more, for {kept([again])}" if again in known else ""
     text = (
         f"`{BEST}` rounds each activation to a byte. On the file's own weights it agrees with float32 arithmetic on the"
-        f" most probable next token {kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} of the time (n ="
-        f" {known[KERNEL]['tokens']:,}); {others}, {kept(read)}{level}{more}. What quantising the weights cost is not"
-        " in these shares"
+        f" most probable next token for {kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} of"
+        f" {known[KERNEL]['tokens']:,} tokens; {others} agree for {kept(read)}{level}{more}. These figures do not"
+        " include the quality lost by quantising the weights"
     )
     return Loss(text, model_label(rows[0].model))
 

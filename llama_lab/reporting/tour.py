@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llama_jax.plumbing import paths
 from llama_lab import figures
-from llama_lab.bench.wording import opening
+from llama_lab.bench.wording import listed, opening
 from llama_lab.reporting import ipynb, notebooks
 from llama_lab.reporting.document import Table
 
@@ -60,7 +60,7 @@ def finding(asked: Sequence[Question]) -> str:
     first = next((q for q in asked if q.name in notebooks.saying("headline")), asked[0])
     waiting = [q.name.split("-")[0] for q in asked if not q.answered]
     verb = "waits" if len(waiting) == 1 else "wait"
-    gaps = f" ({', '.join(waiting)} {verb} to be measured)" if waiting else ""
+    gaps = f" (notebook{'s' * (len(waiting) > 1)} {listed(waiting)} {verb} to be measured)" if waiting else ""
     words = opening(first.answer) if first.answered else "nothing is recorded for it yet, so measure it."
     count = f"Of {len(asked)} questions {len(asked) - len(waiting)} are answered from recorded trials{gaps}"
     return f"{count}. The central one is {first.name}: {words}"

@@ -139,7 +139,7 @@ def of_drafts(patch, first, second):
 # how it is made, the person's sentence, and the verdicts of the first and of the second ratio that it needs (None: any)
 F, S, UNDECIDED = (Verdict.FASTER,), (Verdict.SLOWER,), (Verdict.UNDECIDED,)
 ROWS = {
-    "headline": (of_headline, "; quantised weights in a compiled kernel speed the loop up", F, F),
+    "headline": (of_headline, "; the loop gains ", F, F),
     "text_generation": (of_text_generation, "Without a KV cache", F, None),
     "honest_measurement": (of_honest_measurement, "such a ratio measures the compiler", F, F),
     "jit_placement": (of_jit_placement, "compiling the whole answer adds", F, F),

@@ -55,18 +55,19 @@ def test_four_pictures_and_few_sentences_say_what_is_published(behind):
 
 def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_rivals_file(tmp_path):
     known = headline(tmp_path)
-    said, beside = brief.placed(2, known), brief.rivalled(known)
+    said, beside = brief.placed(2, known), brief.rivalled(known, [])
     run = rivals.greedy(known[HEADLINE])
-    for told, other, shown in ((said, "loop", " times as fast"), (beside, "llamacpp", " [")):
+    for told, other, shown in ((said, "loop", " ["), (beside, "llamacpp", " [")):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f}{shown}" in told.text
-    assert " times the rate of llama.cpp on a q4_1 file (97 MB of weights)" in beside.text
-    assert "tiny · llama.cpp on a q4_1 file (97 MB of weights) · " in said.facts()
+    assert beside.text.startswith("On the same q4_1 file (97 MB of weights) `loop+fused` decodes at ")
+    assert beside.text.endswith(" On float32 weights `loop` decodes at 0.42 [0.42, 0.42] times llama.cpp's rate.")
+    assert "tiny · beside llama.cpp on a q4_1 file (97 MB of weights) · " in said.facts()
     assert "· C, 2 cores, 16 GiB ·" in said.facts()
     assert "C, 2 cores" not in said.facts("C, 2 cores, 16 GiB")
     assert brief.placed(0, headline(tmp_path / "few", ("step", "loop"))) is None
     alone = brief.placed(1, headline(tmp_path / "few", ("step", "loop")))
     assert "no other runtime ran beside it" in alone.facts()
-    assert brief.rivalled(headline(tmp_path / "few", ("step", "loop"))) is None
+    assert brief.rivalled(headline(tmp_path / "few", ("step", "loop")), []) is None
 
 
 def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
@@ -76,11 +77,11 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
     again = repeats.repeats(
         rivals.greedy(known[HEADLINE]), [], [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
     )
-    text = brief.repeated(known, again).text
-    assert text.startswith("In 2 [other runs](machines.html#other-runs) of this model")
-    assert "runs at 2.00 [2.00, 2.00] to 2.00 [2.00, 2.00] times llama.cpp's rate (faster in all 2)" in text
-    assert brief.repeated(known, again[:1]) is None
-    assert brief.repeated({}, again) is None
+    text = brief.rivalled(known, again).text
+    ends = "2.00 [2.00, 2.00] to 2.00 [2.00, 2.00] times"
+    assert f", and at {ends} in 2 [other runs](machines.html#other-runs) (faster in all 2)." in text
+    assert "other runs" not in brief.rivalled(known, again[:1]).text
+    assert brief.rivalled({}, again) is None
 
 
 def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):

@@ -89,7 +89,7 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
     (said,) = readme.distances(run(), [], [])
-    assert "`loop+fused` is 2.00 times as fast.** `loop`, on float32 weights, runs at 0.42 times llama.cpp's" in said
+    assert "`loop+fused` is 2.00 [2.00, 2.00] times as fast.** `loop`, on float32 weights, runs at 0.42 [" in said
     known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
     contest = recorded(tmp_path / "data", "09-ollama", rows)
@@ -178,25 +178,18 @@ def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     said = "2 times as fast in this run and 1.25 to 2.50 times in [2 others]("
     assert readme.ranging(again, "2 times").startswith(said)
     assert repeats.far_apart(again)
-    assert repeats.unexplained(again).startswith(" Both extremes were measured on C, and the cause ")
+    assert re.search(r"`loop\+fused` ran at 312 and 623 tokens/s there, llama.cpp at .* why they differ is unknown.$",
+                     repeats.unexplained(again))  # fmt: skip
     assert not repeats.far_apart([again[0]] * 2)
     assert " and 1.25 times in [another](" in readme.ranging(again[:1], "2 times")
     assert readme.ranging([], "2 times") == "2 times as fast"
-
-
-def test_the_share_of_the_limit_by_the_median_probe_stands_where_probes_differ():
-    timed = run()
-    for probes, said in (((40, 50, 80), True), ((40, 50, 51), False)):
-        known = dict(zip(("min", "median", "max"), probes, strict=True), n=4)
-        vars(timed.table)["meta"] = timed.table.meta | dict(bandwidth_gbps=dict(main=known))
-        assert (" of the median probe" in readme.about(timed)) == said
 
 
 def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):
     section = dict(SECTION, number="10", shown=["It needs little.", "It keeps up."])
     under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
     link = "[notebook 10](docs/index.html#n10)"
-    assert readme.serving([under_load], tmp_path) == f"It keeps up (on C) ({link})"
+    assert readme.serving([under_load], tmp_path) == f"It keeps up (C; {link})"
     assert readme.serving([under_load], tmp_path, here="C") == f"It keeps up ({link})"
     assert readme.served([told(f"data/{readme.SERVED}.csv", section | dict(shown=[]), {})]) is None
     assert readme.serving([run().table], tmp_path) == ""

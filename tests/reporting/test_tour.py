@@ -42,9 +42,9 @@ def test_the_finding_counts_what_is_answered():
     said = "Of 2 questions 2 are answered from recorded trials. The central one is 02-jit-placement: Answer 02."
     assert tour.finding(asked) == said
     asked[0] = replace(asked[0], answered=False)
-    assert "2 questions 1 are answered from recorded trials (01 waits to be measured). The" in tour.finding(asked)
+    assert "1 are answered from recorded trials (notebook 01 waits to be measured). The" in tour.finding(asked)
     nothing = tour.finding([replace(q, answered=False) for q in asked])
-    assert "(01, 02 wait to be measured)" in nothing
+    assert "(notebooks 01 and 02 wait to be measured)" in nothing
     assert "Answer 02" not in nothing
 
 

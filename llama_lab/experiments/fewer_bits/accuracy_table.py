@@ -73,7 +73,8 @@ def words(entries: Sequence[dict], rows: Sequence[Choice]) -> list[str]:
     outside = [e for e in others if not exact["low"] <= e["accuracy"] <= exact["high"]]
     out = [f"{e['subject']} ({e['accuracy']:.0%})" for e in outside]
     width = 100 * (exact["high"] - exact["low"])
-    said.append(f"By accuracy they tell {counted(out, len(others))}: its interval is {width:.0f} points wide.")
+    known = counted(out, len(others))
+    said.append(f"By accuracy they tell {known}: outside {REFERENCE}'s own interval, which is {width:.0f} points wide.")
     told = [e for e in others if e["p"] * len(others) < LEVEL]
     nearest = min(others, key=lambda e: e["p"])
     close = f"; {flipped(nearest)} comes closest" * (not told and nearest["p"] < LEVEL)

@@ -92,7 +92,7 @@ def fewer_bits(trials: Sequence[Trial], entries: Mapping[int, Sequence[dict]], s
         details = [
             cost([mine, rival(entries[context], True)]),
             kept(mine),
-            Comparison(over, mine["name"], f"{named_well(other['name'])} on {weights(other['dtype'])}").words,
+            Comparison(over, mine["name"], f"{named_well(other['name'])}, which reads {weights(other['dtype'])}").words,
         ]
     return gained(entries[context]) + claim(trials, entries, seed).text(*details)
 

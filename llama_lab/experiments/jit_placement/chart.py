@@ -52,20 +52,12 @@ def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
 
 
 def sampling_words(costs: Sequence[Cost], settings: str) -> str:
-    """What sampling adds to a token under the baseline, under all jitted placements and without jit, and what it leaves
-    of the rate that falls most."""
+    """What sampling is shown to add to a token, under the baseline in ms, and how many of the intervals leave out 0."""
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known"
-    said = {c.name: f"{c.added.median:.2f} ms {interval(c.added)}" for c in costs if c.name in (BASELINE, "eager")}
-    jitted = [c.added.median for c in costs if c.name != "eager"]
-    shown = [f"{said[BASELINE]} to a token under {BASELINE}"] if BASELINE in said else []
-    if jitted:
-        shown += [f"{min(jitted):.2f} to {max(jitted):.2f} ms under all placements with jit"]
-    if "eager" in said:
-        shown += [f"{said['eager']} under eager"]
-    slowed = min(costs, key=lambda c: c.ratio.value)
-    least = f"{slowed.name}: {slowed.ratio.words}, {slowed.ratio.judged}, n = {slowed.ratio.n}"
-    return f"sampling ({settings}) adds {listed(shown)}; sampling leaves least of the decode rate under {least}"
+    own = next((c.added for c in costs if c.name == BASELINE), None)
+    under = f" ({own.median:.2f} ms {interval(own)} under {BASELINE})" if own else ""
+    return f"{sampling_title(costs).removesuffix('.')}{under}: {settings}; {chance_words(costs)}"
 
 
 def by_chance(least: int, intervals: int) -> float:

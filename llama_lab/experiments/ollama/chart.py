@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from llama_jax.placement import parse
 from llama_lab.bench import quality, standings
-from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, named_well, round_ratio, weights
+from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.wording import listed, named_well, weights
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -36,15 +36,13 @@ def peer_ladder(
     missing: Sequence[dict],
     prefill_limit: float | None,
     prompt_tokens: int,
-    lead: Ratio | None = None,
 ) -> Figure:
     """Decode rate, prefill rate and time to first token of every subject, the fastest to decode on top, with intervals;
     the limit of each weight format beside.
 
-    entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows. lead: our
-    fastest over the fastest other runtime.
+    entries: `standings.ladder`. prefill_limit: prompt tokens/s that the machine's float32 arithmetic allows.
     """
-    figure, panels = new(10, 0.5 * len(entries) + 1.7, columns=3, sharey=True)
+    figure, panels = new(11, 0.5 * len(entries) + 1.7, columns=3, sharey=True)
     figure.get_layout_engine().set(wspace=0.07)  # numbers stand at the right of their panel, not at the next one's axis
     entries = sorted(entries, key=lambda e: -e["decode"].median if e["decode"].n else np.inf)
     heights = rows.heights(panels[0], [e["name"] for e in entries])
@@ -54,60 +52,46 @@ def peer_ladder(
         e["name"]: f"{e['dtype']} weights, rounded once more" for e in entries if e["backend"] == standings.OPENVINO
     }
     file = next((e["dtype"] for e in entries if e["backend"] in FILE_READERS and e["dtype"]), "")
-    kernels = {"gemv": "a kernel per matrix product", "fused": "one kernel makes a token"}
+    kernels = {"gemv": "a kernel per matrix product", "fused": "one kernel call per token"}
     for e in (e for e in entries if e["dtype"] == "gguf"):
         read[e["name"]] = ", ".join(filter(None, (file or weights("gguf"), kernels.get(parse(e["name"]).kernels))))
     read |= {e["name"]: f"JAX, {read[e['name']]}" for e in entries if e["backend"] == standings.JAX}
     names = ["\n".join(filter(None, (named_well(name), read[name]))) for name in heights]
     panels[0].set_yticks([*heights.values()], names)
-    titles = {
-        "decode": "decode, tokens/s",
-        "prefill": "prefill, tokens/s",
-        "ttft": "first token, ms",
-    }
-    heads = {"decode": "median (share of limit)"}
+    titles = {"decode": "decode, tokens/s", "prefill": "prefill, tokens/s", "ttft": "first token, ms"}
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
         axes.grid(axis="y", visible=False)
+        axes.set_xscale("log")
         for e in entries:
             row(axes, e, what, heights[e["name"]])
-        ends = [furthest(e, what) for e in entries if e["decode"].n] + [prefill_limit or 0] * (what == "prefill")
-        if what == "ttft":  # whose slowest answers would hide the others
-            ends = [1.3 * e[what].median for e in entries if e["decode"].n]
-        axes.set_xlim(0, (1.9 if what == "decode" else 1.5) * max(ends, default=1))  # room for the numbers
-        said(axes, heads.get(what, "median"), len(entries) - 0.35, fontsize=9, color=GREY)
-        axes.set_title(title, fontsize=13)
-        axes.tick_params(axis="x", labelsize=12)
+        numbers = "median (of limit)" if what == "decode" else "median"
+        rows.beside(axes, len(entries) - 0.35, numbers, x=1.02, color=GREY)
+        axes.set_title(title, loc="left", fontsize=13)
+        readable(axes.xaxis)
+        axes.tick_params(axis="x", labelsize=8.5)
         axes.tick_params(axis="y", labelsize=10)
-        axes.locator_params(axis="x", nbins=4)
     for e in entries:
         if not e["decode"].n:  # as far to the right as the words go
             words = f"no valid trial: {'; '.join(e['reasons'])[:WIDE] or 'not measured'}"
             style = dict(va="center", fontsize=8.5, color=LIMIT_COLOUR, transform=panels[0].get_yaxis_transform())
             panels[0].text(0.02, heights[e["name"]], words, zorder=9, **style).set_in_layout(False)
-    red = f"prefill: of {prompt_tokens} tokens; red: the row's bandwidth limit"
-    if prefill_limit:  # of those that multiply in float32; 8-bit products may pass it
-        for e in entries:
-            if e["dtype"] == "float32":
-                rows.tick(panels[1], prefill_limit, heights[e["name"]])
-        red += f", and of prefill what float32 arithmetic allows, {prefill_limit:.0f} tokens/s"
+    above = dict(color=LIMIT_COLOUR, fontsize=9, ha="right", va="center")
+    if limits := [e["limit"] for e in entries if e["decode"].n and e["limit"]]:
+        panels[0].text(1.05 * limits[0], len(entries) - 0.35, "bandwidth limit", **above)
+    wide = [e for e in entries if e["dtype"] == "float32"]
+    if prefill_limit and wide:  # of those that multiply in float32; 8-bit products may pass it
+        for e in wide:
+            rows.tick(panels[1], prefill_limit, heights[e["name"]])
+        panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "float32 limit", **above)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
-    beyond = sum(value > panels[2].get_xlim()[1] for e in entries for value in e["points"]["ttft"])
-    slow = f"points off the scale: {beyond}" * bool(beyond)
-    marks = [f"point: one of n ≥ {n} answers", "bar: median", "band: 95% interval", red, slow, gaps_words(missing)]
+    marks = [f"Point: one of n ≥ {n} answers; bar: median; band: 95% interval; prefill of {prompt_tokens} tokens"]
     ours, theirs = standings.fastest(entries), table.rival(entries)
     words = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
-    ratio = f" ({round_ratio(lead.value)} times, mean of pairs)" if lead and lead.n else ""
     other = f"{named_well(theirs['name'])}, the fastest other runtime," if theirs else ""
-    words += [f"{other} {theirs['decode'].median:.0f}{ratio}"] if theirs else []
+    words += [f"{other} {theirs['decode'].median:.0f}"] if theirs else []
     headline(figure, "; ".join(words) or "Nothing was measured")
-    footnote(figure, "; ".join(filter(None, marks)))
+    footnote(figure, "; ".join(filter(None, (*marks, gaps_words(missing)))))
     return figure
-
-
-def furthest(entry: dict, what: str) -> float:
-    """Where a subject's row ends: its last trial, its interval or its limit."""
-    high = entry[what].high if np.isfinite(entry[what].high) else 0
-    return max([*entry["points"][what], high, (entry["limit"] or 0) * (what == "decode")])
 
 
 def row(axes, entry: dict, what: str, height: float) -> None:
@@ -122,13 +106,7 @@ def row(axes, entry: dict, what: str, height: float) -> None:
     if what == "decode" and entry["limit"]:
         rows.tick(axes, entry["limit"], height)
         words += f" ({summary.median / entry['limit']:.0%})"
-    said(axes, words, height)
-
-
-def said(axes, words: str, height: float, **style) -> None:
-    """Words at the right in a panel."""
-    place = dict(xycoords=axes.get_yaxis_transform(), va="center", ha="right", fontsize=11)
-    axes.annotate(words, (0.985, height), **place | style)
+    rows.beside(axes, height, words, 10.5, x=1.02)
 
 
 @styled

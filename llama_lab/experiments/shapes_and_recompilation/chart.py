@@ -29,7 +29,7 @@ WARM = {
     "copying": Part(OTHERS[2], "\\\\"),
 }
 SURPRISES = {"first request of the process": Part(FIRST), "later requests: the surprise": Part(LOST, "//")}
-LABELS = {"work": "work, as once warm", "padding": "beyond exact lengths: padding", "copying": "beyond them: copying"}
+LABELS = {"work": "work, as once warm", "padding": "beyond exact lengths", "copying": "beyond them: copying"}
 LARGEST = 1700  # area of the largest mark, points squared
 
 

@@ -25,17 +25,21 @@ def seconds(trials: Sequence[Trial]) -> dict[str, list[float]]:
     return {name: [t.seconds for t in summary.warm(trials, name)] for name in (CACHED, UNCACHED)}
 
 
+def times(trials: Sequence[Trial]) -> statistics.Ratio:
+    """The time of an answer without the cache over that with it."""
+    took = seconds(trials)
+    return statistics.of_times(statistics.unpaired_ratio(took[UNCACHED], took[CACHED]))
+
+
 def claim(trials: Sequence[Trial]) -> Claim:
     """How much longer the same answer takes where nothing is kept."""
-    took = seconds(trials)
-    ratio = statistics.of_times(statistics.unpaired_ratio(took[UNCACHED], took[CACHED]))
+    ratio = times(trials)
     longer = Comparison(ratio, UNCACHED, CACHED, "time of an answer, geometric mean")
     if longer.outcome != Verdict.SLOWER:
         return longer.generic
     said = "Without a KV cache, which keeps what was computed before, an answer{of} takes {times:.1f} times as long."
     of = f" of {span(sizes)} tokens" if (sizes := [t.new_tokens for t in answers(trials)]) else ""
-    times = np.median(took[UNCACHED]) / np.median(took[CACHED])
-    return replace(stated(said, of=of, times=times), evidence=(longer,))
+    return replace(stated(said, of=of, times=ratio.value), evidence=(longer,))
 
 
 def answers(trials: Sequence[Trial]) -> list[Trial]:
@@ -81,16 +85,16 @@ def arrivals(trials: Sequence[Trial]) -> Figure:
     figure, axes = new(9.5, 4.8)
     for (subject, label), style in zip(SUBJECTS.items(), STYLES, strict=True):
         if good := sorted(summary.warm(trials, subject), key=lambda t: t.seconds):
-            times = np.array(good[(len(good) - 1) // 2].token_times_ns) / 1e9
-            words = f"{label}: {times[-1]:.2f} s, n = {len(good)}"
+            at = np.array(good[(len(good) - 1) // 2].token_times_ns) / 1e9
+            words = f"{label}: {at[-1]:.2f} s, n = {len(good)}"
             shade = OTHERS[1] if subject == UNCACHED else colour(subject)
             look = dict(linestyle=style, where="post", color=shade, linewidth=2, label=words)
-            axes.step([0, *times], [0, *range(1, len(times) + 1)], **look)
+            axes.step([0, *at], [0, *range(1, len(at) + 1)], **look)
     took = {name: float(np.median(values)) for name, values in seconds(trials).items() if values}
     if len(took) == 2:
         top = axes.get_ylim()[1]
         axes.annotate("", (took[UNCACHED], top), (took[CACHED], top), arrowprops=dict(arrowstyle="<->"))
-        middle, longer = sum(took.values()) / 2, took[UNCACHED] / took[CACHED]
+        middle, longer = sum(took.values()) / 2, times(trials).value
         axes.annotate(f"{longer:.1f} times as long", (middle, top), (0, 3), ha="center", textcoords="offset points")
         axes.set_ylim(0, 1.08 * top)
     axes.set(xlabel="seconds since the request", xlim=(0, None), ylabel="tokens on the host")
