@@ -47,7 +47,7 @@ def loop(model, cache, token, start):  # the whole answer: no token returns to P
 
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place
 ids, cache = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?")), jnp.zeros((L, 2, SLOTS, K, D))
-for position, prompt_token in enumerate(ids):  # a token at a time; a real prefill takes the prompt in one pass
+for position, prompt_token in enumerate(ids):  # placement `step`; a real prefill takes the prompt in one pass
     token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last one begins the answer
-answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))
+answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))  # placement `loop`: one call per answer
 print(loaded.tokenizer.decode(answer[:n]))

@@ -70,22 +70,22 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def why(self) -> str:
-        """`: decoding a token reads 18% as many bytes, at 50 rather than 38 GB/s, 67% and 50% of the bandwidth limit`;
-        "" where one is unknown."""
+        """`. A token needs 18% of the bytes, read at 50 instead of 38 GB/s: 67% instead of 50% of the limit`; "" where
+        one is unknown."""
         sides = [self.trials(name) for name in (self.above, self.below)]
         read = [side[0].bytes_per_token for side in sides]
         if not all(read):
             return ""
         rates = [statistics.median(trial.tg for trial in side) for side in sides]
         now, before = (document.short(rate * size / 1e9) for rate, size in zip(rates, read, strict=True))
-        shares = [overview.share(side) for side in sides]
-        limit = f", {shares[0]:.0%} and {shares[1]:.0%} of the bandwidth limit" if all(shares) else ""
-        probes = bandwidths(self.run.table.meta)
-        known = f" (the fastest of our probes, {probes[2]:.0f} GB/s; the median one: {probes[1]:.0f})" if probes else ""
-        return (
-            f": decoding a token reads {read[0] / read[1]:.0%} as many bytes, at {now} rather than {before} GB/s"
-            f"{limit}{known * bool(limit)}"
-        )
+        bytes_ = f"A token needs {read[0] / read[1]:.0%} of the bytes, read at {now} instead of {before} GB/s"
+        shares, probes = [overview.share(side) for side in sides], bandwidths(self.run.table.meta)
+        if not all(shares):
+            return f". {bytes_}"
+        limit = f"{shares[0]:.0%} instead of {shares[1]:.0%} of the estimated limit"
+        if probes:
+            limit += f", {probes[2]:.0f} GB/s (the fastest bandwidth probe; the median one read {probes[1]:.0f})"
+        return f". {bytes_}: {limit}"
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)
@@ -150,6 +150,16 @@ def sentences(measured: Sequence[Setting]) -> dict[str, str]:
 def briefly(ratio: Ratio) -> str:
     """`3.66 times`, without its interval only where that is narrow and the trials decide."""
     return f"{round_ratio(ratio.value)} times" if settled(ratio) else rivals.times(ratio)
+
+
+def elsewhere(measured: Sequence[Setting]) -> str:
+    """What the first comparison of CLAIM is in another table's run of the model, a sentence; "" without one."""
+    (above, _, below, _), main = CLAIM[0], leading(measured)
+    others = [run for run in measured if run.model == main.model and run.table.path != main.table.path]
+    if (found := gain(others, above, below)) is None:
+        return ""
+    where = f"with answers of {found.trials(above)[0].new_tokens} tokens (notebook {found.run.table.section['number']})"
+    return f" In another run, {where}, the gain is {rivals.value(found.ratio)}."
 
 
 def compared(what: str, than: str, ratio: Ratio, say: Callable[[Ratio], str] = briefly) -> str:

@@ -15,7 +15,6 @@ from llama_lab.bench.wording import interval, listed, named_well, round_ratio
 from llama_lab.figures import model_label
 from llama_lab.peers import llama_bench
 from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, rivals
-from llama_lab.reporting.gains import briefly
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.repeats import ID, MACHINES, Repeat, ends, unexplained
@@ -40,7 +39,7 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Seque
     run, first, whole = gains.leading(measured), next(iter(gained)), gained.pop("loop", "")
     where = wording.processor(run.table.meta["environment"])
     asked = f"{overview.lengths(run.rows)} tokens (prompt + answer)"
-    about = f"Measured on {asked} of {run.model} on {where}."
+    about = f"Measured on {asked} of {run.model} on {where}.{gains.elsewhere(measured)}"
     gained[first] = " ".join(filter(None, [f"**{gained.get(first, whole)}**", whole * (first != "loop"), about]))
     return "\n".join(f"- {text}" for text in (*gained.values(), *distances(measured[0], behind, again)))
 
@@ -61,16 +60,17 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     if found := rivals.cases(behind):
         low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
         often = rivals.often([case.ratio for case in found], " cases")
-        kinds = f"{rivals.files(found)} files ({rivals.span(found)} of weights)"
         said.append(
-            f"Against the fastest other runtime on each of {kinds}, `{BEST}` is {low} to {high} times as fast."
-            f" It is {often}; a case is a file at one length{rivals.limits(found)}."
+            f"We timed {len(found)} cases: {rivals.files(found)} files ({rivals.span(found)} of weights) at several"
+            f" lengths{rivals.limits(found)}. `{BEST}` is {low} to {high} times as fast as the fastest other runtime,"
+            f" {often}."
         )
     for contest in (contest for contest in contests(behind) if contest.model == run.model):
         old = f" ({older(contest.table)})" * bool(older(contest.table))
         where = f"in {'this' if contest is run else 'another'} run{old}"
-        theirs = [f"{over(contest, other, briefly)} as fast as {named(other)}" for other in rivals.strongest(contest)]
-        said[-1] += f" On the {file}, {where}, it is {listed(theirs)}."
+        found = rivals.strongest(contest)
+        theirs = listed([f"{over(contest, other, rivals.times)} as fast as {named(other)}" for other in found])
+        said[-1] += f" On the {file}, {where}, it is {theirs}."
     return said
 
 
@@ -94,8 +94,11 @@ def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
         low_to_high = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         random = len({case.first.weights_hash for case in found if case.first.model.startswith("random:")})
         files = f"{rivals.files(found)} files, {rivals.span(found)}" + f" ({random} with random weights)" * bool(random)
-        processors = listed(sorted({case.processor for case in found}))
-        cases = f"{low_to_high}, {rivals.often([case.ratio for case in found], ' cases')}"
+        on = summary.grouped(found, lambda case: case.processor)
+        processors = listed([f"{rivals.files(on[name])} files on {name}" for name in sorted(on)])
+        alone = sum(case.ratio.clusters <= 1 for case in found)
+        luck = f"; {alone} were timed in one process, so their intervals omit what differs between processes"
+        cases = f"{low_to_high}, {rivals.often([case.ratio for case in found], ' cases')}{luck * bool(alone)}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
     for contest in contests(behind):
         every = [named_well(name) for name in rivals.others(contest)]
@@ -163,8 +166,9 @@ def about(run: Setting) -> str:
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     sentences = [
-        f"Each rate is the median of {len(good)} greedy answers of {overview.lengths(good)} tokens (prompt + answer) by"
-        f" {run.model} in {len({t.process for t in good})} processes; each ratio is the geometric mean of pairs"
+        f"**The headline** (list, picture and table at the top): each rate is the median of {len(good)} greedy answers"
+        f" of {overview.lengths(good)} tokens (prompt + answer) by {run.model} in {len({t.process for t in good})}"
+        " processes; each ratio is the geometric mean of pairs"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""

@@ -94,8 +94,8 @@ def far_apart(found: Sequence[Repeat]) -> bool:
 
 
 def unexplained(found: Sequence[Repeat]) -> str:
-    """A sentence: what both ran at in the runs of the least and the most ratio, and that the cause of the spread is not
-    known; "" of no spread."""
+    """What both ran at in the runs of the least and the most ratio, and that the cause of the gap is not established;
+    "" of no spread."""
     if not far_apart(found):
         return ""
     least, most = found[0], found[-1]
@@ -103,7 +103,10 @@ def unexplained(found: Sequence[Repeat]) -> str:
     same = least.processor == most.processor
     both = f"Both extremes were measured on {least.processor}" if same else f"The extremes are of {least.processor}"
     where = both if same else f"{both} and of {most.processor}"
-    return f" {where}: `{BEST}` ran at {ours} tokens/s there, llama.cpp at {theirs}; why they differ is unknown."
+    lengths = [overview.lengths(summary.warm(run.trials, BEST)) for run in (least, most)]
+    differ = f"The runs also differ in length ({' against '.join(lengths)} tokens, prompt + answer); the"
+    why = f"{differ if lengths[0] != lengths[1] else 'The'} cause of the gap is not established."
+    return f" {where}: `{BEST}` ran at {ours} tokens/s there, llama.cpp at {theirs}. {why}"
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

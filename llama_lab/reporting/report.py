@@ -255,7 +255,8 @@ def write(out_dir: Path) -> Path:
     served = readme.served(behind)
     link = served and (served.section["page"] or f"#n{served.section['number']}")
     found = served.section["shown"][-1].removesuffix(".") if served else ""
-    loaded = f"{found} ([notebook {served.section['number']}]({link}))" if served else ""
+    once = "; ".join([*readme.once(served), f"[notebook {served.section['number']}]({link})"]) if served else ""
+    loaded = f"{found} ({once})" if served else ""
     places = gains.places(timed, shared, f"{machines.PAGE}.html", loaded)
     page = document.render(
         "report.html",

@@ -176,10 +176,10 @@ def files(found: Sequence[Case]) -> int:
 
 
 def limits(found: Sequence[Case]) -> str:
-    """`, 2 of the files also with our kernels restricted to AVX2`; "" where none are."""
+    """`, 2 of them again with our kernels restricted to AVX2`; "" where none are."""
     fewer = [case for case in found if case.limited]
     which = listed(sorted({case.limited for case in fewer}))
-    return f", {files(fewer)} of the files also with our kernels restricted to {which}" * bool(fewer)
+    return f", {files(fewer)} of them again with our kernels restricted to {which}" * bool(fewer)
 
 
 def contestants(found: Sequence[Case]) -> str:

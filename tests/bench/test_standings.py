@@ -75,7 +75,7 @@ def test_the_answer_has_the_files_size_and_the_lead_on_larger_files():
     for entry in entries:
         entry["first"] = entry["first"].model_copy(update=dict(weights_bytes=97 * 10**6))
     said = table.answer(made, entries, large)
-    assert " on a file of 97 MB; on large its lead is " in said
+    assert " on 97 MB of weights; on large its lead is " in said
     assert re.search(r"on large its lead is [^;]* over llama\.cpp and [^;]* over Ollama\. ", said)
 
 

@@ -155,12 +155,12 @@ def test_every_table_of_machines_sorts_and_can_be_read(visit, tmp_path):
         (tmp_path / "machines").mkdir(exist_ok=True)
         path.rename(tmp_path / "machines" / path.name)
     page = visit(machines.write(tmp_path / "out", tmp_path / "machines"), width=1440)
-    speeds = page.locator("#shares tbody td[data-value]:nth-child(3)")
-    page.locator("#shares thead").get_by_role("button", name="GB/s").click()
+    speeds = page.locator("#as-shares-of-the-machine-s-limit tbody td[data-value]:nth-child(3)")
+    page.locator("#as-shares-of-the-machine-s-limit thead").get_by_role("button", name="GB/s").click()
     assert speeds.all_inner_texts() == ["20.0", "40.0", "60.0"]
-    page.locator("#ratios thead").get_by_role("button", name="Machine").click()
-    assert [name[0] for name in page.locator("#ratios tbody th").all_inner_texts()] == ["a", "b", "c"]
-    assert page.locator("#shares [aria-sort]").count() == 1  # a table minds its own heads
+    page.locator("#over-step thead").get_by_role("button", name="Machine").click()
+    assert [name[0] for name in page.locator("#over-step tbody th").all_inner_texts()] == ["a", "b", "c"]
+    assert page.locator("#as-shares-of-the-machine-s-limit [aria-sort]").count() == 1  # a table minds its own heads
 
 
 def test_without_scripts_the_report_is_whole(visit):
@@ -234,7 +234,7 @@ def test_questions_with_a_picture_and_sentences_come_first(visit):
     page = visit(REPORT, width=390, height=844, unfold=False)
     questions = page.locator("section.brief")
     pictures = [questions.nth(at).locator("img").count() for at in range(questions.count())]
-    assert pictures == [1, 0, 1, 1, 1]  # what it costs needs none
+    assert pictures == [1, 1, 0, 1, 1]  # what it costs needs none
     for at in range(len(pictures)):
         assert (
             questions.nth(at).locator("li").last.locator(".quiet a").count() == 1

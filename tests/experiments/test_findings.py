@@ -246,7 +246,7 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     (
         "what_serving_needs",
         served(99.0),
-        "^At 8 requests/s `llama-jax serve` .`step`. makes 99 of the 100 tokens/s requested, Ollama 40.$",
+        "^At 8 requests/s `llama-jax serve` .`step`. delivers 99 of the 100 tokens/s requested, Ollama 40.$",
     ),
     ("what_serving_needs", served(60.0), "at most 60 tokens/s, Ollama 40.$"),
     ("what_serving_needs", [{}], "No server"),

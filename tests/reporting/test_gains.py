@@ -18,8 +18,8 @@ def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_anoth
     assert "is only 1.05 times as fast as " in said[1]
     (kernel, *_), (loop, *_) = (summary.warm(run().rows, name) for name in (gains.BEST, "loop"))
     now, before = (document.short(trial.tg * trial.bytes_per_token / 1e9) for trial in (kernel, loop))
-    assert f" as many bytes, at {now} rather than {before} GB/s, " in said[2]
-    assert said[2].endswith(" of the bandwidth limit.")
+    assert f" of the bytes, read at {now} instead of {before} GB/s: " in said[2]
+    assert said[2].endswith(" of the estimated limit.")
     ladder = run(("eager", "layer", "step", "loop"))
     engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     assert ["(notebook 09)" in sentence for sentence in gains.sentences([ladder, engines]).values()] == [

@@ -178,8 +178,9 @@ def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     said = "2 times as fast in this run and 1.25 to 2.50 times in [2 others]("
     assert readme.ranging(again, "2 times").startswith(said)
     assert repeats.far_apart(again)
-    assert re.search(r"`loop\+fused` ran at 312 and 623 tokens/s there, llama.cpp at .* why they differ is unknown.$",
-                     repeats.unexplained(again))  # fmt: skip
+    said = repeats.unexplained(again)
+    assert "`loop+fused` ran at 312 and 623 tokens/s there, llama.cpp at " in said
+    assert said.endswith(" The cause of the gap is not established.")
     assert not repeats.far_apart([again[0]] * 2)
     assert " and 1.25 times in [another](" in readme.ranging(again[:1], "2 times")
     assert readme.ranging([], "2 times") == "2 times as fast"

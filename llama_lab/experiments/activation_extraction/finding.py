@@ -19,7 +19,9 @@ FEW = 5  # pairs that are named one by one
 
 def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
     """How many times as fast `extract` is as others that keep the same layers."""
-    first = Comparison(extraction_table.like_for_like(rows, seed), "`extract`", "a careful first version", "speed")
+    first = Comparison(
+        extraction_table.like_for_like(rows, seed), "`extract`", "a careful first version with the same layers", "speed"
+    )
     cut = extraction_table.rivals(rows, seed).get(CUT)
     other = Comparison(cut, "`extract`", "transformers, upper layers removed", "speed") if cut else first
     sentence = "With equal layers, `extract` is {first} times as fast as a first version"

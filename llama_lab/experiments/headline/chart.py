@@ -128,7 +128,8 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
         group_of_rows(axes, trials, group, heights, seed)
     for c in said.evidence:
         if c.ratio.n:
-            bracket(axes, heights[c.subject], heights[c.baseline], f"{c.ratio.value:.2f} ×\n{within(c.ratio).strip()}")
+            words = f"{c.subject} over {c.baseline}:\n{c.ratio.value:.2f}{within(c.ratio)}"
+            bracket(axes, heights[c.subject], heights[c.baseline], words)
     axes.set_xscale("log")
     axes.set_xlim(right=1.5 * axes.get_xlim()[1])  # room for the limit's name before the columns
     labels.readable(axes.xaxis)

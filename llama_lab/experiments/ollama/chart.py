@@ -58,7 +58,8 @@ def peer_ladder(
     read |= {e["name"]: f"JAX, {read[e['name']]}" for e in entries if e["backend"] == standings.JAX}
     names = ["\n".join(filter(None, (named_well(name), read[name]))) for name in heights]
     panels[0].set_yticks([*heights.values()], names)
-    titles = {"decode": "decode, tokens/s", "prefill": "prefill, tokens/s", "ttft": "first token, ms"}
+    more, less = "tokens/s (more is better)", "ms (less is better)"
+    titles = {"decode": f"decode, {more}", "prefill": f"prefill, {more}", "ttft": f"first token, {less}"}
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
         axes.grid(axis="y", visible=False)
         axes.set_xscale("log")
@@ -66,7 +67,7 @@ def peer_ladder(
             row(axes, e, what, heights[e["name"]])
         numbers = "median (of limit)" if what == "decode" else "median"
         rows.beside(axes, len(entries) - 0.35, numbers, x=1.02, color=GREY)
-        axes.set_title(title, loc="left", fontsize=13)
+        axes.set_title(title, loc="left", fontsize=10.5)
         readable(axes.xaxis)
         axes.tick_params(axis="x", labelsize=8.5)
         axes.tick_params(axis="y", labelsize=10)

@@ -41,8 +41,8 @@ def keeping_up(rising: Mapping[str, Sequence[dict]]) -> list[str]:
 
 
 def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
-    """What the best placement makes at its highest rate, and the best other server there, or the next placement; if it
-    does not keep up, the most of each. rising: of `table.rising`."""
+    """What the best placement makes at its highest rate, and the other servers there, or the next placement; if it does
+    not keep up, the most of each. rising: of `table.rising`."""
     known = [e for loads in rising.values() for e in loads if e["first"].n]
     if not known:
         return Claim("No server has a valid answer under rising rates.")
@@ -54,10 +54,11 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     most = "Under load {mine} makes at most {tokens:.0f} tokens/s"
     if not others:
         return stated(most + ".", **numbers)
-    beside = max((e for e in others if e["rate"] == mine["rate"]), key=lambda e: e["tokens_s"], default=None)
+    beside = sorted((e for e in others if e["rate"] == mine["rate"]), key=lambda e: -e["tokens_s"])
     if beside and mine["tokens_s"] >= KEPT_UP * mine["offered"]:
-        words = "At {rate:g} requests/s {mine} makes {tokens:.0f} of the {offered:.0f} tokens/s requested"
-        return stated(words + AND, other=named_well(beside["server"]), more=beside["tokens_s"], **numbers)
+        words = "At {rate:g} requests/s {mine} delivers {tokens:.0f} of the {offered:.0f} tokens/s requested, {theirs}."
+        made = [f"{named_well(e['server'])} {e['tokens_s']:.0f}" for e in beside]
+        return stated(words, theirs=listed(made), **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
     return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)
 

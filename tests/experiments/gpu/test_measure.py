@@ -17,6 +17,7 @@ from llama_jax.checkpoint.random import on_device
 from llama_jax.plumbing.errors import UserError
 from llama_lab import figures
 from llama_lab.bench import gate, protocol
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.gpu import chart, data, device, finding, measure, suite
 from llama_lab.experiments.gpu import judge as gpujudge
 from llama_lab.experiments.gpu.suite import Shape, Suite
@@ -124,7 +125,7 @@ def test_figures_and_finding_of_a_rehearsal_say_that_it_is_none(table):
     )
     texts = " ".join(t.get_text() for axes in drawn[0].axes for t in axes.texts)
     assert "not measured" in texts
-    assert {label.get_text() for label in drawn[2].axes[0].get_yticklabels()} == set(names)
+    assert {label.get_text() for label in drawn[2].axes[0].get_yticklabels()} == set(map(named_well, names))
     for i, figure in enumerate(drawn):
         assert figures.save(figure, f"x-{i}", "19-gpu", meta, {}, "alt", out, note)["svg"].is_file()
 

@@ -62,7 +62,7 @@ def test_the_published_machine_stands_beside(tmp_path):
         figure = chart.rates(data, here, published)
         text = words(figure)
         assert "27.6" in text or "27.5" in text
-        assert "5.00 ×\n[" in text
+        assert "step over eager:\n5.00 [" in text
         assert ("diamond" in text) == bool(published)
         assert_drawn(figure, tmp_path)
 
