@@ -5,7 +5,7 @@ import llama_jax as ll
 
 loaded = ll.load()  # SmolLM2-135M-Instruct in float32: config, params (a pytree), tokenizer
 config, STOP, SLOTS = loaded.config, loaded.tokenizer.stop[0], 100  # slots of the cache, for prompt and answer
-L, H, K, D = config.num_hidden_layers, config.num_attention_heads, config.num_key_value_heads, config.head_dim
+HEADS, KV_HEADS, DIM = config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
 
 def norm(x, params):
@@ -13,18 +13,18 @@ def norm(x, params):
 
 
 def rotate(heads, position):
-    angles = position * config.rope_theta ** (-jnp.arange(0, D, 2) / D)
+    angles = position * config.rope_theta ** (-jnp.arange(0, DIM, 2) / DIM)
     a, b = jnp.split(heads, 2, axis=-1)
     return jnp.concatenate([a * jnp.cos(angles) - b * jnp.sin(angles), b * jnp.cos(angles) + a * jnp.sin(angles)], -1)
 
 
-def step(model, cache, token, position):  # model: the params; cache: [L 2 SLOTS K D], keys and values
+def step(model, cache, token, position):  # model: the params; cache: [layers 2 SLOTS KV_HEADS DIM], keys and values
     x = model.embeddings.weight[token]
     for i, layer in enumerate(model.layers):
-        heads = (layer.attention.qkv @ norm(x, layer.attention_norm)).reshape(-1, D)
-        query, key, value = jnp.split(heads, (H, H + K))
+        heads = (layer.attention.qkv @ norm(x, layer.attention_norm)).reshape(-1, DIM)
+        query, key, value = jnp.split(heads, (HEADS, HEADS + KV_HEADS))
         cache = cache.at[i, :, position].set(jnp.stack([rotate(key, position), value]))  # in place under jit
-        scores = jnp.einsum("kgd,skd->kgs", rotate(query, position).reshape(K, -1, D), cache[i, 0]) / D**0.5
+        scores = jnp.einsum("kgd,skd->kgs", rotate(query, position).reshape(KV_HEADS, -1, DIM), cache[i, 0]) / DIM**0.5
         weights = jax.nn.softmax(jnp.where(jnp.arange(SLOTS) <= position, scores, -jnp.inf))
         x += layer.attention.o @ jnp.einsum("kgs,skd->kgd", weights, cache[i, 1]).ravel()
         gate, up = jnp.split(layer.ffn.gate_up @ norm(x, layer.ffn_norm), 2)
@@ -46,7 +46,8 @@ def loop(model, cache, token, start):  # the whole answer: no token returns to P
 
 
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place
-ids, cache = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?")), jnp.zeros((L, 2, SLOTS, K, D))
+ids = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?"))
+cache = jnp.zeros((config.num_hidden_layers, 2, SLOTS, KV_HEADS, DIM))
 for position, prompt_token in enumerate(ids):  # placement `step`; a real prefill takes the prompt in one pass
     token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last one begins the answer
 answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))  # placement `loop`: one call per answer

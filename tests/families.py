@@ -60,6 +60,7 @@ MODELS = {
     "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
     "qwen2": qwen2,
     "qwen2, untied": lambda: qwen2(tie_word_embeddings=False),
+    "llama": lambda: newer(LlamaConfig),
     "llama, biases": lambda: newer(LlamaConfig, attention_bias=True),
     "qwen3": lambda: newer(Qwen3Config, **UNTIED),
     "qwen3, biases": lambda: newer(Qwen3Config, attention_bias=True),

@@ -57,6 +57,11 @@ def processor(about: dict) -> str:
     return MARKS.sub("", environment.processor(about))
 
 
+def cpu(about: dict) -> str:
+    """`Intel Xeon`: the name of an environment's processor alone."""
+    return MARKS.sub("", about["cpu"])
+
+
 def machine_line(about: dict) -> str:
     """The machine and the software of an environment."""
     return MARKS.sub("", environment.machine_line(about))

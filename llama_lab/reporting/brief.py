@@ -11,9 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from llama_lab.bench import provenance, record, standings, summary, wording, workload
+from llama_lab.bench import environment, provenance, record, standings, summary, wording, workload
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import APART, bandwidths, listed, named_well, weights
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
@@ -107,14 +106,10 @@ def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
         return None
     over = {name: times(summary.paired_ratio(run.rows, name, readme.LLAMA_CPP)) for name in ("loop", gains.BEST)}
     file = read_by(run, summary.warm(run.rows, readme.LLAMA_CPP)[0])
-    text = f"On the same {file} `{gains.BEST}` decodes at {over[gains.BEST]} llama.cpp's rate"
-    if len(again) > 1:
-        least, most = other_runtimes.value(again[0].ratio), times(again[-1].ratio)
-        often = other_runtimes.often([repeat.ratio for repeat in again])
-        text += f", and at {least} to {most} in {len(again)} [other runs]({machines.PAGE}.html#{repeats.ID}) ({often})"
-    wide = f" On {gains.kept(run, 'loop')} `loop` decodes at {over['loop']} llama.cpp's rate."
+    kernel = repeats.ranging(again, over[gains.BEST], f"{machines.PAGE}.html")
+    wide = f" `loop`, on {gains.kept(run, 'loop')}, runs at {over['loop']} llama.cpp's rate."
     known = wide * ("loop" in gains.known(run))
-    return said_of(run.table, f"{text}.{repeats.unexplained(again)}{known}", run.model)
+    return said_of(run.table, f"On one {file}, `{gains.BEST}` is {kernel}.{known}", run.model)
 
 
 def calls(tables: Tables) -> Said | None:
@@ -177,41 +172,31 @@ def apart(run: Setting, tables: Tables) -> str:
     here, there = (bandwidths(table.meta) if table else None for table in (run.table, above))
     if not here or not there or max(here[2], there[2]) <= APART * min(here[2], there[2]):
         return ""
-    probes = f"was {here[2]:.0f} GB/s here and {there[2]:.0f} in the run above"
-    return f"; the fastest bandwidth probe {probes}, so compare rates within a run"
+    why = f"fastest bandwidth probe {here[2]:.0f} GB/s, against {there[2]:.0f} above"
+    busy = environment.busy(run.table.meta["environment"])
+    return f"; {f'the machine was busy ({why})' if busy else f'the {why}'}, so compare rates within a run"
 
 
-def ends(what: str, text: str, tables: Tables) -> Said | None:
-    """The least and the most favourable file beside its own strongest rival. what: DECODE or PREFILL of `sizes`. text:
-    with places for {ours}, the number of {files}, {cases} and cases in which ours was {faster}, for {least} and {most},
-    for the files on which our kernels were also {limited}."""
+def ends(what: str, does: str, tables: Tables) -> Said | None:
+    """The least and the most favourable file beside its own strongest rival. what: DECODE or PREFILL of `sizes`. does:
+    as of `rivals.ranging`."""
     found = other_runtimes.cases([*tables.values()], what)
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose) for choose in (min, max))
-    ratios = [case.ratio for case in found]
-    faster = sum(ratio.verdict == Verdict.FASTER for ratio in ratios)
-    ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
-    numbers = dict(files=other_runtimes.files(found), cases=len(found), faster=faster, ours=ours)
-    numbers |= dict(limited=other_runtimes.limits(found))
+    files = f"{other_runtimes.files(found)} files at several lengths{other_runtimes.limits(found)}"
     days = sorted({case.table.meta["created"][:10] for case in found})
     places = [f"{end}: {case.place}" for end, case in (("smallest ratio", low), ("largest", high))]
-    slower = [case for case in found if case.ratio.verdict == Verdict.SLOWER]
-    limits = {case.limited for case in slower}
-    which = (
-        f"; in all slower cases our kernels were limited to {listed(sorted(limits))}" if limits and all(limits) else ""
-    )
-    numbers |= dict(rest=other_runtimes.otherwise(ratios) + which)
-    numbers |= dict(least=other_runtimes.value(low.ratio), most=times(high.ratio))
     when = repeats.ends((days[0], days[-1]))
-    return Said(text.format(**numbers), ("; ".join(places),), "", when, found[0].table.section)
+    text = f"Across {files}, {other_runtimes.ranging(found, does)}."
+    return Said(text, ("; ".join(places),), "", when, found[0].table.section)
 
 
 def lost(tables: Tables) -> list[Said]:
     """What our placements cost, or where another runtime is better; one entry for what rests on the same. Slower
     prompts stand in `ends`."""
-    told = {stem: say for stem, say in other_runtimes.LOSSES.items() if say is not other_runtimes.prompts}
-    found = [(table, loss) for stem, say in told.items() if (table := tables.get(stem)) and (loss := say(table))]
+    told = other_runtimes.LOSSES.items()
+    found = [(table, loss) for stem, say in told if (table := tables.get(stem)) and (loss := say(table))]
     every = [said_of(table, f"{loss.text}.", loss.about) for table, loss in found]
     groups = summary.grouped(every, lambda said: (said.facts(), said.section["number"]))
     return [replace(group[0], text=" ".join(said.text for said in group)) for group in groups.values()]
@@ -234,14 +219,6 @@ def cached(tables: Tables) -> Said | None:
     return about(table, row, text, ALONE)
 
 
-DECODED = (
-    "Across {files} files{limited}, {ours} decodes at {least} to {most} the rate of the fastest other runtime: faster"
-    " in {faster} of {cases} cases, each a file at one length{rest}."
-)
-PROMPTS = (
-    "{ours} reads prompts at {least} to {most} the rate of the fastest other runtime: faster in {faster} of {cases}"
-    " cases{rest}."
-)
 LADDER = f"{other_runtimes.CONTEST}-ladder"  # three panels, which need the page's width
 QUESTIONS = (  # question, figure, sentences
     (
@@ -252,12 +229,12 @@ QUESTIONS = (  # question, figure, sentences
     (
         "How far am I from Ollama and llama.cpp?",
         LADDER,
-        [partial(contested, 0), partial(contested, 1), partial(ends, sizes.DECODE, DECODED)],
+        [partial(contested, 0), partial(contested, 1), partial(ends, sizes.DECODE, "decodes at")],
     ),
     (
         "What do compiled kernels cost, and where do they lose?",
         None,
-        [lost, partial(ends, sizes.PREFILL, PROMPTS)],
+        [lost, partial(ends, sizes.PREFILL, "reads prompts at")],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),

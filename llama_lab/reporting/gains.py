@@ -20,27 +20,22 @@ from llama_lab.reporting.repeats import MACHINES, same_model, spread
 
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
 BEST = machines.BEST
-KERNEL = "`loop+fused`, which reads the file's quantised blocks in a kernel compiled by Numba,"
+KERNEL = "`loop+fused`, one Numba kernel call per token on quantised weights,"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the weights of what is below
     ("step", "greedy decoding with one `jax.jit` around the step", "eager", "without it"),
-    (
-        "loop",
-        "compiling the whole answer into one program (`loop`)",
-        "step",
-        "calling a compiled step per token (`step`)",
-    ),
+    ("loop", "`loop`, the whole answer in one program,", "step", "`step`"),
     (BEST, KERNEL, "loop", "`loop` on {}"),
 )
-ADVICE = "put one `jax.jit` around the step that makes a token: greedy decoding"  # the first of CLAIM, where it gains
+ADVICE = "put one `jax.jit` around the step that makes a token (`step`): greedy decoding"  # first, where it gains
 LITTLE = 1.25  # times as fast: up to here it is *only* so many times
-HEADS = ("you want to", "put jit around", "placement", "times as fast", "on [{}other machines]({})")
+HEADS = ("you want to", "put jit around", "placement", "times as fast", "in [{}contributed runs]({})")
 PLACES = (  # cells of HEADS but the last two, and what those compare; None of a server, whose rate depends on its load
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
     ("generate whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
     ("stream in bursts", "a few tokens at a time", "`chunk8`", ("chunk8", "step")),
     (
         "run any of these faster on a CPU, from a quantised file",
-        "the same, with a compiled kernel inside",
+        "the same, calling one kernel per token",
         "`step+fused`, `loop+fused`, `chunk8+fused`",
         (BEST, "loop"),
     ),
@@ -70,22 +65,23 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def why(self) -> str:
-        """`. A token needs 18% of the bytes, read at 50 instead of 38 GB/s: 67% instead of 50% of the limit`; "" where
-        one is unknown."""
+        """`loop+fused` reads 18% of `loop`'s bytes per token, at 50.3 GB/s against 37.8: 67% and 50% of the limit`; ""
+        of what is unknown."""
         sides = [self.trials(name) for name in (self.above, self.below)]
         read = [side[0].bytes_per_token for side in sides]
         if not all(read):
             return ""
         rates = [statistics.median(trial.tg for trial in side) for side in sides]
         now, before = (document.short(rate * size / 1e9) for rate, size in zip(rates, read, strict=True))
-        bytes_ = f"A token needs {read[0] / read[1]:.0%} of the bytes, read at {now} instead of {before} GB/s"
+        share = f"{read[0] / read[1]:.0%} of `{self.below}`'s bytes per token"
+        bytes_ = f"`{self.above}` reads {share}, at {now} GB/s against {before}"
         shares, probes = [overview.share(side) for side in sides], bandwidths(self.run.table.meta)
         if not all(shares):
-            return f". {bytes_}"
-        limit = f"{shares[0]:.0%} instead of {shares[1]:.0%} of the estimated limit"
+            return bytes_
+        limit = f"{shares[0]:.0%} and {shares[1]:.0%} of the estimated limit"
         if probes:
-            limit += f", {probes[2]:.0f} GB/s (the fastest bandwidth probe; the median one read {probes[1]:.0f})"
-        return f". {bytes_}: {limit}"
+            limit += f", {probes[2]:.0f} GB/s (the fastest bandwidth probe; the median was {probes[1]:.0f})"
+        return f"{bytes_}: {limit}"
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)
@@ -135,14 +131,15 @@ def leading(measured: Sequence[Setting]) -> Setting:
 
 
 def sentences(measured: Sequence[Setting]) -> dict[str, str]:
-    """The comparisons of CLAIM in plain words by what is compared, with why the kernel gains; none where there is none.
-    One that is not of the first run names its notebook."""
+    """The comparisons of CLAIM in plain words by what is compared; none where there is none. One that is not of the
+    first run names its notebook."""
     said = {}
     for above, what, below, than in CLAIM:
         if found := gain(measured, above, below):
             rates = " → ".join(map(found.rate, (below, above)))
-            why = found.why() if above == BEST and found.ratio.verdict == Verdict.FASTER else ""
-            words = f"{found.words(what, than, briefly)} ({rates} tokens/s){why}{found.aside(measured[0])}."
+            share = overview.share(found.trials(above)) if above == BEST else None
+            limit = f"; {share:.0%} of the bandwidth limit" if share else ""
+            words = f"{found.words(what, than, briefly)} ({rates} tokens/s{limit}){found.aside(measured[0])}."
             said[above] = words[0].upper() + words[1:]
     return said
 
@@ -150,16 +147,6 @@ def sentences(measured: Sequence[Setting]) -> dict[str, str]:
 def briefly(ratio: Ratio) -> str:
     """`3.66 times`, without its interval only where that is narrow and the trials decide."""
     return f"{round_ratio(ratio.value)} times" if settled(ratio) else rivals.times(ratio)
-
-
-def elsewhere(measured: Sequence[Setting]) -> str:
-    """What the first comparison of CLAIM is in another table's run of the model, a sentence; "" without one."""
-    (above, _, below, _), main = CLAIM[0], leading(measured)
-    others = [run for run in measured if run.model == main.model and run.table.path != main.table.path]
-    if (found := gain(others, above, below)) is None:
-        return ""
-    where = f"with answers of {found.trials(above)[0].new_tokens} tokens (notebook {found.run.table.section['number']})"
-    return f" In another run, {where}, the gain is {rivals.value(found.ratio)}."
 
 
 def compared(what: str, than: str, ratio: Ratio, say: Callable[[Ratio], str] = briefly) -> str:

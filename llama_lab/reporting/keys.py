@@ -55,6 +55,7 @@ PLAIN = {  # reasons of the readers' tables, as sentences about a key
     "n_positions says it": "repeats n_positions",
 }
 FEWEST = 3  # names that begin alike and are written as one, or after what they begin with
+MOST = 40  # names that a cell shows unfolded
 SUFFIXES = ("weight", "bias", "scale", "input_scale")  # of a tensor's name
 
 
@@ -154,16 +155,18 @@ def starred(group: Collection[str], every: Collection[str]) -> list[str]:
 
 
 def lines(names: Sequence[str]) -> str:
-    """Names in a cell; those that begin with the same part stand in a line of their own, after that part."""
+    """Names in a cell; those that begin with the same part stand in a line of their own, after that part. Of many names
+    the cell shows the number, which unfolds."""
     by_part: dict[str, list[str]] = defaultdict(list)
     for name in names:
         part = name[: name.rfind(".") + 1]
         many = sum(each.startswith(part) and "." not in each[len(part) :] for each in names) >= FEWEST
         by_part[part if many else ""].append(name)
-    return "<br>".join(
+    words = "<br>".join(
         f"`{part}`: " * bool(part) + ", ".join(f"`{name.removeprefix(part)}`" for name in known)
         for part, known in sorted(by_part.items())
     )
+    return words if len(names) <= MOST else f"<details><summary>{len(names)} names</summary>{words}</details>"
 
 
 def tensor_table() -> str:

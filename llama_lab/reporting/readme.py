@@ -7,24 +7,27 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from llama_jax.plumbing import xla_flags
 from llama_lab.bench import AGAIN, environment, provenance, summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import interval, listed, named_well, round_ratio
-from llama_lab.figures import model_label
+from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.peers import llama_bench
-from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, rivals
+from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, repeats, rivals
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
-from llama_lab.reporting.repeats import ID, MACHINES, Repeat, ends, unexplained
+from llama_lab.reporting.repeats import Repeat
 from llama_lab.sharing import contribution
 
-ANSWER, BESIDE = keys.marks("answer"), keys.marks("other runtimes")
+ANSWER, COSTS, BESIDE = keys.marks("answer"), keys.marks("costs"), keys.marks("other runtimes")
 WIDTH = 800  # of the picture, in pixels: its smallest letters have 8 points or more
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
+READ = (
+    "Brackets are 95% confidence intervals within one run; [other runs and machines](docs/machines.md) can fall outside"
+    " them. *Undecided* means that the trials do not show which is faster."
+)
 CALLED = "[called as llama-bench calls it, plus an arg-max](docs/peers.md)"
 
 
@@ -32,57 +35,40 @@ CALLED = "[called as llama-bench calls it, plus an arg-max](docs/peers.md)"
 
 
 def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Sequence[Repeat]) -> str:
-    """What jit gains and how far that is from other runtimes, as a list; "" of nothing. again: of `repeats`."""
-    gained = gains.sentences(measured)
-    if not gained:
+    """What jit gains and how far that is from other runtimes, as a list, and what was measured; "" of nothing. again:
+    of `repeats`."""
+    if not (gained := [*gains.sentences(measured).values()]):
         return ""
-    run, first, whole = gains.leading(measured), next(iter(gained)), gained.pop("loop", "")
+    run = gains.leading(measured)
+    asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
-    asked = f"{overview.lengths(run.rows)} tokens (prompt + answer)"
-    about = f"Measured on {asked} of {run.model} on {where}.{gains.elsewhere(measured)}"
-    gained[first] = " ".join(filter(None, [f"**{gained.get(first, whole)}**", whole * (first != "loop"), about]))
-    return "\n".join(f"- {text}" for text in (*gained.values(), *distances(measured[0], behind, again)))
+    told = [f"**{gained[0]}**", *gained[1:], *distances(measured[0], behind, again)]
+    about = f"Unless another file or run is named: {run.model}, {asked}, on {where}. {READ}"
+    return "\n".join(f"- {text}" for text in (*told, about))
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
     """How far the kernel, and the loop without it, are from llama.cpp; and how far the kernel is from the fastest
-    runtime on every file, and on that one; none where the run lacks one of them."""
+    runtime on every file; none where the run lacks one of them."""
     ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST)}
     if not all(ratio.n for ratio in ratios.values()):
         return []
     loop, best = map(rivals.times, ratios.values())
-    file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
-    wide = gains.kept(run, "loop")
-    said = [
-        f"**Against llama.cpp, on the same {file}, `{BEST}` is {ranging(again, best)}.**{unexplained(again)}"
-        f" `loop`, on {wide}, runs at {loop} llama.cpp's rate.{itself()}"
-    ]
-    if found := rivals.cases(behind):
-        low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
-        often = rivals.often([case.ratio for case in found], " cases")
-        said.append(
-            f"We timed {len(found)} cases: {rivals.files(found)} files ({rivals.span(found)} of weights) at several"
-            f" lengths{rivals.limits(found)}. `{BEST}` is {low} to {high} times as fast as the fastest other runtime,"
-            f" {often}."
-        )
+    file, wide = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0]), gains.kept(run, "loop")
+    said = [f"On one {file}, `{BEST}` is {repeats.ranging(again, best, repeats.MACHINES)}."]
     for contest in (contest for contest in contests(behind) if contest.model == run.model):
         old = f" ({older(contest.table)})" * bool(older(contest.table))
-        where = f"in {'this' if contest is run else 'another'} run{old}"
         found = rivals.strongest(contest)
         theirs = listed([f"{over(contest, other, rivals.times)} as fast as {named(other)}" for other in found])
-        said[-1] += f" On the {file}, {where}, it is {theirs}."
+        busy = " on a busy machine" * bool(environment.busy(contest.table.meta["environment"]))
+        said[0] += f" In {'this' if contest is run else 'another'} run{busy}{old} it is {theirs}."
+    said[0] += f" `loop`, on {wide}, runs at {loop} llama.cpp's rate."
+    if found := rivals.cases(behind):
+        low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
+        files = f"{rivals.files(found)} files ({rivals.span(found)} of weights, {rivals.machines(found)})"
+        fast = f"{low} to {high} times as fast as [the fastest other runtime](docs/peers.md#results)"
+        said.append(f"**On {files}, `{BEST}` is {fast}**: {rivals.won(found)}.")
     return said
-
-
-def ranging(again: Sequence[Repeat], here: str) -> str:
-    """`2.82 times as fast in this run and 1.50 to 4.82 times in 7 others, faster in all 7`: the kernel beside llama.cpp
-    in other runs of its model. here: in this one."""
-    if not again:
-        return f"{here} as fast"
-    least_to_most = ends(round_ratio(repeat.ratio.value) for repeat in (again[0], again[-1]))
-    where = f"[{f'{len(again)} others' if len(again) > 1 else 'another'}]({MACHINES}#{ID})"
-    often = f", {rivals.often([repeat.ratio for repeat in again])}" * (len(again) > 1)
-    return f"{here} as fast in this run and {least_to_most} times in {where}{often}"
 
 
 def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
@@ -98,7 +84,7 @@ def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
         processors = listed([f"{rivals.files(on[name])} files on {name}" for name in sorted(on)])
         alone = sum(case.ratio.clusters <= 1 for case in found)
         luck = f"; {alone} were timed in one process, so their intervals omit what differs between processes"
-        cases = f"{low_to_high}, {rivals.often([case.ratio for case in found], ' cases')}{luck * bool(alone)}"
+        cases = f"{low_to_high}, {rivals.won(found)}{luck * bool(alone)}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
     for contest in contests(behind):
         every = [named_well(name) for name in rivals.others(contest)]
@@ -110,18 +96,17 @@ def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
     return rows
 
 
-def losing(run: Setting, behind: Sequence[Recorded], home: Path) -> str:
-    """What the kernel costs and what other runtimes do better, as a list; "" where nothing of that was measured. The
-    run's model and processor are said once."""
-    model, processor = model_label(run.model), wording.processor(run.table.meta["environment"])
+def losing(behind: Sequence[Recorded], home: Path) -> list[str]:
+    """What the kernel costs and what other runtimes do better, as lines of a list."""
     found = [(table, say(table)) for stem, say in rivals.LOSSES.items() if (table := rivals.named(behind, stem))]
     lost: dict[str, list[str]] = {}  # by what it is of
+    if prompts := rivals.cases(behind, sizes.PREFILL):
+        files = f"{rivals.files(prompts)} files, {rivals.machines(prompts)}, {place(prompts[0].table, home)}"
+        lost[files] = [f"{rivals.ranging(prompts, 'reads prompts at')}."]
     for table, loss in ((table, loss) for table, loss in found if loss):
-        there = wording.processor(table.meta["environment"])
-        conditions = [loss.about * (loss.about != model), there * (there != processor), place(table, home)]
-        lost.setdefault(", ".join(filter(None, conditions)), []).append(f"{loss.text}.")
-    head = f"**What it costs, and where it loses** (on {model} and {processor} unless stated otherwise):"
-    return "\n".join([head, *(f"- {' '.join(texts)} *{about}*" for about, texts in lost.items())]) if lost else ""
+        where = wording.processor(table.meta["environment"])
+        lost.setdefault(f"{loss.about}, {where}, {place(table, home)}", []).append(f"{loss.text}.")
+    return [f"- {' '.join(texts)} *{about}*" for about, texts in lost.items()]
 
 
 def contests(behind: Sequence[Recorded]) -> list[Setting]:
@@ -162,13 +147,12 @@ def once(table: Recorded) -> list[str]:
 
 
 def about(run: Setting) -> str:
-    """The machine line, how many trials, and what the A/A control says."""
+    """How many trials, the A/A control, why the kernel gains, and the machine, as a line of a list."""
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     sentences = [
-        f"**The headline** (list, picture and table at the top): each rate is the median of {len(good)} greedy answers"
-        f" of {overview.lengths(good)} tokens (prompt + answer) by {run.model} in {len({t.process for t in good})}"
-        " processes; each ratio is the geometric mean of pairs"
+        f"each rate is the median of {len(good)} answers in {len({t.process for t in good})} processes; each ratio is"
+        " the geometric mean of pairs"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
@@ -176,23 +160,24 @@ def about(run: Setting) -> str:
         control.n > 1
     )
     busy = environment.busy(env)
-    trials = ". ".join([*sentences, *[busy.capitalize()] * bool(busy)])
+    told = ". ".join([*sentences, *[busy.capitalize()] * bool(busy)]) + f" ([trials](data/{run.table.path.name}))"
     gaps = listed([f"`{name}`" for name in gains.SUBJECTS if name not in gains.known(run)])
     missing = f" Not in it: {gaps}." if gaps else ""
-    flagged = xla_flags.SETTING in env.get("settings", {}).get("XLA_FLAGS", "")
-    flag = "with [the XLA flag](docs/protocol.md) that avoids wrong values under this release" * flagged
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
-    called = f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}) with as many threads as ours"
-    rival = called if built else ""
-    where = " · ".join(filter(None, (wording.machine_line(env), rival, flag)))
-    return f"{trials} ([trials](data/{run.table.path.name})).{missing} Measured {meta['created'][:10]} on {where}."
+    kernel = gains.gain([run], BEST, "loop")
+    lines = [
+        f"- **The headline** (list, picture and table at the top): {told}.{missing}",
+        *[f"{why}." for why in [kernel.why() if kernel else ""] if why],
+        *[f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}){itself()}."] * bool(built),
+        f"Measured {meta['created'][:10]} on {wording.machine_line(env)}.",
+    ]
+    return " ".join(lines)
 
 
 def itself() -> str:
-    """A sentence: how fast the peer is beside llama.cpp's own benchmark; "" where that was not measured."""
-    path = llama_bench.TABLE
-    own = f"at {llama_bench.beside(path)} times [the rate of its own llama-bench](docs/peers.md)"
-    return f" In this protocol llama.cpp runs {own}." if path.is_file() else ""
+    """How fast the peer is beside llama.cpp's own benchmark, where that was measured."""
+    path, same = llama_bench.TABLE, " uses as many threads as ours"
+    return f"{same} and runs at {llama_bench.beside(path)} times llama-bench's rate" if path.is_file() else same
 
 
 # The README -----------------------------------------------------------------------------------------------------------
@@ -242,15 +227,18 @@ def claimed(
     return "\n\n".join(filter(None, parts))
 
 
-def contested(measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = ()) -> str:
-    """Other runtimes, what the kernel costs, and the run that the claim is of, as Markdown. behind: as of
-    `claimed`."""
-    if not measured:
-        return ""
+def contested(behind: Sequence[Recorded], home: Path) -> str:
+    """The table of other runtimes, as Markdown of docs/peers.md; "" of none. behind: as of `claimed`."""
     lines = beside(behind, home)
     heads = ("other runtime", "file", "processor", f"rate of `{BEST}` over its rate", "measured in")
-    table = document.Table(heads, lines).markdown() if lines else ""
-    return "\n\n".join(filter(None, (table, losing(measured[0], behind, home), about(measured[0]))))
+    return document.Table(heads, lines).markdown().replace("](docs/", "](") if lines else ""
+
+
+def costs(measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = ()) -> str:
+    """The run that the claim is of, and what the kernel costs, as Markdown. behind: as of `claimed`."""
+    if not measured:
+        return ""
+    return "\n".join([about(measured[0]), *losing(behind, home)])
 
 
 def with_llama_cpp(measured: Sequence[Setting]) -> Setting | None:
@@ -272,9 +260,10 @@ def refresh(
     others: Sequence[Machine] = (),
     again: Sequence[Repeat] = (),
 ) -> None:
-    """Put both texts between the README's markers, where OUT has a README that holds them. others: contributed
+    """Put the texts between the markers of OUT's README and docs/peers.md, where it has them. others: contributed
     machines. again: of `repeats`."""
     home = Path(out_dir)
     measured = with_headline(home, behind)
     document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, home, behind, others, again))
-    document.put(home / "README.md", *BESIDE, partial(contested, measured, home, behind))
+    document.put(home / "README.md", *COSTS, partial(costs, measured, home, behind))
+    document.put(home / "docs" / "peers.md", *BESIDE, partial(contested, behind, home))

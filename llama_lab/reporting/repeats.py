@@ -12,7 +12,7 @@ from llama_lab.bench import summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import round_ratio
-from llama_lab.reporting import document, overview
+from llama_lab.reporting import document, overview, rivals
 from llama_lab.reporting.document import Link, Table
 from llama_lab.reporting.machines import BEST, LLAMA_CPP, OTHER_RUNS, PAGE, Machine
 from llama_lab.reporting.overview import Setting
@@ -38,10 +38,6 @@ class Repeat:
     def processor(self) -> str:
         return wording.processor(self.about)
 
-    def rate(self, name: str) -> float:
-        """Tokens/s of a subject, the median."""
-        return statistics.median(trial.tg for trial in summary.warm(self.trials, name))
-
     def row(self) -> tuple:
         """A line of `table`."""
         rival, best = (summary.warm(self.trials, name) for name in (LLAMA_CPP, BEST))
@@ -49,7 +45,9 @@ class Repeat:
         where = Link(self.where, Path(page).with_suffix("").as_posix()) if page else self.where
         file = f"{overview.kept(rival[0], self.trials)}, {megabytes(rival[0].weights_bytes)}"
         pairs = f"{self.ratio.n} in {max(self.ratio.clusters, 1)}"
-        return (where, self.processor, self.day, file, overview.lengths(best), pairs, overview.ratio_cell(self.ratio))
+        rates = [document.short(statistics.median(trial.tg for trial in trials)) for trials in (best, rival)]
+        lengths, ratio = overview.lengths(best), overview.ratio_cell(self.ratio)
+        return (where, self.processor, self.day, file, lengths, pairs, *rates, ratio)
 
 
 def repeats(run: Setting, measured: Sequence[Setting], machines: Sequence[Machine]) -> list[Repeat]:
@@ -83,9 +81,9 @@ def once_a_block(trials: Sequence[Trial]) -> bool:
 
 def table(found: Sequence[Repeat]) -> Table:
     """A line per run, from the least ratio to the most."""
-    over = f"{BEST} over llama.cpp"
-    heads = ("Run", "Processor", "Measured", "File", "Prompt + answer", "Pairs in processes", over)
-    return Table(heads, [repeat.row() for repeat in found], frozenset({6}))
+    rates = (f"{BEST}, tokens/s", "llama.cpp, tokens/s", f"{BEST} over llama.cpp")
+    heads = ("Run", "Processor", "Measured", "File", "Prompt + answer", "Pairs in processes", *rates)
+    return Table(heads, [repeat.row() for repeat in found], frozenset({8}))
 
 
 def far_apart(found: Sequence[Repeat]) -> bool:
@@ -93,20 +91,17 @@ def far_apart(found: Sequence[Repeat]) -> bool:
     return len(found) > 1 and found[0].ratio.high < found[-1].ratio.low
 
 
-def unexplained(found: Sequence[Repeat]) -> str:
-    """What both ran at in the runs of the least and the most ratio, and that the cause of the gap is not established;
-    "" of no spread."""
-    if not far_apart(found):
-        return ""
-    least, most = found[0], found[-1]
-    ours, theirs = (" and ".join(document.short(run.rate(name)) for run in (least, most)) for name in (BEST, LLAMA_CPP))
-    same = least.processor == most.processor
-    both = f"Both extremes were measured on {least.processor}" if same else f"The extremes are of {least.processor}"
-    where = both if same else f"{both} and of {most.processor}"
-    lengths = [overview.lengths(summary.warm(run.trials, BEST)) for run in (least, most)]
-    differ = f"The runs also differ in length ({' against '.join(lengths)} tokens, prompt + answer); the"
-    why = f"{differ if lengths[0] != lengths[1] else 'The'} cause of the gap is not established."
-    return f" {where}: `{BEST}` ran at {ours} tokens/s there, llama.cpp at {theirs}. {why}"
+def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
+    """`2.82 times as fast as llama.cpp; in 7 other runs, 1.50 to 4.82 times, for reasons not established`, and in how
+    many of them it is faster where it is not in all. here: in this run. link: to `table`."""
+    if not found:
+        return f"{here} as fast as llama.cpp"
+    ratios = [repeat.ratio for repeat in found]
+    least_to_most = ends(round_ratio(ratio.value) for ratio in (ratios[0], ratios[-1]))
+    where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
+    often = f", {rivals.often(ratios)}" * bool(rivals.otherwise(ratios))
+    why = ", for reasons not established" * far_apart(found)
+    return f"{here} as fast as llama.cpp; in {where}, {least_to_most} times{often}{why}"
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

@@ -154,20 +154,43 @@ def least(found: Sequence[Case], choose: Callable = min) -> Case:
     return choose(found, key=lambda case: case.ratio.value)
 
 
-def otherwise(ratios: Sequence[Ratio]) -> str:
-    """` (slower in 4 and undecided in 4)`: where ours is not faster, with the ratio where there is one; "" nowhere."""
-    by_verdict = summary.grouped((r for r in ratios if r.verdict != Verdict.FASTER), lambda ratio: ratio.verdict)
-    said = [
-        f"{verdict} in {len(some)}" + f": {round_ratio(some[0].value)}{within(some[0], round_ratio)}" * (len(some) == 1)
-        for verdict, some in sorted(by_verdict.items())
-    ]
-    return f" ({listed(said)})" if said else ""
+def otherwise(ratios: Sequence[Ratio], limits: Sequence[str] = ()) -> str:
+    """` (slower in 4 and undecided in 4)`: where ours is not faster, with the ratio where there is one; "" nowhere.
+    limits: the instructions that our kernels were limited to, of each; said where all of a verdict share them."""
+    known = zip(ratios, limits or [""] * len(ratios), strict=True)
+    by_verdict = summary.grouped((pair for pair in known if pair[0].verdict != Verdict.FASTER), lambda p: p[0].verdict)
+    said = []
+    for verdict, pairs in sorted(by_verdict.items()):
+        (ratio, limit), alone = pairs[0], len(pairs) == 1
+        of = f": {round_ratio(ratio.value)}{within(ratio, round_ratio)}" * alone
+        shared = bool(limit) and {other for _, other in pairs} == {limit}
+        said.append(f"{verdict} in {len(pairs)}{of}" + f", our kernels limited to {limit}" * shared)
+    return f" ({'; '.join(said)})" if said else ""
 
 
-def often(ratios: Sequence[Ratio], of: str = "") -> str:
-    """`faster in 25 of 26 (undecided in 1: 1.44 [0.76, 2.71])`; `faster in all 7`. of: what they are."""
-    faster, rest = sum(ratio.verdict == Verdict.FASTER for ratio in ratios), otherwise(ratios)
+def often(ratios: Sequence[Ratio], of: str = "", limits: Sequence[str] = ()) -> str:
+    """`faster in 25 of 26 (undecided in 1: 1.44 [0.76, 2.71])`; `faster in all 7`. of: what they are. limits: as of
+    `otherwise`."""
+    faster, rest = sum(ratio.verdict == Verdict.FASTER for ratio in ratios), otherwise(ratios, limits)
     return f"faster in {f'{faster} of {len(ratios)}' if rest else f'all {len(ratios)}'}{of}{rest}"
+
+
+def won(found: Sequence[Case]) -> str:
+    """`faster in 25 of 26 cases (undecided in 1: 1.44 [0.76, 2.71], our kernels limited to AVX2)`."""
+    return often([case.ratio for case in found], " cases", [case.limited for case in found])
+
+
+def ranging(found: Sequence[Case], does: str) -> str:
+    """`loop+fused` decodes at the least to the most times the rate of the fastest other runtime, and how often it is
+    faster. does: `decodes at`."""
+    ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
+    low, high = (least(found, choose).ratio for choose in (min, max))
+    return f"{ours} {does} {value(low)} to {times(high)} the rate of the fastest other runtime: {won(found)}"
+
+
+def machines(found: Sequence[Case]) -> str:
+    """`AMD EPYC or Intel Xeon`: what the cases ran on."""
+    return " or ".join(sorted({wording.cpu(case.table.meta["environment"]) for case in found}))
 
 
 def files(found: Sequence[Case]) -> int:
@@ -207,33 +230,6 @@ class Loss:
 
     text: str
     about: str
-
-
-def prompts(table: Recorded) -> Loss | None:
-    """Lengths of a prompt at which our kernels with fewer instructions read it more slowly on every file than a runtime
-    that has all of them, and how it is without that limit; None of none."""
-    every = cases([table], sizes.PREFILL)
-    found = [case for case in every if case.limited]
-    by_length = summary.grouped(found, lambda case: case.entry["tokens"])
-    lost = {n: group for n, group in sorted(by_length.items()) if all(case.ratio.value < 1 for case in group)}
-    if not lost:
-        return None
-    slower = [case for group in lost.values() for case in group]
-    low, high = (least(slower, choose) for choose in (min, max))
-    lengths = " to ".join(dict.fromkeys(str(n) for n in (min(lost), max(lost))))
-    models = listed([*dict.fromkeys(case.model for case in slower)])
-    kinds = listed([*dict.fromkeys(case.kind for case in slower)])
-    faster = listed([*dict.fromkeys(named_well(case.rival) for case in slower)])
-    ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in slower)])
-    kept = INSTRUCTIONS.get(table.meta["environment"].get("kernels"), "all instructions")
-    at = {(case.first.weights_hash, case.entry["tokens"]) for case in slower}
-    whole = [c for c in every if not c.limited and (c.first.weights_hash, c.entry["tokens"]) in at]
-    unlimited = f". Without that restriction {ours} is {often([case.ratio for case in whole], ' of these cases')}"
-    text = (
-        f"{ours}, when restricted to {low.limited}, reads prompts of {lengths} tokens at {value(low.ratio)} to"
-        f" {times(high.ratio)} the rate of {faster}, which still used {kept}"
-    )
-    return Loss(f"{text}{unlimited * bool(whole)}", f"{models}, {kinds}")
 
 
 def starts(table: Recorded) -> Loss | None:
@@ -320,7 +316,6 @@ def accuracy(table: Recorded) -> Loss | None:
 LOSSES = {  # table → what it says
     SAMPLED: sampling,
     f"{CONTEST}-quality": accuracy,
-    FILES[-1]: prompts,
     COMMANDS: starts,
     CONTEST: memory,
 }

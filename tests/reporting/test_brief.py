@@ -59,8 +59,8 @@ def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_ri
     run = rivals.greedy(known[HEADLINE])
     for told, other, shown in ((said, "loop", " ["), (beside, "llamacpp", " [")):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f}{shown}" in told.text
-    assert beside.text.startswith("On the same q4_1 file (97 MB of weights) `loop+fused` decodes at ")
-    assert beside.text.endswith(" On float32 weights `loop` decodes at 0.42 [0.42, 0.42] times llama.cpp's rate.")
+    assert beside.text.startswith("On one q4_1 file (97 MB of weights), `loop+fused` is ")
+    assert beside.text.endswith(" `loop`, on float32 weights, runs at 0.42 [0.42, 0.42] times llama.cpp's rate.")
     assert "tiny · beside llama.cpp on a q4_1 file (97 MB of weights) · " in said.facts()
     assert "· C, 2 cores, 16 GiB ·" in said.facts()
     assert "C, 2 cores" not in said.facts("C, 2 cores, 16 GiB")
@@ -77,10 +77,9 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
     again = repeats.repeats(
         rivals.greedy(known[HEADLINE]), [], [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
     )
-    text = brief.rivalled(known, again).text
-    ends = "2.00 [2.00, 2.00] to 2.00 [2.00, 2.00] times"
-    assert f", and at {ends} in 2 [other runs](machines.html#other-runs) (faster in all 2)." in text
-    assert "other runs" not in brief.rivalled(known, again[:1]).text
+    several, one = (brief.rivalled(known, found).text for found in (again, again[:1]))
+    assert "; in [2 other runs](machines.html#other-runs), 2.00 times." in several
+    assert "; in [another run](machines.html#other-runs), 2.00 times." in one
     assert brief.rivalled({}, again) is None
 
 
@@ -104,13 +103,16 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     for table, most in ((known["09-ollama"], 50.0), (recorded(tmp_path, brief.HEADLINE, rows), 75.0)):
         table.meta["bandwidth_gbps"] = dict(main=dict(min=30.0, median=40.0, max=most, n=4))
         known[table.path.stem] = table
-    assert "was 50 GB/s here and 75 in the run above, so compare rates within a run" in brief.contested(0, known).text
+    probes = "fastest bandwidth probe 50 GB/s, against 75 above"
+    assert f"; the {probes}, so compare rates within a run." in brief.contested(0, known).text
+    known["09-ollama"].meta["environment"]["watch"] = dict(others_cpu=0.5)
+    assert f"; the machine was busy ({probes}), so compare rates within a run." in brief.contested(0, known).text
 
 
 def test_the_least_favourable_file_is_told_too(behind):
     known = {table.path.stem: table for table in behind}
     found = rivals.cases(behind)
-    said = brief.ends("decode", brief.DECODED, known)
+    said = brief.ends("decode", "decodes at", known)
     for case in (rivals.least(found, choose) for choose in (min, max)):
         assert rivals.value(case.ratio) in said.text
         assert case.place in said.facts()
@@ -136,9 +138,9 @@ def test_an_open_ratio_says_so():
 
 def test_no_number_is_typed():
     """Digits stand in names of tables and types only, never in a sentence's words."""
-    words = [q for q, _, _ in brief.QUESTIONS] + [brief.DECODED, brief.PROMPTS, brief.ALONE]
+    words = [q for q, _, _ in brief.QUESTIONS] + [brief.ALONE]
     told = (brief.placed, brief.calls, brief.compiled, brief.contested, brief.ends, brief.cached)
-    told += (*rivals.LOSSES.values(), rivals.limits)
+    told += (*rivals.LOSSES.values(), rivals.limits, rivals.ranging, rivals.otherwise, rivals.often)
     for function in told:
         body = inspect.getsource(function).partition('"""')[2].partition('"""')[2]
         words += [re.sub(r"\{[^}]*\}", "", text) for text in re.findall(r'f"([^"]*)"', body)]

@@ -16,10 +16,11 @@ def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_anoth
     assert [re.search(r"([\d.]+) times", sentence)[1] for sentence in said] == ["8.00", "1.05", "4.75"]
     assert "(12.5 → 99.8 tokens/s)" in said[0]
     assert "is only 1.05 times as fast as " in said[1]
+    why = gains.gain([run()], gains.BEST, "loop").why()
     (kernel, *_), (loop, *_) = (summary.warm(run().rows, name) for name in (gains.BEST, "loop"))
     now, before = (document.short(trial.tg * trial.bytes_per_token / 1e9) for trial in (kernel, loop))
-    assert f" of the bytes, read at {now} instead of {before} GB/s: " in said[2]
-    assert said[2].endswith(" of the estimated limit.")
+    assert f" of `loop`'s bytes per token, at {now} GB/s against {before}: " in why
+    assert why.endswith(" of the estimated limit")
     ladder = run(("eager", "layer", "step", "loop"))
     engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     assert ["(notebook 09)" in sentence for sentence in gains.sentences([ladder, engines]).values()] == [
@@ -27,7 +28,7 @@ def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_anoth
     ]  # fmt: skip
     assert len(gains.sentences([ladder])) == 2
     assert gains.sentences([]) == {}
-    assert said[0].startswith("Put one `jax.jit` around the step that makes a token: greedy decoding is 8.00 times")
+    assert said[0].startswith("Put one `jax.jit` around the step that makes a token (`step`): greedy decoding is 8.00")
     slow = [
         t.model_copy(update=dict(token_times_ns=[9 * ns for ns in t.token_times_ns])) if t.process else t
         for t in trials(("step",))

@@ -22,3 +22,8 @@ def refused(*only) -> readers.Verdict:
 )
 def test_a_refused_key_says_what_it_may_be(verdict, words):
     assert keys.said(verdict) == words
+
+
+def test_of_many_names_a_cell_shows_the_number_which_unfolds():
+    assert keys.lines(["a", "b"]) == "`a`, `b`"
+    assert keys.lines([str(n) for n in range(41)]).startswith("<details><summary>41 names</summary>`0`, `1`")

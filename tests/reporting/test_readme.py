@@ -50,7 +50,7 @@ def recorded(folder, name, rows, **meta):
 
 def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
     quiet, noisy = readme.about(run(("step", "loop"))), readme.about(run(("step",), noise=0.2))
-    assert "the median of 12 greedy answers of 4 + 4 tokens (prompt + answer) by m in 2 processes" in quiet
+    assert "each rate is the median of 12 answers in 2 processes" in quiet
     assert "The A/A control, `step` against itself: 1.00 [1.00, 1.00] (" in quiet
     assert "Not in it: `eager`, `layer`, `step+fused`, `loop+fused` and `llamacpp`." in quiet
     assert quiet.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")
@@ -61,7 +61,7 @@ def test_the_block_shows_one_picture(tmp_path):
     figures = [dict(name="03-a", caption="Rates."), dict(name="03-b", caption="More.")]
     block = readme.claimed([dict(SECTION, figures=figures)], [run()], tmp_path)
     assert re.findall(r'<img src="(.*?)".* alt="(.*?)">', block) == [("figures/03-a.svg", "Rates.")]
-    assert readme.claimed([SECTION], [], tmp_path) == readme.contested([], tmp_path) == ""
+    assert readme.claimed([SECTION], [], tmp_path) == ""
 
 
 def test_only_what_stands_between_the_marks_is_written(tmp_path):
@@ -73,7 +73,7 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
         path.write_text(text)
         readme.refresh(tmp_path, [SECTION], [])
         assert path.read_text() == text
-    below, rest = readme.BESIDE
+    below, rest = readme.COSTS
     path.write_text(f"before\n{begin}\nold\n{end}\nbetween\n{below}\nold\n{rest}\nafter")
     figure = dict(name="03-a", caption="Rates.")
     readme.refresh(tmp_path, [dict(SECTION, figures=[figure])], [])
@@ -89,17 +89,17 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
     (said,) = readme.distances(run(), [], [])
-    assert "`loop+fused` is 2.00 [2.00, 2.00] times as fast.** `loop`, on float32 weights, runs at 0.42 [" in said
+    assert "is 2.00 [2.00, 2.00] times as fast as llama.cpp. `loop`, on float32 weights, runs at 0.42 [" in said
     known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
     contest = recorded(tmp_path / "data", "09-ollama", rows)
     (line,) = readme.beside([contest], tmp_path)
     assert line[0] == "llama.cpp"
     assert line[2:4] == ("C", "2.00 [2.00, 2.00]")
-    assert len(readme.contested([run()], tmp_path, [contest]).split("| --- |\n")[-1].strip().splitlines()) == 3
-    assert "| --- |" not in readme.contested([run()], tmp_path)
-    assert readme.losing(run(), [], tmp_path) == ""
-    assert "| --- |" not in readme.contested([run(("eager", "step", "loop"))], tmp_path)
+    assert len(readme.contested([contest], tmp_path).splitlines()) == 3
+    assert readme.contested([], tmp_path) == readme.costs([], tmp_path) == ""
+    assert readme.losing([], tmp_path) == []
+    assert readme.costs([run()], tmp_path, [contest]).startswith("- **The headline**")
 
 
 def machine(measured, rows, name="m", **environment):
@@ -136,7 +136,7 @@ def test_other_runs_are_a_line_each_from_the_least_to_the_most():
     assert str(rows[1][0]) == "[02-jit-placement · long](notebooks/02.md)"
     assert escape(rows[1][0]) == '<a href="notebooks/02.html">02-jit-placement · long</a>'
     assert rows[2][:3] == ("far", "D", "2026-01-02")
-    assert rows[2][4:6] == ("4 + 4", "12 in 2")
+    assert rows[2][4:7] == ("4 + 4", "12 in 2", "623")
 
 
 def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
@@ -146,9 +146,10 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
              machine("2026-01-03", slower(0.8), "b", cpu="D", kernels="avx2")]  # fmt: skip
 
     def line(known):
-        return readme.ranging(repeats.repeats(run(), [run()], known), "2 times")
+        return repeats.ranging(repeats.repeats(run(), [run()], known), "2 times", repeats.MACHINES)
 
-    assert line(found).endswith("1.25 to 2.50 times in [2 others](docs/machines.md#other-runs), faster in all 2")
+    said = "; in [2 other runs](docs/machines.md#other-runs), 1.25 to 2.50 times, for reasons not established"
+    assert line(found).endswith(said)
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
         if row.subject == readme.BEST and row.process
@@ -156,18 +157,19 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
         for row in trials()
     ]
     assert ", faster in 2 of 3 (undecided in 1: " in line([*found, machine("2026-01-04", wide)])
-    assert line([itself]) == line([machine("2026-01-03", trials(("eager", "step")))]) == "2 times as fast"
+    alone = line([machine("2026-01-03", trials(("eager", "step")))])
+    assert line([itself]) == alone == "2 times as fast as llama.cpp"
 
 
 def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
-    jitted, fused, led = readme.answer([run()], [], []).splitlines()
-    about = r"Measured on 4 \+ 4 tokens \(prompt \+ answer\) of m on C."
-    assert re.match(rf"- \*\*Put one `jax.jit` .*\*\* Compiling the whole answer .* {about}$", jitted)
-    assert re.match(r"- `loop\+fused`, .* is 4.75 times as fast as `loop`", fused)
-    assert re.match(r"- \*\*Against llama.cpp, on the same ", led)
+    jitted, whole, fused, led, about = readme.answer([run()], [], []).splitlines()
+    assert re.match(r"- \*\*Put one `jax.jit` .*\*\*$", jitted)
+    assert whole.startswith("- `loop`, the whole answer in one program, is ")
+    assert re.match(r"- `loop\+fused`, .*, is 4.75 times as fast as `loop`", fused)
+    assert led.startswith("- On one ")
+    assert ": m, 4 + 4 tokens (prompt + greedy answer), on C. " in about
     ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
-    first, fused = readme.answer([ladder, engines], [], []).splitlines()  # a gap credits no other line with its words
-    assert first.endswith(" of m on C.")
+    _, fused, _ = readme.answer([ladder, engines], [], []).splitlines()
     assert fused.endswith("(notebook 09).")
     assert readme.answer([run(("eager", "step"))], [], []).count("**") == 2
     assert readme.answer([], [], []) == ""
@@ -175,15 +177,12 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    said = "2 times as fast in this run and 1.25 to 2.50 times in [2 others]("
-    assert readme.ranging(again, "2 times").startswith(said)
+    said = "2 times as fast as llama.cpp; in [2 other runs](m#other-runs), 1.25 to 2.50 times, for reasons "
+    assert repeats.ranging(again, "2 times", "m").startswith(said)
     assert repeats.far_apart(again)
-    said = repeats.unexplained(again)
-    assert "`loop+fused` ran at 312 and 623 tokens/s there, llama.cpp at " in said
-    assert said.endswith(" The cause of the gap is not established.")
     assert not repeats.far_apart([again[0]] * 2)
-    assert " and 1.25 times in [another](" in readme.ranging(again[:1], "2 times")
-    assert readme.ranging([], "2 times") == "2 times as fast"
+    assert "not established" not in repeats.ranging([again[0]] * 2, "2 times", "m")
+    assert "; in [another run](m#other-runs), 1.25 times" in repeats.ranging(again[:1], "2 times", "m")
 
 
 def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):

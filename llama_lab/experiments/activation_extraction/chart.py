@@ -50,14 +50,12 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         rate, shade = table[name]["rate"], LIMIT_COLOUR if name in CEILINGS else OURS
         passes(axes, table[name]["values"], height, shade)
         band(axes, rate, height, shade)
-        share = "" if name in CEILINGS else f"; pairs: {share_of(extraction_table.overlap(trials, name, seed))}"
-        rows.beside(axes, height, f"{rate.median:,.0f}{share}")
+        rows.beside(axes, height, "" if name in CEILINGS else share_of(extraction_table.overlap(trials, name, seed)))
     axes.set_xlim(left=0)
-    above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}, off the scale" for name in ceilings[1:])
+    above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}" for name in ceilings[1:])
     overlap = extraction_table.overlap(trials, seed=seed)
-    meaning = f"point: one pass; bar: median; band: 95% interval{above}"
-    pairs = f"pairs: share of the ceiling in the same block, mean of {overlap.n}; so it need not be that of the medians"
-    axes.set_xlabel(f"tokens/s\n({meaning})\n({pairs})", fontsize=10)
+    rows.beside(axes, len(names) - 0.45, f"of the ceiling,\nmean of {overlap.n} pairs", color=GREY)
+    axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval{above})", fontsize=10)
     how = "does not reach" if overlap.high < 1 else "exceeds" if overlap.low > 1 else "is not told apart from"
     slower = ALONE[ceilings[0]] if ceilings else ""
     said = f"`extract` {how} its slower ceiling, {slower}"

@@ -19,9 +19,8 @@ FEW = 5  # pairs that are named one by one
 
 def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
     """How many times as fast `extract` is as others that keep the same layers."""
-    first = Comparison(
-        extraction_table.like_for_like(rows, seed), "`extract`", "a careful first version with the same layers", "speed"
-    )
+    ratio, other = extraction_table.like_for_like(rows, seed), "the first version with the same layers"
+    first = Comparison(ratio, "`extract`", other, "speed")
     cut = extraction_table.rivals(rows, seed).get(CUT)
     other = Comparison(cut, "`extract`", "transformers, upper layers removed", "speed") if cut else first
     sentence = "With equal layers, `extract` is {first} times as fast as a first version"
@@ -56,7 +55,7 @@ def parts(rows: Sequence[Extraction], seed: int = 0) -> list[str]:
     """The two steps of the factor over transformers: the first version over it, and packing into one fixed shape over
     that version."""
     ladder = extraction_table.ladder(rows)
-    over = {"packing into one shape": PACKED, "the first version": FIRST, "the same transformers": CUT}
+    over = {"packing into one shape": PACKED, "that first version": FIRST, "the same transformers": CUT}
     steps = [
         Comparison(summary.paired_ratio(ladder, over[name], over[below], seed), name, below, "speed")
         for below, name in itertools.pairwise(reversed(over))

@@ -29,8 +29,8 @@ CHANGES = {  # the plan's six, as `data/published.csv` names them → the rung t
 EVERYTHING = {  # `extract` over each of these: fewer layers and packing, of which the plan has nothing, are in it
     "`extract` over the plan's start": UNJITTED,
     "`extract` over its code's start": COPIES,
-    "`extract` over a careful first version": BASE,
-    "`extract` over that of the same layers": FIRST,
+    "`extract` over the first version": BASE,
+    "`extract` over the first version with the same layers": FIRST,
 }
 
 FOUND = {  # verdict on a change → what is said of so many of them

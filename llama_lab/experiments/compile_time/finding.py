@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -35,14 +35,19 @@ def cost(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
     starts = table.of_start(trials, placement, "cold").values()
     if not starts:
         return ""
-    spent = np.mean([sum(table.parts(start)[part] for part in table.COMPILING) for start in starts])
-    after = np.mean([start.compile_seconds for start in starts]) - spent
+    spent, after = around_first_token(starts)
     whole = np.mean([start.to_first_ns / 1e9 for start in starts])
     evens = {other: table.break_even(trials, (placement, "cold"), (other, "cold"), seed) for other in OTHERS}
     ahead = listed([f"`{other}` {when(even)}" for other, even in evens.items() if even.pairs and even.n])
     said = f"Compiling the prompt's program takes {spent:.1f} of the {whole:.1f} s to the first token"
     said += f"; the decode program, {after:.1f} s afterwards."
     return said + (f" A cold start of `{placement}` overtakes {ahead}." if ahead else "")
+
+
+def around_first_token(starts: Collection[Start]) -> tuple[float, float]:
+    """Mean seconds that starts compile before their first token, and after it."""
+    before = np.mean([sum(table.parts(start)[part] for part in table.COMPILING) for start in starts])
+    return before, np.mean([start.compile_seconds for start in starts]) - before
 
 
 def equal_loading(trials: Sequence[Start], placement: str, seed: int = 0) -> str:

@@ -161,11 +161,13 @@ def costs(entries: Sequence[dict]) -> Figure:
         ticks = [2**i for i in range(6) if 2**i <= last]
         axes.set_yticks(ticks, ticks)
         axes.yaxis.set_minor_locator(NullLocator())
-        n = min((e["ratio"].n for e in mine), default=0)
-        axes.set_xlabel(f"rows in one pass (log scale;\nn ≥ {n} processes, bars: 95% intervals)")
+        axes.set_xlabel("rows in one pass (log scale)")
         axes.set_title(title, fontsize=12)
     panels[0].set_ylabel("time of a pass, over one row's (log scale)")
-    headline(figure, sentence(finding.together(entries), "what rows cost was not measured"))
+    n = min((e["ratio"].n for e in entries if e["ratio"].n), default=0)
+    footnote(figure, f"Mark: mean of n ≥ {n} processes; bar: its 95% interval.")
+    words = finding.together(entries, lambda ratio: f"{ratio.value:.2f}x")
+    headline(figure, sentence(words, "what rows cost was not measured"))
     return figure
 
 
@@ -176,7 +178,7 @@ SHAPES = {  # what is asked → (what a subject does, its rate, words for a numb
         "decode",
         "decode rate",
         "{:,} tokens in the cache",
-        "MB read per token, cache of {:,} tokens included",
+        "MB read per token with {:,} in the cache",
     ),
     sizes.PREFILL: (
         "read a prompt",
@@ -200,6 +202,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     read = {file: min(weights) for file, weights in weighs.items()}
     files = {file: i for i, file in enumerate(sorted(read, key=read.get))}
     asked = summary.grouped(sorted(mine, key=lambda e: (e["name"], e["tokens"])), lambda e: (e["name"], e["tokens"]))
+    names = list(dict.fromkeys(name for name, _ in asked))
     placed = []  # (entry, where it is drawn)
     for i, ((name, tokens), here) in enumerate(asked.items()):
         apart = 0.26 * (i - (len(asked) - 1) / 2)  # so that no interval or number hides another
@@ -207,7 +210,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         placed += zip(here, xs, strict=True)
         low, values, high = np.transpose([rows.ends(e["ratio"]) for e in here])
         axes.vlines(xs, low, high, color=colour(name), linewidth=4, alpha=0.35)
-        words = f"{name}, {shape.format(tokens)}"
+        words = f"{name}, " * (len(names) > 1) + shape.format(tokens)
         axes.plot(xs, values, "osD^vP"[i % 6], color=colour(name), markersize=8, markeredgecolor="white", label=words)
         open_ = [(x, e["ratio"].value) for x, e in zip(xs, here, strict=True) if e["ratio"].verdict != Verdict.FASTER]
         if open_:
@@ -226,7 +229,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
         for e, x in placed:
             cut_ends(axes, e["ratio"], x, colour(e["name"]))
             ends_near_one(axes, e["ratio"], x, colour(e["name"]))
-        figure.legend(loc="outside lower center", ncols=3, fontsize=9.5)
+        axes.legend(loc="upper right", fontsize=9.5)
         ahead = sum(e["ratio"].verdict == Verdict.FASTER for e in mine)
         words = f"Compiled kernels {does} faster than the best other runtime in {ahead} of {len(mine)} cases"
     else:
@@ -239,15 +242,13 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
     counts = Counter(e["best"] for e in mine).most_common()
     each = [f"{named_well(name)} in {count}" for name, count in counts]
-    best = f"\nbest other runtime: {listed(each)} of {len(mine)} cases" * bool(counts)
+    best = f" Best other runtime: {listed(each)} of {len(mine)} cases." * bool(counts)
     shortest = min((e["tokens"] for e in mine), default=0)
-    axes.set_xlabel(
-        f"file, and {size.format(shortest)} (n ≥ {n} blocks{within}; bands: 95% intervals)"
-        + best
-        + "; hollow: not shown to be faster" * (ahead < len(mine)),
-        fontsize=10,
-    )
-    axes.set_ylabel(f"{rate},\nover the best other runtime's\non the same file (log scale)")
+    axes.set_xlabel(f"file and {size.format(shortest)}", fontsize=10)
+    hollow = "; hollow: not shown to be faster" * (ahead < len(mine))
+    who = f"Compiled kernels: {listed(names)}. " * bool(names)
+    footnote(figure, f"{who}Band: 95% interval of n ≥ {n} blocks{within}{hollow}.{best}")
+    axes.set_ylabel(f"{rate}\nover the best other\nruntime's (log scale)")
     headline(figure, words)
     return figure
 

@@ -56,11 +56,11 @@ def beside_limit(axes, points: Sequence[dict]) -> None:
         took, limits = [points[i]["median"] for i in joined], [table.limit(points[i]) for i in joined]
         mark = "o-" if joined is alike else "s"
         axes.plot(joined, took, mark, color=OTHERS[0], linewidth=1.8, label="measured")
-        axes.plot(joined, limits, "_--", color=LIMIT_COLOUR, markersize=14, label="limit")
+        axes.plot(joined, limits, "--" if joined is alike else "_", color=LIMIT_COLOUR, markersize=14, label="limit")
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)
-    for at, p in zip(x, points, strict=True):
-        words = f"{table.over(p):.1f}x"
-        axes.annotate(words, (at, p["median"]), (-3, 6), textcoords="offset points", ha="right", fontsize=9.5)
+    for at in {0, *alike[-1:], len(points) - 1, max(x, key=lambda i: table.over(points[i]))}:
+        words = f"{table.over(points[at]):.1f}x"
+        axes.annotate(words, (at, points[at]["median"]), (-3, 6), textcoords="offset points", ha="right", fontsize=9.5)
     names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
     words = ["\n".join([label(model), *placement.replace("+", " +").split()]) for model, placement in names]
     axes.set_xticks(x, words, fontsize=9.5)

@@ -152,7 +152,7 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
             if r["scenario"] == scenarios[0]:
                 over = dict(textcoords="offset points", ha="center", fontsize=8.5, color=shade, zorder=5)
                 over["bbox"] = dict(facecolor="white", edgecolor="none", pad=0.5)  # the dotted line ends below it
-                axes.annotate(f"{share:.0%}", (100 * share, height), (0, 7 if up > 0 else -14), **over)
+                axes.annotate(f"{share:.1%}", (100 * share, height), (0, 7 if up > 0 else -14), **over)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)
         axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted, required: {bound} {at:.0f}%)")
@@ -161,7 +161,7 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
     panels[0].plot([], [], "X", color=BAD, label=f"naive: one after the other, unpaired{once}")
     figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)
-    held = {r["protocol"]: f"{r['coverage']:.0%}" for r in table if r["scenario"] == scenarios[0]}
+    held = {r["protocol"]: f"{r['coverage']:.1%}" for r in table if r["scenario"] == scenarios[0]}
     first = PLAIN.get(scenarios[0], scenarios[0])
     words = f"In simulations with {first} this protocol's intervals hold the truth in {held['ours']} of runs"
     headline(figure, f"{words}, those of naive timing in {held['naive']}")

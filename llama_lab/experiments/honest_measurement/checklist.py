@@ -14,16 +14,17 @@ from llama_lab.bench.wording import interval
 FEWEST = 5  # trials a subject
 EQUAL = ("model", "weights_hash", "batch", "prompt_tokens", "new_tokens", "cache_slots")
 ROOM = 0.9  # share of the machine's memory that one subject may take before the machine swaps
+KEPT = {True: "yes", False: "no", None: "not checked"}
 NEEDED = ("cpu", "cores", "ram_bytes", "devices", "os", "python", "packages", "settings", "runtime", "git")
 
 
 def examine(trials: Sequence[Trial], meta: dict) -> list[dict]:
-    """[{rule, kept, evidence}] of one comparison. Rules of `RULES` are about its timed trials, without cold and cached
-    starts; those of `AROUND` about all trials and their meta."""
+    """[{rule, kept (of `KEPT`), evidence}] of one comparison. Rules of `RULES` are about its timed trials, without
+    cold and cached starts; those of `AROUND` about all trials and their meta."""
     timed = [t for t in trials if t.phase not in ("cold", "cached")]
     results = {rule: check(timed) for rule, check in RULES.items()}
     results |= {rule: check(trials, meta) for rule, check in AROUND.items()}
-    return [dict(rule=rule, kept=kept, evidence=evidence) for rule, (kept, evidence) in results.items()]
+    return [dict(rule=rule, kept=KEPT[kept], evidence=evidence) for rule, (kept, evidence) in results.items()]
 
 
 def warmed_up(trials: Sequence[Trial]) -> tuple[bool, str]:
@@ -39,11 +40,11 @@ def equal_configuration(trials: Sequence[Trial]) -> tuple[bool, str]:
     return not unequal, f"{', '.join(EQUAL)}: {verdict}"
 
 
-def loaded_once(trials: Sequence[Trial]) -> tuple[bool, str]:
+def loaded_once(trials: Sequence[Trial]) -> tuple[bool | None, str]:
     grown = {name: memory.leak(mine) for name, mine in summary.grouped(trials, "subject").items()}
     leaks = {name: arrays for name, arrays in grown.items() if arrays is not None}
     if not leaks:
-        return False, "not checked: no process has two trials of a subject"
+        return None, "no process has two trials of a subject"
     worst = max(leaks, key=leaks.get)
     words = (
         f"{worst} leaves {leaks[worst]} arrays behind"
@@ -79,17 +80,17 @@ def control(trials: Sequence[Trial]) -> tuple[bool, str]:
     return ratio.low <= 1 <= ratio.high, words
 
 
-def memory_alone(trials: Sequence[Trial], meta: dict) -> tuple[bool, str]:
+def memory_alone(trials: Sequence[Trial], meta: dict) -> tuple[bool | None, str]:
     """A peak is a subject's own only where its process ran nothing else: rows of other processes have none."""
     names = [name for name in summary.subjects(trials) if not name.endswith(AGAIN)]
     peaks = {name: max((t.peak_rss_bytes or 0 for t in trials if t.subject == name), default=0) for name in names}
     if missing := [name for name in names if not peaks[name]]:
-        return False, f"not measured: no process ran {' or '.join(missing)} alone"
+        return None, f"without a process of its own: {', '.join(missing)}"
     around = meta["environment"]
     allowed = (around.get("ram_bytes"), (around.get("limits") or {}).get("memory_bytes"))
     room = min((size for size in allowed if isinstance(size, int)), default=None)
     if room is None:
-        return False, "not checked: how much memory the machine has is unknown"
+        return None, "how much memory the machine has is unknown"
     largest = max(peaks, key=peaks.get, default="")
     words = f"{largest} takes most: {peaks[largest] / 1e9:.2f} GB in a process of its own, of {room / 1e9:.1f} GB"
     return peaks[largest] <= ROOM * room, words
@@ -112,16 +113,16 @@ def environment_recorded(trials: Sequence[Trial], meta: dict) -> tuple[bool, str
     return True, f"{environment.machine_line(around)} · commit {git['commit'][:7]} · {len(NEEDED)} facts, all known"
 
 
-def quiet(trials: Sequence[Trial], meta: dict) -> tuple[bool, str]:
+def quiet(trials: Sequence[Trial], meta: dict) -> tuple[bool | None, str]:
     watch = meta["environment"].get("watch") or {}
     shares = [watch.get(key) for key in ("others_cpu", "steal")]
     if not all(isinstance(share, int | float) for share in shares):
-        return False, "not checked: the system does not say what others did"
+        return None, "the system does not say what others did"
     words = "others used {:.1%} of the CPU, the hypervisor took {:.1%}".format(*shares)
     return not (busy := environment.busy(meta["environment"])), busy or words
 
 
-RULES: dict[str, Callable[[Sequence[Trial]], tuple[bool, str]]] = {
+RULES: dict[str, Callable[[Sequence[Trial]], tuple[bool | None, str]]] = {
     "warmed up at least as long as the test": warmed_up,
     "equal configuration": equal_configuration,
     "loaded once": loaded_once,
@@ -130,7 +131,7 @@ RULES: dict[str, Callable[[Sequence[Trial]], tuple[bool, str]]] = {
     "interleaved": interleaved,
     "an A/A control that finds no difference": control,
 }
-AROUND: dict[str, Callable[[Sequence[Trial], dict], tuple[bool, str]]] = {
+AROUND: dict[str, Callable[[Sequence[Trial], dict], tuple[bool | None, str]]] = {
     "memory of each subject in a process of its own": memory_alone,
     "the environment recorded": environment_recorded,
     "a machine that did nothing else": quiet,

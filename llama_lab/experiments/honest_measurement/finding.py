@@ -46,16 +46,16 @@ def simulated(table: Sequence[dict], required: float) -> list[str]:
     several = [r for r in ours.values() if r["processes"] > 1]
     lines = []
     if one := ours.get("one process"):
-        lines.append(f"one process, this protocol: {one['coverage']:.0%} of intervals hold the truth")
+        lines.append(f"one process, this protocol: {one['coverage']:.1%} of intervals hold the truth")
     if several:
         least, most = (end(several, key=lambda r: r["coverage"]) for end in (min, max))
         error = 1.96 * math.sqrt(required * (1 - required) / least["runs"])
-        span = f"{least['coverage']:.0%} ({least['scenario']}) to {most['coverage']:.0%}"
+        span = f"{least['coverage']:.1%} ({least['scenario']}) to {most['coverage']:.1%}"
         lines.append(f"two processes or more, this protocol: {span}; required {required:.0%}, error about {error:.0%}")
     for scenario, words in (("base", "naive"), ("no drift", "naive, without drift")):
         if r := naive.get(scenario):
-            wrong = f"{r['aa_false_positive_rate']:.0%} of equal subjects called different"
-            lines.append(f"{words}: {r['coverage']:.0%} of intervals hold the truth, {wrong}")
+            wrong = f"{r['aa_false_positive_rate']:.1%} of equal subjects called different"
+            lines.append(f"{words}: {r['coverage']:.1%} of intervals hold the truth, {wrong}")
     return lines
 
 

@@ -11,17 +11,17 @@ from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import interval, listed, times, within
 from llama_lab.experiments.host_loop import flax_twin as flax
 from llama_lab.experiments.host_loop.flax_twin import CallRow
-from llama_lab.experiments.host_loop.measure import BASELINE, STRATEGIES
+from llama_lab.experiments.host_loop.measure import BASELINE, STRATEGIES, short
 
 
 def claim(points: Sequence[dict]) -> Claim:
-    """The share of starting programs, in that and the waiting for them, in the smallest and the largest model. points:
-    `measure.by_size`."""
+    """The share of starting programs, in that and the waiting for them, in the smallest model, the largest, and those
+    between whose weights are not random. points: `measure.by_size`."""
     if not points:
         return Claim("No model has valid trials both token by token and as one loop.")
-    small, large = share(points[0]), share(points[-1])
-    said = f"Starting programs takes {small:.0%} of a token's time in the smallest model"
-    return Claim(said + f" and {large:.0%} in the largest" * (small > large) + ".")
+    named = [p for p in points if p in (points[0], points[-1]) or not p["model"].startswith("random:")]
+    shares = listed([f"{share(p):.0%} on {short(p['model'])}" for p in named])
+    return Claim(f"Starting programs takes {shares}.".replace("%", "% of a token's time", 1))
 
 
 def answer(points: Sequence[dict], tables: Sequence[tuple[str, Sequence[dict]]]) -> str:
@@ -155,7 +155,7 @@ def flax_twin(rows: Sequence[CallRow], seed: int = 0) -> str:
     words = [c.words for c in compared if c.ratio.n]
     if later.n:
         more = f"{later.value / 1e3:.2f} ms{within(later, lambda us: f'{us / 1e3:.2f}')}"
-        words.append(f"{flax.NNX_JITTED} returns {more} later than {flax.SPLIT}, n = {later.n}")
+        words.append(f"{flax.NNX_JITTED} on {sized(largest)} returns {more} later than {flax.SPLIT}, n = {later.n}")
     return "; ".join(words) or "no two ways of calling have valid bursts"
 
 

@@ -172,15 +172,14 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     hidden = {c.name: sum(abs(point) > most for point in c.points) for c in costs}
     beyond = ", ".join(f"{count} of {name}" for name, count in hidden.items() if count)
     for cost in costs:
-        words = f"{cost.added.median:+.2f} ms{within(cost.added)}, n = {cost.ratio.n}"
+        words = f"{cost.added.median:+.2f} ms{within(cost.added)}"
         near = [point for point in cost.points if abs(point) <= most]
         rows.subject(axes, cost.name, near, cost.added, heights[cost.name], words, seed, mark=20)
     axes.set_xlim(-most, most)
-    axes.axvline(0, color="#888888", linewidth=0.8)
-    axes.set_xlabel(
-        "milliseconds added to a token\n"
-        "(point: a sampled and a greedy answer of one block; bar: median; band: its 95% interval)"
-    )
+    axes.axvline(0, color=GREY, linewidth=0.9)
+    notes.above(axes, 0, "no cost", "center", color=GREY)
+    meant = f"point: one of n ≥ {min((c.ratio.n for c in costs), default=0)} pairs; bar: median; band: its 95% interval"
+    axes.set_xlabel(f"milliseconds that sampling adds to a token\n({meant})")
     headline(figure, sampling_title(costs))
     said = chance_words(costs)
     footnote(figure, f"{settings}. {said[0].upper()}{said[1:]}." + f" Points beyond the axis: {beyond}." * bool(beyond))

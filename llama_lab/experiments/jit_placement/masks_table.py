@@ -12,7 +12,7 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.jit_placement.masks import GRAMMARS, HOST, TABLE
-from llama_lab.figures import rows
+from llama_lab.figures import notes, rows
 from llama_lab.figures.marks import gaps_words
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
 
@@ -138,7 +138,7 @@ COLUMNS = frames.Columns(
 def kept(entries: Sequence[dict], missing: Sequence[dict] = (), seed: int = 0) -> Figure:
     """The decode rate with a grammar over that without, a row per subject and place of the mask. entries: of
     `table`, of which the `foremost` are drawn. missing: subjects that did not run."""
-    every, entries = entries, foremost(entries)
+    every, entries = entries, sorted(foremost(entries), key=lambda e: [*LABELS].index(e["where"]))
     figure, axes = new(9.5, 0.5 * len(entries) + 2)
     names = [f"{named_well(e['subject'])}, {LABELS[e['where']]}" for e in entries]
     heights = rows.heights(axes, names)
@@ -149,15 +149,17 @@ def kept(entries: Sequence[dict], missing: Sequence[dict] = (), seed: int = 0) -
             continue
         rows.points(axes, e["points"], heights[name], colour(e["subject"]), seed)
         rows.interval(axes, e["ratio"], heights[name], colour(e["subject"]))
-        rows.beside(axes, heights[name], f"{e['ratio'].words}, n = {e['n']}")
+        rows.beside(axes, heights[name], e["ratio"].words)
     axes.axvline(1, color=GREY, linewidth=0.9)
-    axes.annotate("no cost", (1, 1), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
-                  ha="center", fontsize=9, color=GREY)  # fmt: skip
+    notes.above(axes, 1, "no cost", "center", color=GREY)
     ends = [point for e in entries for point in e["points"]]
     axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
-    axes.set_xlabel("decode rate with a grammar over without\n(point: a pair; bar: mean; band: its 95% interval)")
+    meant = f"point: one of n ≥ {min((e['n'] for e in entries), default=0)} pairs; bar: mean; band: its 95% interval"
+    axes.set_xlabel(f"decode rate with a grammar over without\n({meant})")
     headline(figure, slowed(every))
-    hidden = "; ".join(f"{named_well(e['subject'])}, {LABELS[e['where']]}" for e in every if e not in entries)
+    left_out = [e for e in every if e not in entries]
+    hidden = summary.grouped(left_out, lambda e: LABELS[e["where"]], lambda e: named_well(e["subject"]))
+    hidden = "; ".join(f"{listed(names)}, {where}" for where, names in hidden.items())
     hidden = hidden and f"Only in the table: {hidden}."
     meant = PYTHONS if any(e["subject"] == GENERATE for e in entries) else ""
     footnote(figure, " · ".join(filter(None, (meant, hidden, gaps_words(missing)))))

@@ -92,8 +92,8 @@ def published_case(case: dict) -> Figure:
             middle, place = np.median(rates), dict(textcoords="offset points", ha="center", fontsize=9)
             rows.median(axes, middle, height, 20)
             axes.annotate(f"{middle:.1f}", (middle, height), (0, 12), **place)
-    rows.beside(axes, heights[slow] + 0.62, "cache and jit over this row", 9.5, fontweight="bold")
-    rows.beside(axes, heights[slow], f"{published['ratio']:.2f}x", 9.5)
+    rows.beside(axes, heights[slow] + 0.62, "cache, jit over this row", 9.5, fontweight="bold")
+    rows.beside(axes, heights[slow], f"{published['ratio']:.2f}x, of the published pair", 9.5)
     for name, ratio in {"eager": "jit_alone", "step+nocache": "cache_alone", "eager+nocache": "both"}.items():
         rows.beside(axes, heights[COMBINATIONS[name]], interval_words(case[ratio]), 9.5)
     if case["limit"]:

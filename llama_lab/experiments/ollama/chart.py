@@ -16,7 +16,6 @@ from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
 from llama_lab.figures.marks import (
     FILE_READERS,
-    HATCHES,
     WIDE,
     distance_words,
     fastest_and_near,
@@ -130,8 +129,7 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     for e, d in shown:
         height = max(d["kl"], bottom)
         bands += marked(axes, e, height, d if height > bottom else None, 4)
-        exact = height == bottom and d["top1"] == 1
-        words = e["name"] if exact else f"{e['name']}: {distance_words(d)}"
+        words = e["name"] if height == bottom else f"{e['name']}: KL {d['kl']:.2g}"
         labels.append((words, e["decode"].median, height, shade(e)))
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
@@ -173,7 +171,7 @@ def conversation(
     whole_ones = [name for name, f in talks.items() if f["total"].n] or list(talks)
     quickest = sorted(whole_ones, key=lambda name: talks[name]["total"].median)[:LINES]
     turns(left, {name: talks[name] for name in quickest}, backends, history, reference)
-    left.set_ylabel(f"seconds to the end of {new_tokens} tokens (log scale)")
+    left.set_ylabel(f"seconds to the end of {new_tokens} tokens,\nmedian (log scale)")
     left.set_title(heading + f" (the {LINES} quickest)" * (len(talks) > LINES), fontsize=10)
     whole(right, talks, backends, reference)
     headline(figure, longest_beside(talks, backends, len(history), reference))
@@ -181,16 +179,14 @@ def conversation(
 
 
 def turns(axes, talks: dict[str, dict], backends: dict[str, str], history: Sequence[int], reference: str) -> None:
-    """Seconds of each turn against the tokens before it: every turn a point, medians joined."""
+    """Medians of the seconds of each turn against the tokens before it."""
     ends = []
     for name, f in talks.items():
         tint, marker = look(name, backends[name])
         points = [(history[k], np.median(seconds)) for k, seconds in enumerate(f["turns"]) if seconds]
-        for k, seconds in enumerate(f["turns"]):
-            style = dict(s=16, color=tint, marker=marker, alpha=0.45, linewidths=0)
-            axes.scatter([history[k]] * len(seconds), seconds, **style)
         dashed = name != reference and backends[name] == standings.JAX
-        axes.plot(*zip(*points, strict=True), color=tint, linewidth=1.8, linestyle="--" if dashed else "-")
+        style = dict(color=tint, marker=marker, linewidth=1.8, linestyle="--" if dashed else "-")
+        axes.plot(*zip(*points, strict=True), **style)
         ends.append(End(name, *points[-1], tint))
     labels.at_ends(axes, ends, 1.15)
     axes.set(xlim=(0, max(history) * 1.35))
@@ -208,16 +204,14 @@ def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str
         if not total.n:
             rows.beside(axes, height, "no conversation without a void turn", 8.5, x=0.02)
             continue
-        bar = dict(height=0.55, alpha=0.75, hatch=HATCHES.get(backends[name], "--"), edgecolor="white")
-        axes.barh(height, total.median, color=look(name, backends[name])[0], **bar)
+        axes.barh(height, total.median, height=0.55, alpha=0.75, color=look(name, backends[name])[0])
         axes.plot([total.low, total.high], [height] * 2, color="black", linewidth=2)
         words = "" if name == reference else f", {f['ratio'].value:.1f}x"
         end = max(total.median, min(total.high, room) if np.isfinite(total.high) else 0)
         axes.text(end, height, f"  {total.median:.2f} s{words}", va="center", fontsize=8.5)
     axes.set_xlim(right=room)
     n = min((f["total"].n for f in talks.values() if f["total"].n), default=0)
-    meaning = f"(bar: median, n ≥ {n}; line: 95% interval;\nx: mean of pairs over {reference})"
-    axes.set_xlabel(f"seconds of the whole conversation {meaning}")
+    axes.set_xlabel(f"seconds (bar: median, n ≥ {n}; line: 95% interval)\nx: ratio to {reference}, mean of pairs")
     axes.set_title("the whole conversation", fontsize=10)
 
 

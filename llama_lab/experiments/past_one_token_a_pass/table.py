@@ -216,7 +216,7 @@ GAINS = frames.Columns(
         "file": "file",
         "subject": "name",
         **{text: (lambda e, text=text: e["by"][text]["ratio"].words if text in e["by"] else "") for text in TEXTS},
-        "passes cost": lambda e: ", ".join(f"{cost:.2f}" for cost in e["costs"]),
+        "a pass costs": lambda e: ", ".join(map("{}: {:.2f}".format, parse(e["name"]).depths, e["costs"])),
     },
     index=("file", "subject"),
 )

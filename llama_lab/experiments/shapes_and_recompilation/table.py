@@ -316,7 +316,7 @@ COLUMNS = frames.Columns(
 def cause_frame(rows: Sequence[Served], width: int = 300):
     """Why things were compiled, a pandas.DataFrame: one row per subject and kind of cause, with its first example.
 
-    requests: of the cold streams, all processes together. JAX's own words are cut to `width`.
+    JAX's own words are cut to `width`.
     """
     import pandas as pd
 
@@ -325,5 +325,5 @@ def cause_frame(rows: Sequence[Served], width: int = 300):
     words = [(r.run, compile_causes.condense(r.cause), compile_causes.quote(r.cause)[:width]) for r in cold]
     frame = pd.DataFrame(words, columns=["run", "first example", "in JAX's words"])
     frame.insert(1, "cause", frame["first example"].map(compile_causes.kinds))
-    frame.insert(2, "requests", frame.groupby(["run", "cause"])["cause"].transform("size"))
+    frame.insert(2, "requests, all processes", frame.groupby(["run", "cause"])["cause"].transform("size"))
     return frame.drop_duplicates(["run", "cause"], ignore_index=True)

@@ -21,6 +21,7 @@ from llama_lab.figures.style import LIMIT_COLOUR, colour, headline, new, styled
 
 LINES_OF_KERNELS = {"XLA": "--", "gemv": (0, (8, 2)), "fused": "-"}  # the limit is dotted
 LIMIT = "float32 limit"
+LINES = 4  # beside the limit
 SECOND = "d"  # the mark of a second line of a colour
 TICKS_APART = 1.4  # as a factor, on a log axis of lengths
 
@@ -34,7 +35,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
 
     limits: length → ms, `table.limits`.
     """
-    shown, asked = table.highlighted(trials), table.shared_lengths(trials)
+    shown, asked = table.highlighted(trials)[:LINES], table.shared_lengths(trials)
     if not shown:
         return notes.nothing("No subject has first tokens at every length.")
     figure, axes = new(9.5, 5.4)

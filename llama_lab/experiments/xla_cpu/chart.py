@@ -11,15 +11,15 @@ from llama_lab.experiments.xla_cpu.measure import Outcome
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, colour, headline, new, styled
 
-IN_WORDS = {  # a finding → its slow and its fast program in the figure; the table has the programs
-    "bfloat16 product": ("weight in bfloat16", "weight in float32"),
-    "int8 product": ("one row as a matrix", "the row as a vector"),
-    "transposed rows": ("weight transposed first", "weight read row by row"),
-    "conversion once a call": ("8 calls of one token", "one call of 8 tokens"),
-    "cache in a scan": ("each layer's cache in and out", "one cache carried along"),
-    "weights in a scan": ("a scan over layers", "layers written out"),
-    "cache of one row": ("cache with an axis for the batch", "cache without it"),
-    "shared vector": ("two products of one vector", "one product, result cut in two"),
+IN_WORDS = {  # a finding → its slow program, not its fast one, in the figure; the table has the programs
+    "bfloat16 product": "weight in bfloat16, not in float32",
+    "int8 product": "row as a matrix, not as a vector",
+    "transposed rows": "weight transposed first, not read row by row",
+    "conversion once a call": "8 calls of one token, not one call of 8",
+    "cache in a scan": "each layer's cache in and out, not one carried along",
+    "weights in a scan": "scan over layers, not layers written out",
+    "cache of one row": "cache with an axis for the batch, not without",
+    "shared vector": "two products of one vector, not one cut in two",
 }
 
 
@@ -43,7 +43,7 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
     figure, axes = new(10, 1.6 + 0.58 * max(1, len(outcomes)))
     outcomes = sorted(outcomes, key=lambda o: -np.nan_to_num(o.ratio.value))
     heights = list(rows.heights(axes, [o.finding.name for o in outcomes]).values())
-    words = [f"{o.finding.name}:\n{' → '.join(IN_WORDS[o.finding.name])}" for o in outcomes]
+    words = [f"{o.finding.name}:\n{IN_WORDS[o.finding.name]}" for o in outcomes]
     axes.set_yticks(heights, words, fontsize=9)
     shades = [colour("step") if outcome.holds else GREY for outcome in outcomes]
     for outcome, height, shade in zip(outcomes, heights, shades, strict=True):
@@ -55,8 +55,7 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
             words = ratio.words if outcome.holds else f"{ratio.words}, not seen with this jaxlib"
         rows.beside(axes, height, words, x=1.02)
     axes.axvline(1, color=GREY, linewidth=1)
-    look = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
-    axes.text(1, 1, "same time", **look)
+    notes.above(axes, 1, "same time", "center", color=GREY)
     axes.set(xscale="log", xlim=(0.8, max([2.0, *(1.15 * p for o in outcomes for p in o.pairs)])))
     low, high = axes.get_xlim()
     arrows = ""
@@ -66,9 +65,9 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
                 axes.plot(end, height, marker, color=shade, markersize=9, clip_on=False)
                 arrows = "; arrow: it goes on"
     axes.set_xlabel(
-        "time of the way before the arrow over that of the way behind it, log scale\n"
+        "how many times as long the slower way takes, log scale\n"
         f"(point: one of n ≥ {min((o.ratio.n for o in outcomes), default=0)} processes; "
-        f"bar: their mean; band: its 95% interval{arrows})"
+        f"bar: mean; band: its 95% interval{arrows})"
     )
     notes.one_two_five(axes.xaxis)
     seen = [o for o in outcomes if o.holds and np.isfinite(o.ratio.value)]

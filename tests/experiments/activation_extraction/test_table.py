@@ -73,8 +73,8 @@ def test_the_slower_ceiling_counts_block_by_block():
 
 def test_the_finding_names_the_parts_of_its_factor_each_pair_and_what_is_not_tested():
     said = finding.extraction(measured(2))
-    assert "the first version over the same transformers: 0.8" in said
-    assert "packing into one shape over the first version: 1.5" in said
+    assert "that first version over the same transformers: 0.8" in said
+    assert "packing into one shape over that first version: 1.5" in said
     assert " and 95% of the slower of its two ceilings" in said  # two pairs, named one by one
     assert "not tested" not in said
     assert " to 96% of the slower of its two ceilings, mean 94%" in finding.extraction(measured(8))

@@ -25,11 +25,12 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     frame = finding.beside_best(table)
     assert frame.loc["small/q4_0", "after 64 tokens"].endswith("openvino")
     assert list(frame) == ["after 64 tokens", "reading 50 tokens"]
-    both = on_file(dict(loop=300, llamacpp=100), "a/avx2") + on_file(dict(loop=500, llamacpp=100), "a/avx512vnni")
-    line, last = finding.instructions(sizes.table(both + SIZED)).splitlines()
-    assert line.startswith("a after 64 tokens: avx2 3.0")
-    assert "avx512vnni 5.0" in line
-    assert last == "In 1 of 1 cases the intervals are apart, and the loss is 40%."
+    read = dict(prompts=dict(loop=900, llamacpp=1000))
+    both = on_file(dict(loop=300, llamacpp=100), "a/avx2", **read)
+    both += on_file(dict(loop=500, llamacpp=100), "a/avx512vnni", **read)
+    decoding, reading = finding.instructions(sizes.table(both + SIZED)).splitlines()
+    assert decoding == "In decoding the ratio is 40% smaller with avx2; in 1 of 1 cases the intervals are apart (40%)."
+    assert reading == "In reading prompts the ratio is 0% smaller with avx2; in 0 of 1 cases the intervals are apart."
     grown = {"context": scaling.axis_of(points() + points("llamacpp", {"256": 20, "4096": 20}), "context")}
     assert finding.apart(grown, "loop", "llamacpp") == "loop over llama.cpp by context, 256: 3.00x, 4096: 2.00x"
     alike = scaling.axis_of(points() + points("llamacpp", {"256": 20, "4096": 20}), "context")

@@ -335,9 +335,10 @@ def test_lines_and_files_are_named():
     assert "loop+fused, context 64" in drawn
     assert "n ≥ 3 processes" in drawn
     large = on_file(dict(loop=30, llamacpp=20, openvino=10), "large/q4_0", 828)
-    (axes,) = chart.over_best(sizes.table(large + SIZED), "decode").axes
+    figure = chart.over_best(sizes.table(large + SIZED), "decode")
+    (axes,) = figure.axes
     written = [label.get_text() for label in axes.get_xticklabels()]
     assert written == ["small\nq4_0\n100 MB", "large\nq4_0\n828 MB"]
-    assert "best other runtime: OpenVINO in 1 and llama.cpp in 1 of 2 cases" in axes.get_xlabel()
+    assert "Best other runtime: OpenVINO in 1 and llama.cpp in 1 of 2 cases" in words(figure)
     chart.cut_ends(axes, Ratio(1.5, 1.2, 99.0, 6), 0, "red")
     assert [text.get_text() for text in axes.texts[-2:]] == ["", "to 99.00"]

@@ -117,7 +117,7 @@ def test_counts_below_one_are_named(name):
 
 def test_the_published_way_breaks_the_checklist():
     found = checklist.examine(measure.as_published(cache_claim()), dict(environment={}))
-    broken = {r["rule"] for r in found if not r["kept"]}
+    broken = {r["rule"] for r in found if r["kept"] != "yes"}
     assert {"warmed up at least as long as the test", "an A/A control that finds no difference"} <= broken
     assert set(checklist.AROUND) <= broken  # nothing was published of memory, machine or what else it did
 

@@ -16,12 +16,17 @@ def line(name, ratio, **more):
 def test_the_host_matters_most_where_its_strategies_gain_most():
     small, large = (
         dict(
-            weights=w, dispatch=Made(median=d), wait=Made(median=9.0), ratios=dict(loop=Ratio(v, v - 0.01, v + 0.01, 9))
+            model=f"random:{w}",
+            weights=w,
+            dispatch=Made(median=d),
+            wait=Made(median=9.0),
+            ratios=dict(loop=Ratio(v, v - 0.01, v + 0.01, 9)),
         )
         for w, d, v in ((1e5, 9.0, 3.0), (4e8, 1.0, 1.5))
     )
-    claim = "Starting programs takes 50% of a token's time in the smallest model and 10% in the largest."
+    claim = "Starting programs takes 50% of a token's time on random:100000.0 and 10% on random:400000000.0."
     assert str(finding.claim([small, large])) == claim
+    assert ", 50% on m and" in str(finding.claim([large, small, small | dict(model="m"), large | dict(weights=9e9)]))
     lines = [line(name, ratio) for name, ratio in (("chunk8", (1.5, 1.4, 1.6)), ("loop", (1.7, 1.5, 1.9)))]
     said = finding.answer([small, large], [("m", lines)])
     assert said.startswith(f"{claim} How often the host is asked matters most in small models; on m loop leads")

@@ -60,7 +60,7 @@ def test_each_kind_of_text_has_its_own_ratio():
     assert table.rows_by_instructions([]) == ""
     shown = show(table.gains(list(entries.values())), table.GAINS).loc[("small/avx2", NAMES[1])]
     assert shown["copy"].startswith("2.00x")
-    assert shown["passes cost"] == "1.00, 1.10, 1.70, 3.10"
+    assert shown["a pass costs"] == "0: 1.00, 1: 1.10, 3: 1.70, 7: 3.10"
     frame = show(entries.values(), by_text.COLUMNS)
     assert frame.loc[("small/avx2", "copy", NAMES[1]), "same tokens"] == "yes"
 

@@ -198,8 +198,8 @@ def test_tables_for_people():
     assert list(frame.index) == list(workload.POLICIES)
     assert list(frame["programs"]) == [9, 6, 4, 3, 2]
     why = table.cause_frame(rows).set_index(["run", "cause"])
-    assert why.loc[(f"{measure.SHAPES}: {workload.GROWING}", "shape"), "requests"] == 6
-    assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", compile_causes.FIRST), "requests"] == 3
+    assert why.loc[(f"{measure.SHAPES}: {workload.GROWING}", "shape"), "requests, all processes"] == 6
+    assert why.loc[(f"{measure.SHAPES}: {workload.ONE}", compile_causes.FIRST), "requests, all processes"] == 3
     assert why["in JAX's words"].str.startswith("(decode): different input types").any()
     cured = table.cure_words("x", *table.surprises(rows)["reloaded weights"])
     assert "2 programs and" in cured
