@@ -227,7 +227,7 @@ QUESTIONS = (  # question, figure, sentences
         [*(partial(placed, at) for at in range(3)), rivalled],
     ),
     (
-        "How far am I from Ollama and llama.cpp?",
+        "How does it compare with Ollama and llama.cpp?",
         LADDER,
         [partial(contested, 0), partial(contested, 1), partial(ends, sizes.DECODE, "decodes at")],
     ),

@@ -28,7 +28,7 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the 
 )
 ADVICE = "put one `jax.jit` around the step that makes a token (`step`): greedy decoding"  # first, where it gains
 LITTLE = 1.25  # times as fast: up to here it is *only* so many times
-HEADS = ("you want to", "put jit around", "placement", "times as fast", "in [{}contributed runs]({})")
+HEADS = ("you want to", "put jit around", "placement", "gain", "in [{}other runs]({})")
 PLACES = (  # cells of HEADS but the last two, and what those compare; None of a server, whose rate depends on its load
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
     ("generate whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, summary, wording
 from llama_lab.bench.record import Trial
+from llama_lab.bench.standings import OLLAMA
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import interval, listed, named_well, round_ratio
 from llama_lab.experiments.compiled_kernels import sizes
@@ -55,20 +56,28 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         return []
     loop, best = map(rivals.times, ratios.values())
     file, wide = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0]), gains.kept(run, "loop")
-    said = [f"On one {file}, `{BEST}` is {repeats.ranging(again, best, repeats.MACHINES)}."]
-    for contest in (contest for contest in contests(behind) if contest.model == run.model):
-        old = f" ({older(contest.table)})" * bool(older(contest.table))
-        found = rivals.strongest(contest)
-        theirs = listed([f"{over(contest, other, rivals.times)} as fast as {named(other)}" for other in found])
-        busy = " on a busy machine" * bool(environment.busy(contest.table.meta["environment"]))
-        said[0] += f" In {'this' if contest is run else 'another'} run{busy}{old} it is {theirs}."
-    said[0] += f" `loop`, on {wide}, runs at {loop} llama.cpp's rate."
+    first = f"On one {file}, `{BEST}` is {repeats.ranging(again, best, repeats.MACHINES)}."
+    said = [f"{first} `loop`, on {wide}, runs at {loop} llama.cpp's rate."]
     if found := rivals.cases(behind):
         low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
-        files = f"{rivals.files(found)} files ({rivals.span(found)} of weights, {rivals.machines(found)})"
+        weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
+        files = f"{rivals.files(found)} files ({weigh}; {rivals.machines(found)})"
         fast = f"{low} to {high} times as fast as [the fastest other runtime](docs/peers.md#results)"
         said.append(f"**On {files}, `{BEST}` is {fast}**: {rivals.won(found)}.")
+    served = [
+        (contest, row) for contest in contests(behind) for row in rivals.strongest(contest) if row.backend == OLLAMA
+    ]
+    if each := [f"{over(contest, row, rivals.times)} as fast {on(contest, row, run)}" for contest, row in served]:
+        said[-1] += f" Beside {named_well(OLLAMA)} it is {listed(each)}."
     return said
+
+
+def on(contest: Setting, other: Trial, run: Setting) -> str:
+    """`(q4_1, 97 MB; busy machine)`: what a contest was measured on; its processor where that is not the run's."""
+    here, there = (wording.processor(of.table.meta["environment"]) for of in (run, contest))
+    busy = "busy machine" * bool(environment.busy(contest.table.meta["environment"]))
+    file = f"{overview.kept(other, contest.rows)}, {rivals.megabytes(other.weights_bytes)}"
+    return f"({'; '.join(filter(None, (file, there * (there != here), busy, older(contest.table))))})"
 
 
 def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
@@ -78,8 +87,7 @@ def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
     if found := rivals.cases(behind):
         low, high = (rivals.least(found, choose) for choose in (min, max))
         low_to_high = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
-        random = len({case.first.weights_hash for case in found if case.first.model.startswith("random:")})
-        files = f"{rivals.files(found)} files, {rivals.span(found)}" + f" ({random} with random weights)" * bool(random)
+        files = f"{rivals.files(found)} files, {rivals.span(found)}{rivals.drawn(found)}"
         on = summary.grouped(found, lambda case: case.processor)
         processors = listed([f"{rivals.files(on[name])} files on {name}" for name in sorted(on)])
         alone = sum(case.ratio.clusters <= 1 for case in found)

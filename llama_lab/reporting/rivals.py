@@ -198,6 +198,12 @@ def files(found: Sequence[Case]) -> int:
     return len({case.first.weights_hash for case in found})
 
 
+def drawn(found: Sequence[Case]) -> str:
+    """`, 3 with random weights`; "" where none has."""
+    random = files([case for case in found if case.first.model.startswith("random:")])
+    return f", {random} with random weights" * bool(random)
+
+
 def limits(found: Sequence[Case]) -> str:
     """`, 2 of them again with our kernels restricted to AVX2`; "" where none are."""
     fewer = [case for case in found if case.limited]

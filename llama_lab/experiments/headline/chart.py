@@ -27,7 +27,7 @@ PLACES = {  # where jit is, below the name
     "layer": "jit: each layer",
     "split": "jit: model and sampler",
     "step": "jit: one token",
-    "step" + AGAIN: "the noise",
+    "step" + AGAIN: "A/A control",
     "chunk8": "jit: eight tokens",
     "loop": "jit: whole answer",
     "step+fused": "jit: one token, kernel",
@@ -42,9 +42,9 @@ def compared(trials: Sequence[Trial], subject: str, baseline: str, seed: int) ->
 def claim(trials: Sequence[Trial], seed: int = 0) -> Claim:
     """What jit does to the rate, and what compiled kernels add to it."""
     gain, more = compared(trials, BASELINE, UNJITTED, seed), compared(trials, FUSED, JITTED, seed)
-    said = "Jitting the step multiplies the rate by {gain}"
+    said = "Jitting the step makes it {gain} times as fast"
     return (
-        stated(said + "; kernels on quantised weights multiply the loop's by {more}.", gain=gain, more=more)
+        stated(said + "; kernels on quantised weights make the loop {more} times as fast.", gain=gain, more=more)
         or stated(said + ".", gain=gain)
         or gain.generic
     )
@@ -123,7 +123,7 @@ def rates(trials: Sequence[Trial], table: Sequence[dict], published: Sequence[di
     band = "; band: 95% interval" * any(rate["high"] - rate["low"] > SEEN * rate["median"] for rate in measured)
     marks = f"point: one answer, {n}; bar: median{band}{diamond}"
     axes.set_xlabel(f"decode rate, tokens/s, log scale\n({marks})")
-    right(axes, axes.get_ylim()[0], "ratios: means of pairs\n[95% interval]", BRACKET + 10)
+    right(axes, axes.get_ylim()[0], "ratios: geometric\nmeans of pairs\n[95% interval]", BRACKET + 10)
     headline(figure, said)
     return figure
 
