@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -43,32 +43,25 @@ def turns(trials: Sequence[Trial], meta: dict) -> list[str]:
     slowest = min(names, key=rates.get)
     later, said = [name for name in names if name != slowest], []
     for what, form, values in quantities(trials, meta, later):
-        if (at := turn(list(values.values()))) is not None:
-            before, after = (spread(part, form) for part in (list(values.values())[:at], list(values.values())[at:]))
-            since = list(values)[at]
+        known = {name: value for name, value in values.items() if np.isfinite(value)}
+        if (at := turn([*known.values()])) is not None:
+            before, after = (spread(part, form) for part in ([*known.values()][:at], [*known.values()][at:]))
+            since = [*known][at]
             said.append(f"{what}: {before} before {since}, {after} from {since} on")
     return said
 
 
 def quantities(
     trials: Sequence[Trial], meta: dict, names: Sequence[str]
-) -> Iterable[tuple[str, str, Mapping[str, float]]]:
-    """(what, format, release → median) of decoding, compiling and first tokens."""
+) -> Iterator[tuple[str, str, dict[str, float]]]:
+    """(what, format, release → median, NaN where there is none) of decoding, compiling and first tokens."""
     placements = meta["parameters"]["placements"]
-    every = [
-        (f"{name}, tokens/s", ".1f", lambda n, name=name: table.rate(trials, n, name).median) for name in placements
-    ]
-    every += [
-        (f"{name}, seconds to compile", ".2f", lambda n, name=name: table.compile_seconds(trials, n, name))
-        for name in placements[1:]
-    ]
+    for name in placements:
+        yield f"{name}, tokens/s", ".1f", {n: table.rate(trials, n, name).median for n in names}
+    for name in placements[1:]:
+        yield f"{name}, seconds to compile", ".2f", {n: table.compile_seconds(trials, n, name) for n in names}
     for length in sorted({t.prompt_tokens for t in trials if t.new_tokens == 1}):
-        every.append(
-            (f"first token after {length}, ms", ".0f", lambda n, length=length: first_token(trials, n, length))
-        )
-    for what, form, of in every:
-        values = {name: of(name) for name in names}
-        yield what, form, {name: value for name, value in values.items() if np.isfinite(value)}
+        yield f"first token after {length}, ms", ".0f", {n: first_token(trials, n, length) for n in names}
 
 
 def first_token(trials: Sequence[Trial], release: str, length: int) -> float:
