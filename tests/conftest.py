@@ -183,6 +183,13 @@ def call(capsys):
     return run
 
 
+@pytest.fixture
+def own_lock(tmp_path, monkeypatch):
+    """A measurement lock that no other test holds."""
+    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
+    return tmp_path
+
+
 @pytest.fixture(scope="session")
 def tiny():
     cfg = config.tiny()
@@ -192,6 +199,14 @@ def tiny():
 @pytest.fixture(scope="session")
 def packaged():
     return checkpoint.load()
+
+
+@pytest.fixture(scope="session")
+def speaking(packaged):
+    """A tiny model of random weights with the packaged vocabulary, so that it reads chats."""
+    sizes = "hidden_size=64,intermediate_size=64,num_attention_heads=4,num_key_value_heads=2,head_dim=16"
+    small = checkpoint.load(f"random:smollm2-135m,num_hidden_layers=1,{sizes}")
+    return replace(small, tokenizer=packaged.tokenizer)
 
 
 @pytest.fixture(scope="session")

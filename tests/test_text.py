@@ -20,14 +20,6 @@ def _forgotten(monkeypatch):
     monkeypatch.setattr(text, "_held", None)
 
 
-@pytest.fixture(scope="module")
-def speaking(packaged):
-    """A tiny model of random weights with the packaged vocabulary, so that it reads chats."""
-    small = ll.load("random:smollm2-135m,num_hidden_layers=1,hidden_size=64,intermediate_size=64,num_attention_heads=4,"
-                    "num_key_value_heads=2,head_dim=16")  # fmt: skip
-    return replace(small, tokenizer=packaged.tokenizer)
-
-
 @pytest.mark.parametrize("placement", ["step", "chunk2"])
 def test_the_text_is_that_of_the_tokens_and_the_second_call_compiles_nothing(placement):
     with Guard() as guard:

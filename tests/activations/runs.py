@@ -10,11 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from tests.activations import stores
+from tests.conftest import TINY as MODEL
 
-MODEL = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 COMMAND = ["extract", "--model", MODEL, "--sites", "resid_post:all q:0", "--batch", "4", "--length", "32", "--json"]
 UNITS = 300
 

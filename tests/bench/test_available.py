@@ -9,11 +9,7 @@ from llama_lab.bench.experiment import Runner
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.lab import Lab
 from llama_lab.experiments.what_may_be_jitted.measure import OneToken
-
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
+from tests.conftest import TINY
 
 
 def test_where_there_are_no_kernels_those_placements_are_gaps(monkeypatch):

@@ -31,14 +31,6 @@ def engine(loaded):
 
 
 @pytest.fixture(scope="module")
-def speaking(packaged):
-    """A tiny model of random weights that reads and writes words."""
-    small = ll.load("random:smollm2-135m,num_hidden_layers=1,hidden_size=64,intermediate_size=64,num_attention_heads=4,"
-                    "num_key_value_heads=2,head_dim=16")  # fmt: skip
-    return replace(small, tokenizer=packaged.tokenizer)
-
-
-@pytest.fixture(scope="module")
 def greedy(engine):
     """prompt → ids, one after the other, as a person would write it around the package."""
 

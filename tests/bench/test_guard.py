@@ -35,8 +35,8 @@ def program():
     return f, x
 
 
-def watched(run):
-    with Guard() as guard:
+def watched(run, **options):
+    with Guard(**options) as guard:
         jax.block_until_ready(run())
     return guard
 
@@ -136,12 +136,6 @@ def test_names_the_thread(program):
     assert "worker" in guard.reason
 
 
-def explained(run):
-    with Guard(explain=True) as guard:
-        jax.block_until_ready(run())
-    return guard
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -155,8 +149,8 @@ def test_says_why(program, change, words):
     f, x = program
     jax.clear_caches()
     f(x, by=2.0)
-    assert words in explained(lambda: change(f, x)).cause
-    assert explained(lambda: change(f, x)).cause == ""  # it is known now
+    assert words in watched(lambda: change(f, x), explain=True).cause
+    assert watched(lambda: change(f, x), explain=True).cause == ""  # it is known now
 
 
 def test_explaining_leaves_the_setting_and_other_handlers_as_they_were(program):

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -115,11 +116,7 @@ def test_what_cannot_be_continued_is_refused_and_left_as_it_is(path, make, plan,
 
 def test_a_full_disk_is_one_line_and_loses_nothing(path, monkeypatch):
     journal = filled(path, 2)
-
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device")))
     with pytest.raises(UserError, match="No space left on device. The 2 trials before this one are safe"):
         journal.append(trial(block=2))
     monkeypatch.undo()

@@ -132,9 +132,8 @@ ENDINGS = ("INT", "TERM", "HUP", "QUIT", "KILL", "TERM TERM", "INT INT", "TERM K
 
 
 @pytest.mark.parametrize("signs", ENDINGS)
-def test_no_child_outlives_its_parent_nor_does_its_lock(signs, tmp_path, monkeypatch):
+def test_no_child_outlives_its_parent_nor_does_its_lock(signs, own_lock, tmp_path):
     """Nor one that says nothing; the signals go to the whole group, as `timeout` and a closed terminal send them."""
-    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     parent = subprocess.Popen(
         [sys.executable, "-c", STARTING, f"{HERE}:asleep"],
         stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 from dataclasses import asdict, replace
+from unittest.mock import Mock
 
 import jax
 import jax.numpy as jnp
@@ -112,14 +113,12 @@ def test_a_fault_voids_its_own_trials_and_no_other(altered, measured):
             jnp.cos(jnp.asarray(np.ones(next(shapes), np.float32)))
         return block
 
-    def fail(block):
-        raise RuntimeError("out of\nluck")
-
     def hoard(block):
         kept.append(jnp.asarray(block))
         return block
 
-    faults = dict(liar=lambda block: (block + 1) % 97, leaky=compile_sometimes, broken=fail, hoarder=hoard)
+    broken = Mock(side_effect=RuntimeError("out of\nluck"))
+    faults = dict(liar=lambda block: (block + 1) % 97, leaky=compile_sometimes, broken=broken, hoarder=hoard)
     trials = measured(*(altered(name, fault) for name, fault in faults.items()), blocks=6)
     of = summary.grouped(trials, "subject")
     assert all(t.valid for t in of["step"] + of["step" + AGAIN] + of["hoarder"])

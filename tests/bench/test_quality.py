@@ -10,12 +10,7 @@ from llama_lab.bench.frames import show
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.quality import Window
 from tests.bench import labs
-from tests.conftest import python
-
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
+from tests.conftest import TINY, python
 
 
 def random_logits(t=50, v=40, seed=0, scale=4.0):

@@ -2,6 +2,7 @@ import contextlib
 import hashlib
 import json
 import os
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -161,11 +162,7 @@ def test_damaged_tables_are_one_line(tmp_path, damage, words):
 def test_an_unwritable_folder_is_one_line_and_loses_nothing(tmp_path, monkeypatch):
     path = record.write(tmp_path / "t.csv", [trial()])
     before = path.read_bytes()
-
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(UserError, match="No space left"):
         record.write(path, [trial("loop")])
     assert path.read_bytes() == before

@@ -65,8 +65,7 @@ def test_measuring_is_silent_where_nobody_sees_a_bar(call, monkeypatch):
 
 
 @pytest.mark.slow
-def test_really_measured(advised, tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
+def test_really_measured(advised, own_lock, tmp_path):
     out = tmp_path / "now.parquet"
     asked = ("--model", f"{SMALL}97", "--prompt-tokens", 8, "--new-tokens", 6, "--requests", 1000)
     best, lines = advised(*asked, "--measure", "--placements", "step,loop", "--out", out)

@@ -109,17 +109,10 @@ def bench(model, names, blocks=1, tokens=5):
     return [*line.split(), "--no-cold", "--json"]
 
 
-@pytest.fixture
-def alone(tmp_path, monkeypatch):
-    """A lock of its own: something may be measured here."""
-    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
-    return tmp_path
-
-
 @pytest.mark.slow
-def test_bench_measures_writes_and_goes_on(call, folder, alone):
-    arguments = [*bench(folder, "step,chunk4", blocks=2, tokens=9), "--journal", alone / "j.jsonl"]
-    outputs = [a for suffix in ("csv", "parquet", "jsonl", "md") for a in ("--out", alone / f"r.{suffix}")]
+def test_bench_measures_writes_and_goes_on(call, folder, own_lock, tmp_path):
+    arguments = [*bench(folder, "step,chunk4", blocks=2, tokens=9), "--journal", tmp_path / "j.jsonl"]
+    outputs = [a for suffix in ("csv", "parquet", "jsonl", "md") for a in ("--out", tmp_path / f"r.{suffix}")]
     code, out, err = call(*arguments, *outputs)
     result = last_json(out)
     assert code == 0
@@ -135,8 +128,8 @@ def test_bench_measures_writes_and_goes_on(call, folder, alone):
     assert {"watch", "blas", "gflops", "limits", "weights_hash"} <= set(result["environment"])
     assert "Limit" in err
     assert out.count("\n") == 1
-    assert "**Configuration**" in (alone / "r.md").read_text()
-    tables = [record.read(alone / f"r.{suffix}")[0] for suffix in ("csv", "parquet")]
+    assert "**Configuration**" in (tmp_path / "r.md").read_text()
+    tables = [record.read(tmp_path / f"r.{suffix}")[0] for suffix in ("csv", "parquet")]
     assert [t.model_dump() for t in tables[0]] == [t.model_dump() for t in tables[1]]
     again = last_json(call(*arguments)[1])
     assert again["protocol"]["resumed_trials"] == 6
@@ -144,17 +137,17 @@ def test_bench_measures_writes_and_goes_on(call, folder, alone):
     code, out, err = call(*arguments, "--new-tokens", "10")
     assert (code, out) == (2, "")
     assert "holds a run with another new_tokens (9, now 10)" in err
-    compared = last_json(call("compare", alone / "r.csv", alone / "r.jsonl", "--json")[1])
+    compared = last_json(call("compare", tmp_path / "r.csv", tmp_path / "r.jsonl", "--json")[1])
     assert {s["name"]: s["rate"]["value"] for s in compared["subjects"]} == {"step": 1.0, "chunk4": 1.0}
 
 
 @pytest.mark.slow
-def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, alone, monkeypatch):
+def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, own_lock, tmp_path, monkeypatch):
     from llama_lab import peers
 
     monkeypatch.setitem(peers.PEERS, "elsewhere", peers.Peer("no_such_module", "x", "not installed here"))
     names = ("flax-nnx+split", "torch", "transformers")
-    outputs = ("--out", alone / "r.md", "--out", alone / "r.csv")
+    outputs = ("--out", tmp_path / "r.md", "--out", tmp_path / "r.csv")
     code, out, err = call(*bench(folder, "step"), "--peers", ",".join((*names, "torch-hybrid", "elsewhere")), *outputs)
     result = last_json(out)
     assert code == 0
@@ -164,8 +157,8 @@ def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, alo
     assert [gap["name"] for gap in result["missing"]] == ["torch-hybrid", "elsewhere"]
     assert all(gap["reason"] and gap["remedy"] for gap in result["missing"])
     assert "missing: elsewhere" in " ".join(err.split())
-    assert "missing: elsewhere" in (alone / "r.md").read_text()
-    assert {"jax", "torch"} <= {t.backend for t in record.read(alone / "r.csv")[0]}
+    assert "missing: elsewhere" in (tmp_path / "r.md").read_text()
+    assert {"jax", "torch"} <= {t.backend for t in record.read(tmp_path / "r.csv")[0]}
 
 
 @pytest.mark.slow

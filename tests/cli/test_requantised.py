@@ -7,7 +7,7 @@ from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import record
 from tests.checkpoint.test_quantised import write_mixed
-from tests.cli.test_cli import alone, bench, last_json  # noqa: F401 (a fixture)
+from tests.cli.test_cli import bench, last_json
 from tests.conftest import TINY
 
 TAKE = "generate --token-ids 5,6,7 --ignore-eos -n 4 --json --no-keep"
@@ -74,14 +74,14 @@ def test_every_verb_that_computes_says_it_first_and_once(call, files, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_benchmark_keeps_it_with_its_environment(call, files, alone):  # noqa: F811
+def test_a_benchmark_keeps_it_with_its_environment(call, files, own_lock, tmp_path):
     for file, kept in zip(files, (True, False), strict=True):
-        code, out, err = call(*bench(file, "step,step+gemv"), "--out", alone / "r.csv")
+        code, out, err = call(*bench(file, "step,step+gemv"), "--out", tmp_path / "r.csv")
         said = last_json(out)["environment"]["requantised"]
         assert code == 0
         assert (WORDS in said) if kept else said is None
         assert err.count(WORDS) == kept
-        assert record.read(alone / "r.csv")[1]["environment"]["requantised"] == said
+        assert record.read(tmp_path / "r.csv")[1]["environment"]["requantised"] == said
 
 
 def test_without_a_placement_a_file_is_computed_on_its_own_blocks_where_it_can_be(files, call, monkeypatch):

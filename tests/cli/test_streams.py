@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest.mock import Mock
 
 import pytest
 
@@ -283,11 +284,7 @@ def test_what_the_machine_refuses_is_one_line_and_what_is_our_mistake_is_not(cap
 def test_a_user_without_a_home_is_one_line(monkeypatch):
     for name in ("LLAMA_JAX_CACHE", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-
-    def unknown():
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(paths.Path, "home", unknown)
+    monkeypatch.setattr(paths.Path, "home", Mock(side_effect=RuntimeError("Could not determine home directory.")))
     with pytest.raises(UserError, match="no home folder; set HOME, or LLAMA_JAX_CACHE"):
         paths.cache("x")
 

@@ -331,8 +331,7 @@ def test_both_ways_make_the_same_tokens_of_the_packaged_model(packaged):
 
 @here
 @pytest.mark.slow
-def test_bench_measures_llama_cpp_beside_a_placement(call, tmp_path, monkeypatch):
-    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
+def test_bench_measures_llama_cpp_beside_a_placement(call, own_lock):
     sizes = ["--prompt-tokens", "8", "--new-tokens", "4", "--blocks", "1", "--threads", "1"]
     code, out, err = call("bench", "--placements", "step", "--peers", ",".join(NAMES), *sizes, "--json")
     assert code == 0, err

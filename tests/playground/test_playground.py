@@ -4,6 +4,7 @@ is read."""
 import itertools
 import re
 import threading
+from unittest.mock import Mock
 
 import nbclient
 import nbformat
@@ -16,11 +17,8 @@ from llama_jax.render import View
 from llama_lab import playground
 from llama_lab.playground import Moment, Wish, view
 from llama_lab.playground.view import Playground
+from tests.conftest import TINY
 
-TINY = (
-    "random:smollm2-135m,num_hidden_layers=2,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
 WISH = Wish(model=TINY, prompt="1, 2, 3", new_tokens=6)
 
 
@@ -120,12 +118,9 @@ def test_a_wish_of_another_kind_is_one_line(field, value):
 
 
 def test_a_worker_that_cannot_start_and_a_failure_of_another_kind_are_one_line(board, monkeypatch):
-    def fail(*_):
-        raise RuntimeError("out of\nmemory <b>")
-
     for what, name in ((view.Worker, "start"), (view, "answer")):
         with monkeypatch.context() as patch:
-            patch.setattr(what, name, fail)
+            patch.setattr(what, name, Mock(side_effect=RuntimeError("out of\nmemory <b>")))
             board.go.click()
             if name == "answer":
                 board.worker.join(60)

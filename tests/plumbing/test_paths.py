@@ -90,10 +90,9 @@ def test_a_name_that_no_file_can_have_is_one_line(monkeypatch):
 
 
 @pytest.fixture
-def shared(tmp_path, monkeypatch):
+def shared(own_lock):
     """A temporary folder that everybody may write, and the name of this user's own in it."""
-    monkeypatch.setattr(paths.tempfile, "gettempdir", lambda: str(tmp_path))
-    return tmp_path / f"llama-jax-{os.geteuid()}"
+    return own_lock / f"llama-jax-{os.geteuid()}"
 
 
 def test_locks_lie_in_a_folder_of_the_users_own(shared):

@@ -144,10 +144,9 @@ def test_flags_that_xla_takes_are_no_trouble(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_bench_of_void_trials_alone_does_not_end_well(call, monkeypatch, tmp_path):
+def test_a_bench_of_void_trials_alone_does_not_end_well(call, own_lock, monkeypatch):
     from llama_lab.bench import run
 
-    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     real = run.phases.run
 
     def void(*given):
