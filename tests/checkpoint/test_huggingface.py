@@ -193,24 +193,17 @@ def test_a_configuration_that_does_not_fit_is_named(folder, changes, words):
     assert str(folder) in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is not JSON"),
-        (b"{", "is not JSON"),
-        (b"[]", r"it holds \[\]"),
-        (b"[" * 200_000, "is not JSON"),
-        (b'{"a":' * 200_000, "is not JSON"),
-        (b"\xff\xfe{}", "is not JSON"),
-        (b'{"hidden_size": NaN}', "is not JSON"),
-        (b"null", "it holds None"),
-        (b'{"model_type": "llama"' + b" " * (64 << 20), "at most 67,108,864 are read"),
-    ],
-)
-def test_a_document_that_is_none(folder, content, words):
-    (folder / "config.json").write_bytes(content)
-    with pytest.raises(UserError, match=f"config.json.* {words}"):
-        checkpoint.load(str(folder))
+DOCUMENTS = [
+    (b"", "is not JSON"),
+    (b"{", "is not JSON"),
+    (b"[]", r"it holds \[\]"),
+    (b"[" * 200_000, "is not JSON"),
+    (b'{"a":' * 200_000, "is not JSON"),
+    (b"\xff\xfe{}", "is not JSON"),
+    (b'{"hidden_size": NaN}', "is not JSON"),
+    (b"null", "it holds None"),
+    (b'{"model_type": "llama"' + b" " * (64 << 20), "at most 67,108,864 are read"),
+]
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "generation_config.json",
@@ -225,23 +218,16 @@ def test_what_is_no_file_is_not_waited_for_nor_passed_over(folder, packaged, nam
         checkpoint.load(str(folder))
 
 
-@pytest.mark.parametrize(
-    ("weights", "words"),
-    [
-        ({"a": "../m/model.safetensors"}, "weight_map: a is '../m/model.safetensors'"),
-        ({"a": "/etc/passwd"}, "weight_map: a is"),
-        ({"a": "model.safetensors\n"}, "weight_map: a is"),
-        ({"a": 3}, "weight_map: a is 3"),
-        ({"a": ["model.safetensors"]}, "weight_map: a is"),
-        ({"a": "absent.safetensors"}, "the shard absent.safetensors named in .* is missing"),
-        ([], r"weight_map: it holds \[\]"),
-        ({}, r"no \.safetensors file"),
-    ],
-)
-def test_a_shard_index_names_files_of_its_folder(folder, weights, words):
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
-    with pytest.raises(UserError, match=words):
-        checkpoint.load(str(folder))
+INDICES = [  # of shards, which are files of the folder
+    ({"a": "../m/model.safetensors"}, "weight_map: a is '../m/model.safetensors'"),
+    ({"a": "/etc/passwd"}, "weight_map: a is"),
+    ({"a": "model.safetensors\n"}, "weight_map: a is"),
+    ({"a": 3}, "weight_map: a is 3"),
+    ({"a": ["model.safetensors"]}, "weight_map: a is"),
+    ({"a": "absent.safetensors"}, "the shard absent.safetensors named in .* is missing"),
+    ([], r"weight_map: it holds \[\]"),
+    ({}, r"no \.safetensors file"),
+]
 
 
 def safetensors(header, data=b"", size=None):
@@ -253,31 +239,38 @@ def tensor(dtype="F32", shape=(2,), offsets=(0, 8)):
     return dict(dtype=dtype, shape=shape, data_offsets=offsets)
 
 
+WEIGHTS = [
+    *(
+        (content, "truncated or damaged")
+        for content in (
+            b"",
+            safetensors({}, size=2**63),
+            safetensors({}, size=2**20),
+            safetensors(b'{"a":' * 100_000),
+            safetensors({"a": tensor()}),
+            safetensors({"a": tensor()}, b"\0" * 9),
+            *(safetensors({"a": tensor(shape=shape)}, b"\0" * 8) for shape in ((3,), (-2,), (2**62, 4))),
+            safetensors({"a": tensor(), "b": tensor(offsets=(4, 12))}, b"\0" * 12),
+        )
+    ),
+    *(
+        (safetensors({"a": tensor(kind, shape)}, b"\0" * 8), f"a has the unsupported type {kind}")
+        for kind, shape in (("I32", (2,)), ("C64", (1,)), ("F8_E4M3", (8,)), ("BOOL", (8,)))
+    ),
+    (safetensors(b'{"a": %s, "a": %s}' % ((json.dumps(tensor()).encode(),) * 2), b"\0" * 8), "duplicate name"),
+]
+
+
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("name", "content", "words"),
     [
-        *(
-            (content, "truncated or damaged")
-            for content in (
-                b"",
-                safetensors({}, size=2**63),
-                safetensors({}, size=2**20),
-                safetensors(b'{"a":' * 100_000),
-                safetensors({"a": tensor()}),
-                safetensors({"a": tensor()}, b"\0" * 9),
-                *(safetensors({"a": tensor(shape=shape)}, b"\0" * 8) for shape in ((3,), (-2,), (2**62, 4))),
-                safetensors({"a": tensor(), "b": tensor(offsets=(4, 12))}, b"\0" * 12),
-            )
-        ),
-        *(
-            (safetensors({"a": tensor(kind, shape)}, b"\0" * 8), f"a has the unsupported type {kind}")
-            for kind, shape in (("I32", (2,)), ("C64", (1,)), ("F8_E4M3", (8,)), ("BOOL", (8,)))
-        ),
-        (safetensors(b'{"a": %s, "a": %s}' % ((json.dumps(tensor()).encode(),) * 2), b"\0" * 8), "duplicate name"),
+        *(("config.json", content, f"config.json.* {words}") for content, words in DOCUMENTS),
+        *(("model.safetensors.index.json", json.dumps({"weight_map": w}).encode(), words) for w, words in INDICES),
+        *(("model.safetensors", content, words) for content, words in WEIGHTS),
     ],
 )
-def test_a_safetensors_file_that_is_none(folder, content, words):
-    (folder / "model.safetensors").write_bytes(content)
+def test_a_file_whose_content_is_none_is_named(folder, name, content, words):
+    (folder / name).write_bytes(content)
     with pytest.raises(UserError, match=words):
         checkpoint.load(str(folder))
 
