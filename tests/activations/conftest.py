@@ -5,6 +5,7 @@ import random
 
 import pytest
 
+from llama_lab.activations.folder import open_folder
 from llama_lab.experiments.activation_extraction import object_store
 from tests.activations.runs import finished, start
 
@@ -34,3 +35,8 @@ def unbroken(source, tmp_path_factory):
     out = tmp_path_factory.mktemp("unbroken") / "out"
     assert finished(start(source, out)).returncode == 0
     return out
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return open_folder(tmp_path)

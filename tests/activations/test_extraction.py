@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 from queue import SimpleQueue
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import jax
 import numpy as np
@@ -31,13 +32,11 @@ from llama_lab.activations.folder import LocalFolder, open_folder
 from llama_lab.cli.extract import line
 from tests.activations import runs
 from tests.activations.stores import content, says
+from tests.conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
-MODEL = (
-    "random:smollm2-135m,num_hidden_layers=3,hidden_size=64,intermediate_size=128,num_attention_heads=4,num_key_value_heads=2,"
-    "head_dim=16,vocab_size=97"
-)
+MODEL = TINY.replace("num_hidden_layers=2", "num_hidden_layers=3")
 SITES = (("resid_post", (0, 1)), ("q", 1))
 SHAPE = (2, 16)
 UNIT = 3
@@ -249,16 +248,13 @@ def test_what_is_handed_out_is_committed_while_the_next_is_waited_for(extractor,
 
 
 def test_an_error_does_not_wait_for_an_engine_that_hands_out_no_more(extractor, tmp_path, monkeypatch):
-    def write_unit(*_):
-        raise UserError("No space left on the device")
-
     over = threading.Event()
 
     def waits():
         yield 0
         over.wait()
 
-    monkeypatch.setattr(store, "write_unit", write_unit)
+    monkeypatch.setattr(store, "write_unit", Mock(side_effect=UserError("No space left on the device")))
     for writers, units in ((0, range(7)), (2, range(7)), (0, waits())):
         with says("No space left"):
             extract(extractor, EXAMPLES, tmp_path, writers=writers, unit=UNIT, units=units)
@@ -370,11 +366,9 @@ def test_values_that_the_dtype_cannot_hold_are_refused(loaded, tmp_path):
 
 
 def test_out_of_memory_is_one_line(extractor, tmp_path, monkeypatch):
-    def dispatch(batch):
-        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
-
+    error = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 1 bytes.")
     with monkeypatch.context() as patched, says("Out of memory at a batch of 2 x 16"):
-        patched.setattr(extractor, "dispatch", dispatch)
+        patched.setattr(extractor, "dispatch", Mock(side_effect=error))
         extract(extractor, Stream(), tmp_path / "device")
     monkeypatch.setattr(extraction.psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
     with says("3 batches of 2 x 16 in flight take"):

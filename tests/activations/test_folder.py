@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import fsspec
 import pytest
@@ -95,17 +96,10 @@ def test_each_protocol_fails_in_one_line(url):
 def test_a_full_or_read_only_disk_is_one_line_and_leaves_no_half_file(number, words, stage, tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
     folder.write("a.json", b"old")
-
-    def fail(*_):
-        raise OSError(number, os.strerror(number))
-
     with monkeypatch.context() as patched:
-        patched.setattr(os, stage, fail)
-        with pytest.raises(UserError, match=words) as caught:
+        patched.setattr(os, stage, Mock(side_effect=OSError(number, os.strerror(number))))
+        with says(f"{tmp_path}/a.json", words, "stays valid", "run again"):
             folder.write("a.json", b"new")
-    assert f"{tmp_path}/a.json" in str(caught.value)
-    assert "stays valid" in str(caught.value)
-    assert "run again" in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
     assert folder.read("a.json") == b"old"
 
@@ -138,9 +132,8 @@ def test_a_remote_failure_is_one_line(tmp_path):
             raise ConnectionError("bucket\nis gone")
 
     folder = RemoteFolder("memory://broken", Broken(), "/broken")
-    with says("Cannot write memory://broken/a: bucket is gone") as caught:
+    with says("Cannot write memory://broken/a: bucket is gone"):
         folder.write("a", b"x")
-    assert "\n" not in str(caught.value)
 
 
 HOLD = """
@@ -173,11 +166,7 @@ def test_nobody_tidies_while_another_process_writes(tmp_path):
 def test_what_cannot_be_locked_is_not_tidied(tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
     folder.write(temporary("a"), b"perhaps somebody is writing it")
-
-    def refuse(*_):
-        raise OSError(errno.EBADF, "NFS locks no folders")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(errno.EBADF, "NFS locks no folders")))
     folder.tidy()
     with folder.writing():
         assert len(folder.leftovers()) == 1
@@ -194,10 +183,7 @@ def test_only_the_first_creates_a_file(folder):
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
 def test_a_file_is_created_where_there_are_no_links(number, tmp_path, monkeypatch):
-    def refuse(*_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(number, os.strerror(number))))
     folder = LocalFolder(tmp_path)
     assert folder.create("run.json", b"first")
     assert not folder.create("run.json", b"second")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 
@@ -195,12 +196,8 @@ def test_a_unit_is_committed_before_the_next_is_asked_for(extractor, tmp_path, d
 
 def test_many_ask_at_once_and_one_unit_twice(extractor, tmp_path):
     pipeline = Pipeline(partial(extract, extractor, EXAMPLES, tmp_path / "out", unit=2))
-    took = []
-    asking = [threading.Thread(target=lambda unit=unit: took.append(pipeline.do(unit))) for unit in [*range(7), 3]]
-    for one in asking:
-        one.start()
-    for one in asking:
-        one.join()
+    with ThreadPoolExecutor(8) as pool:
+        took = list(pool.map(pipeline.do, [*range(7), 3]))
     assert sum(done.units for done in took if done.unit != 3) == 6
     assert pending(tmp_path / "out") == []
     assert pipeline.end().written == 7
@@ -221,21 +218,12 @@ def test_a_mistake_reaches_all_who_wait_and_all_who_come_later(extractor, tmp_pa
         go.wait(10)
         raise UserError("Disk full.")
 
-    pipeline, heard = Pipeline(fails), []
-
-    def ask(unit):
-        with pytest.raises(UserError) as caught:
-            pipeline.do(unit)
-        heard.append(str(caught.value))
-
-    asking = [threading.Thread(target=ask, args=(unit,)) for unit in (1, 2)]
-    for one in asking:
-        one.start()
-    assert begun.wait(10)
-    go.set()
-    for one in asking:
-        one.join(10)
-    assert heard == ["Disk full."] * 2
+    pipeline = Pipeline(fails)
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(pipeline.do, unit) for unit in (1, 2)]
+        assert begun.wait(10)
+        go.set()
+        assert [repr(one.exception(10)) for one in asking] == ["UserError('Disk full.')"] * 2
 
 
 # With Ray ---

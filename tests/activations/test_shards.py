@@ -20,11 +20,6 @@ from tests.activations import stores
 from tests.activations.stores import read_all, same_bits
 
 
-@pytest.fixture
-def folder(tmp_path):
-    return open_folder(tmp_path)
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_every_bit_pattern_survives(dtype, folder):
     """All 65,536 of them, NaNs with their payloads included, for us and for another reader of the format."""

@@ -5,7 +5,6 @@ import hashlib
 import io
 import json
 import os
-import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -20,6 +19,7 @@ from llama_lab import corpus
 from llama_lab.activations import hub, readers, sources
 from llama_lab.activations.sources import chunks, open_source
 from tests.activations.stores import says
+from tests.conftest import python
 
 TEXTS = ["One.", "Zwei — drei 四.", "Five\nsix."]
 TOO_LONG = "is too long: an example has at most 4,194,304"
@@ -346,16 +346,9 @@ for source in ("pipe.jsonl", "pipe.*", "zero.txt", "loop.txt", "tree", "tree/**/
 """
 
 
-def ran(code, *arguments, **environment):
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, **environment})
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_nothing_is_waited_for(tmp_path):
     """A pipe, a device without an end, links in circles: in a process that would hang."""
-    lines = ran(WAITING, tmp_path).splitlines()
+    lines = python(WAITING, tmp_path)[0].splitlines()
     assert len(lines) == 7
     assert "pipe.jsonl is not a regular file; standard input is the source '-'" in lines[0]
     assert "zero.txt is not a regular file" in lines[2]
@@ -391,7 +384,7 @@ print(told)
 def test_damaged_parquet_is_one_line(tmp_path):
     """Bits flipped anywhere, and most in the footer, in a process that may crash or take too much."""
     path = table(tmp_path / "a.parquet", group=40, text=[f"{i} ünï " * 9 for i in range(100)], n=list(range(100)))
-    assert int(ran(FLIPPED, path, tmp_path / "b.parquet")) > 50
+    assert int(python(FLIPPED, path, tmp_path / "b.parquet", limit=300)[0]) > 50
 
 
 # Datasets ---
@@ -668,7 +661,7 @@ def written(kind, folder, count):
 def test_memory_does_not_grow_with_the_source(tmp_path, kind):
     environment = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path)}
     small, large = (  # 6 MB and 60 MB
-        list(map(int, ran(PEAK, kind, written(kind, tmp_path, count), **environment).split()))
+        list(map(int, python(PEAK, kind, written(kind, tmp_path, count), limit=300, **environment)[0].split()))
         for count in (6_000, 60_000)
     )
     assert large[0] > 9 * small[0]  # it was all read

@@ -7,14 +7,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-import safetensors.numpy
 
 import llama_lab.activations
 from llama_jax.plumbing.errors import UserError
@@ -25,11 +22,7 @@ from llama_lab.activations.spec import ActivationSpec
 from llama_lab.activations.verification import verify
 from tests.activations import stores
 from tests.activations.stores import content, read_all, same_bits, says
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return open_folder(tmp_path)
+from tests.conftest import python
 
 
 @pytest.mark.parametrize("rows", [0, 1, 12])
@@ -258,9 +251,7 @@ print(json.dumps([calls, ends]))
 @pytest.mark.slow
 def test_killed_at_each_stage_nothing_is_half_there(tmp_path):
     """A process that writes a store kills itself before, or after, each fsync and each rename."""
-    done = subprocess.run([sys.executable, "-c", DYING, str(tmp_path)], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    calls, ends = json.loads(done.stdout)
+    calls, ends = json.loads(python(DYING, tmp_path, limit=300)[0])
     assert calls >= 7 * 3  # run.json, two shards, two commits, index, complete: content, name, folder
     assert set(ends.values()) == {-signal.SIGKILL}
     whole = open_folder(tmp_path / "whole")
@@ -289,9 +280,3 @@ def test_there_is_no_pickle(tmp_path):
             assert path.read_bytes()[8:9] == b"{"
     for source in Path(llama_lab.activations.__file__).parent.glob("*.py"):
         assert not re.search(r"\b(c?pickle|dill|joblib|shelve|allow_pickle|torch\.save)\b", source.read_text()), source
-
-
-def test_another_reader_opens_the_labels(tmp_path):
-    columns = stores.write(tmp_path, rows=(6,), dtype="float32")
-    other = safetensors.numpy.load_file(tmp_path / "units/000/000000.safetensors")
-    assert all(same_bits(other[name], value) for name, value in columns.items())
