@@ -1,5 +1,6 @@
 """A small random model with the packaged tokenizer, served in this process."""
 
+import asyncio
 import json
 
 import httpx
@@ -57,6 +58,10 @@ class Client:
 @pytest.fixture
 def client(service):
     return Client(application(service))
+
+
+def ask(client, path, **body):
+    return asyncio.run(client.send("POST", path, dict(model=NAME) | body))
 
 
 def lines(answer):

@@ -7,15 +7,11 @@ import pytest
 
 from llama_jax import chat
 from llama_jax.sampling import Sampler
-from tests.serve.conftest import NAME, lines
+from tests.serve.conftest import NAME, ask, lines
 
 QUESTION = [{"role": "user", "content": "Why is the sky blue?"}]
 DURATIONS = ["total_duration", "load_duration", "prompt_eval_count", "prompt_eval_duration", "eval_count",
              "eval_duration"]  # fmt: skip
-
-
-def ask(client, path, **body):
-    return asyncio.run(client.send("POST", path, dict(model=NAME) | body))
 
 
 def test_a_chat_streams_pieces_of_generates_own_answer_and_ends_with_counts(client, loaded, expected):

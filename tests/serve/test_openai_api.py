@@ -11,12 +11,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 import llama_jax as ll
 from llama_jax import chat, generate
 from llama_jax.sampling import Sampler
-from tests.serve.conftest import NAME, count, events
+from tests.serve.conftest import NAME, ask, count, events
 from tests.serve.test_ollama_api import QUESTION
-
-
-def ask(client, path, **body):
-    return asyncio.run(client.send("POST", path, dict(model=NAME) | body))
 
 
 def test_a_chat_completion_is_generates_answer(client, loaded, expected):

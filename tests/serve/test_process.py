@@ -8,10 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -168,20 +168,16 @@ def metrics(server):
 def test_requests_side_by_side_get_what_they_get_alone_and_nothing_compiles(server, said):
     import ollama
 
-    found, client = [], ollama.Client(server)
+    client = ollama.Client(server)
 
     def ask(i):
         content = QUESTION if i % 2 else [{"role": "user", "content": "Tell me more. " * i}]
         options = dict(temperature=0 if i % 2 else 0.9, num_predict=24, seed=i)
-        found.append((i % 2, client.chat(NAME, content, options=options).message.content))
+        return client.chat(NAME, content, options=options).message.content
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    assert {text for plain, text in found if plain} == {said}
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, range(8)))
+    assert {*found[1::2]} == {said}
     assert "llama_jax_compilations_in_service 0.0" in metrics(server)
 
 

@@ -16,7 +16,7 @@ from llama_jax import generate
 from llama_jax.sampling import Sampler
 from llama_lab.serve import structure
 from tests.serve import small
-from tests.serve.conftest import NAME, events, lines
+from tests.serve.conftest import NAME, ask, events, lines
 
 
 class PromptPool(pydantic.BaseModel):
@@ -49,10 +49,6 @@ ALIKE = [  # under /v1
     dict(guided_json=json.dumps(PERSON), response_format=dict(type="text")),
     dict(structured_outputs=dict(json=PERSON, regex=None)),
 ]
-
-
-def ask(client, path, **body):
-    return asyncio.run(client.send("POST", path, dict(model=NAME) | body))
 
 
 def text_of(answer):
