@@ -3,19 +3,7 @@
 import gguf
 import numpy as np
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    Gemma3TextConfig,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    MistralConfig,
-    Phi3Config,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    SmolLM3Config,
-)
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from llama_jax.checkpoint.gguf import rotated_heads
 from llama_jax.checkpoint.writer import rotated
@@ -23,12 +11,17 @@ from tests.checkpoint.test_gguf import add_vocabulary, begun, finish
 from tests.conftest import LLAMA_SHAPE, SHAPE
 
 
+def random_model(kind, fields, **options):
+    """By transformers' name of its family."""
+    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **fields), **options)
+
+
 def gpt2(**changes):
-    return GPT2LMHeadModel(GPT2Config(**SHAPE | changes))
+    return random_model("gpt2", SHAPE | changes)
 
 
 def qwen2(**changes):
-    return Qwen2ForCausalLM(Qwen2Config(**LLAMA_SHAPE | changes))
+    return random_model("qwen2", LLAMA_SHAPE | changes)
 
 
 # Odd sizes: heads that do not make up the width, an odd number of layers.
@@ -38,13 +31,13 @@ LONG = dict(rope_type="longrope", short_factor=[1.0, 1.5, 4.0], long_factor=[9.0
 
 
 def newer(kind, **changes):
-    """Of another family, by its configuration's class; eager attention is transformers' reference."""
-    return AutoModelForCausalLM.from_config(kind(**ODD | changes), attn_implementation="eager")
+    """Of another family; eager attention is transformers' reference."""
+    return random_model(kind, ODD | changes, attn_implementation="eager")
 
 
 def phi3(**changes):
     """Its heads make up the width."""
-    return newer(Phi3Config, hidden_size=32, head_dim=8, **dict(sliding_window=None) | changes)
+    return newer("phi3", hidden_size=32, head_dim=8, **dict(sliding_window=None) | changes)
 
 
 def longrope(**changes):
@@ -60,20 +53,20 @@ MODELS = {
     "gpt2, untied": lambda: gpt2(tie_word_embeddings=False),
     "qwen2": qwen2,
     "qwen2, untied": lambda: qwen2(tie_word_embeddings=False),
-    "llama": lambda: newer(LlamaConfig),
-    "llama, biases": lambda: newer(LlamaConfig, attention_bias=True),
-    "qwen3": lambda: newer(Qwen3Config, **UNTIED),
-    "qwen3, biases": lambda: newer(Qwen3Config, attention_bias=True),
-    "mistral": lambda: newer(MistralConfig, sliding_window=7),
-    "mistral, whole": lambda: newer(MistralConfig, sliding_window=None, **UNTIED),
-    "smollm3": lambda: newer(SmolLM3Config, num_hidden_layers=5, hidden_size=32),
-    "smollm3, listed": lambda: newer(SmolLM3Config, no_rope_layers=[0, 1, 0], hidden_size=32, **UNTIED),
+    "llama": lambda: newer("llama"),
+    "llama, biases": lambda: newer("llama", attention_bias=True),
+    "qwen3": lambda: newer("qwen3", **UNTIED),
+    "qwen3, biases": lambda: newer("qwen3", attention_bias=True),
+    "mistral": lambda: newer("mistral", sliding_window=7),
+    "mistral, whole": lambda: newer("mistral", sliding_window=None, **UNTIED),
+    "smollm3": lambda: newer("smollm3", num_hidden_layers=5, hidden_size=32),
+    "smollm3, listed": lambda: newer("smollm3", no_rope_layers=[0, 1, 0], hidden_size=32, **UNTIED),
     "phi3": lambda: phi3(rope_parameters=dict(rope_type="default", rope_theta=1e4, partial_rotary_factor=0.75)),
     "phi3, window": lambda: phi3(sliding_window=7, **UNTIED),
     "phi3, longrope": longrope,
-    "gemma3": lambda: newer(Gemma3TextConfig, num_hidden_layers=7, sliding_window=7, query_pre_attn_scalar=10),
+    "gemma3": lambda: newer("gemma3_text", num_hidden_layers=7, sliding_window=7, query_pre_attn_scalar=10),
     "gemma3, untied": lambda: newer(
-        Gemma3TextConfig,
+        "gemma3_text",
         layer_types=["full_attention", "sliding_attention"],
         num_hidden_layers=2,
         sliding_window=3,

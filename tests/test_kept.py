@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from unittest.mock import Mock
 
 import jax
 import pytest
@@ -137,11 +138,9 @@ def test_an_entry_of_another_program_is_not_executed(checkpoint, cache, filled, 
 
 
 def test_what_this_device_does_not_take_is_made_anew(checkpoint, filled, monkeypatch):
-    def refuse(*arguments, **options):
-        raise jax.errors.JaxRuntimeError("no such machine")
-
     with monkeypatch.context() as patch:
-        patch.setattr(kept.serialize_executable, "deserialize_and_load", refuse)
+        error = jax.errors.JaxRuntimeError("no such machine")
+        patch.setattr(kept.serialize_executable, "deserialize_and_load", Mock(side_effect=error))
         tokens, store = answers(checkpoint)
     assert (tokens, store.made, store.read) == (filled, 2, 0)
 
@@ -191,10 +190,8 @@ def test_old_entries_go(checkpoint, cache, monkeypatch):
 
 
 def test_where_nothing_can_be_written_the_answer_is_there_and_a_line_says_so(checkpoint, cache, monkeypatch):
-    def full(*arguments):
-        raise UserError("Cannot write: No space left on device.")
-
-    monkeypatch.setattr(kept.entries, "write", full)
+    error = UserError("Cannot write: No space left on device.")
+    monkeypatch.setattr(kept.entries, "write", Mock(side_effect=error))
     tokens, store = answers(checkpoint)
     assert tokens == ll.answer(ll.build(checkpoint, "step"), PROMPTS, N)
     assert store.made == 0

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 
 import jax
 import pytest
@@ -13,6 +12,7 @@ from llama_jax.plumbing.errors import UserError
 from llama_jax.sampling import Sampler
 from llama_lab.bench import Guard
 from tests.conftest import among_the_fast, build, python
+from tests.fuzz import hostile
 
 pytestmark = pytest.mark.usefixtures("compiling")
 
@@ -216,20 +216,12 @@ def test_a_sealed_file_of_another_kind_is_one_line(checkpoint, tmp_path, body):
     "what", ["folder", "fifo", "loop", "missing", "empty", "cut", "end", "appended", "long", "null"]
 )
 def test_what_is_no_file_of_executables_is_one_line(checkpoint, saved, tmp_path, monkeypatch, what):
-    path = tmp_path / "x.bin"
-    if what == "folder":
-        path.mkdir()
-    elif what == "fifo":
-        os.mkfifo(path)
-    elif what == "loop":
-        path.symlink_to(path.name)
-    elif what == "null":
-        path = "a\0b"
-    elif what != "missing":
-        whole = saved.read_bytes()
-        damaged = dict(empty=b"", cut=whole[: len(whole) // 2], end=whole[:-7], appended=whole + b"rubbish", long=whole)
-        path.write_bytes(damaged[what])
-        monkeypatch.setattr(serialised, "LARGEST", 100 if what == "long" else 1 << 30)
+    whole = saved.read_bytes()
+    damaged = dict(empty=b"", cut=whole[: len(whole) // 2], end=whole[:-7], appended=whole + b"rubbish", long=whole)
+    path = "a\0b" if what == "null" else tmp_path / "x.bin"
+    if what != "null":
+        hostile.put(path, damaged.get(what, what))
+    monkeypatch.setattr(serialised, "LARGEST", 100 if what == "long" else 1 << 30)
     with pytest.raises(UserError):
         serialised.load(checkpoint, "step", path, trust=True)
 

@@ -118,7 +118,3 @@ def program(cfg):
     """Of one token: (model, token [1], cache) → (logits, best, cache)."""
     run = rows_program(cfg)
     return lambda model, token, cache: run(model, token[:, None], cache)
-
-
-def with_length(cache, slot):
-    return replace(cache, length=jnp.int32(slot))

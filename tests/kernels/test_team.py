@@ -29,9 +29,7 @@ def digest(name, i=0):
     return hashlib.sha256(logits.tobytes() + repr(answer).encode()).hexdigest()
 engines = {name: ll.build(checkpoint, name) for name in ("step+fused", "loop+fused", "loop+gemv")}
 """.replace("MODEL", MODEL)
-PRINT = (
-    DIGEST
-    + """
+PRINT = """
 alone = {f"{name} {i}": digest(name, i) for name in engines for i in range(2)}
 together = {}
 def run(name, i):
@@ -47,12 +45,11 @@ def comm(path):
 pool = sum(comm(path) == "tf_XLAEigen" for path in glob.glob("/proc/self/task/*/comm"))
 print(json.dumps(dict(alone=alone, together=together, pool=pool)))
 """
-)
 
 
 def outcome(code, *before, **settings):
-    """The JSON that a process prints."""
-    return json.loads(python(code, before=before, limit=LIMIT, **settings)[0].splitlines()[-1])
+    """The JSON that a process prints, which has `digest` and its engines."""
+    return json.loads(python(DIGEST + code, before=before, limit=LIMIT, **settings)[0].splitlines()[-1])
 
 
 def test_one_core_and_more_threads_than_cores_give_the_same_bits():
@@ -70,9 +67,7 @@ def test_one_core_and_more_threads_than_cores_give_the_same_bits():
             assert pinned["alone"] == pinned["together"] == usual["alone"]
 
 
-AFFINITY = (
-    DIGEST
-    + """
+AFFINITY = """
 import os, time
 mine = sorted(os.sched_getaffinity(0))
 def everywhere(cores):  # of every thread that there is, as `taskset -a -p` sets it from outside
@@ -96,7 +91,6 @@ everywhere(mine[:1])
 after = {name: digest(name) for name in engines} == usual
 print(json.dumps(dict(meanwhile=meanwhile, after=after, often=taken > 9)))
 """
-)
 
 
 @pytest.mark.parametrize(
@@ -106,9 +100,7 @@ def test_cores_that_are_taken_away_and_given_back_while_it_runs_change_no_bit(ch
     assert outcome(AFFINITY, **changes) == dict(meanwhile=[True] * 3, after=True, often=True)
 
 
-INTERRUPTED = (
-    DIGEST
-    + """
+INTERRUPTED = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background is started deaf to it
 engine = engines[sys.argv[1]]
@@ -121,14 +113,14 @@ except KeyboardInterrupt:
     print("interrupted", digest("step+fused") == digest("step+fused"), flush=True)
     sys.exit(130)
 """
-)
 
 
 @pytest.mark.parametrize("name", ["loop+fused", "step+fused"])
 def test_ctrl_c_ends_a_decode_and_leaves_the_kernels_whole(name):
     """A loop in one call ends with that call, as `loop` does without kernels; then everything still works."""
-    command, pipes = [sys.executable, "-c", INTERRUPTED, name], dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    process = subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(paths.ROOT)}, **pipes, text=True)
+    command, pipe = [sys.executable, "-c", DIGEST + INTERRUPTED, name], subprocess.PIPE
+    env = os.environ | {"PYTHONPATH": str(paths.ROOT)}
+    process = subprocess.Popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
     try:
         assert process.stdout.readline() == "ready\n"
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -140,9 +132,7 @@ def test_ctrl_c_ends_a_decode_and_leaves_the_kernels_whole(name):
     assert (process.returncode, out) == (130, "interrupted True\n"), err[-2000:]
 
 
-CHILDREN = (
-    DIGEST
-    + """
+CHILDREN = """
 import multiprocessing, os, subprocess
 def work(n):
     return sum(range(n))
@@ -168,7 +158,6 @@ thread.join()
 print(json.dumps(dict(sums=sums, other=other.stdout.strip() or other.stderr, status=status,
                       same=set(digests) == {expected}, n=len(digests), after=digest("step+fused") == expected)))
 """.replace("LIMIT", str(LIMIT))
-)
 
 
 def test_children_of_a_process_that_decodes():
@@ -177,16 +166,13 @@ def test_children_of_a_process_that_decodes():
     assert children == dict(sums=[45, 499500, 4999950000], other="right", status=7, same=True, after=True)
 
 
-LEAVING = (
-    DIGEST
-    + """
+LEAVING = """
 threads = [threading.Thread(target=digest, args=(name,)) for name in engines]
 [t.start() for t in threads]
 [t.join() for t in threads]
 digest("step+fused")
 print(json.dumps("leaving"), flush=True)
 """
-)
 
 
 def test_a_process_that_ends_right_after_a_decode_ends_well():

@@ -253,7 +253,7 @@ def test_replayed_best_token_at_positions_of_a_text(loaded, server):
 
 
 @pytest.mark.slow
-def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, tmp_path, monkeypatch):
+def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, own_lock, tmp_path, monkeypatch):
     """The real command line, its measuring process and all, on a small model; the server is gone after its first
     answers."""
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
@@ -261,8 +261,6 @@ def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, serve
     replay = server.replay
     replay.tokenizer = checkpoint.find(str(tmp_path / "m.gguf")).tokenizer()
     replay.answer = ["ab"]
-
-    monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))
     replay.lives = 6
     sizes = "--prompt-tokens 8 --new-tokens 4 --blocks 3 --no-cold --json".split()  # noqa: SIM905
     asked = "--placements", "step", "--peers", "ollama", *sizes

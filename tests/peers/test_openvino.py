@@ -4,6 +4,7 @@ be absent or fail."""
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -77,10 +78,8 @@ def test_who_leaves_early_is_not_waited_for(loaded):
 def test_a_file_that_it_cannot_read_is_a_gap_with_its_last_words(loaded, tmp_path, monkeypatch):
     import openvino_genai
 
-    def refusing(*_, **__):
-        raise RuntimeError("Exception from src/x.cpp:1:\n[load_gguf] no such thing\n\n")
-
-    monkeypatch.setattr(openvino_genai, "LLMPipeline", refusing)
+    error = RuntimeError("Exception from src/x.cpp:1:\n[load_gguf] no such thing\n\n")
+    monkeypatch.setattr(openvino_genai, "LLMPipeline", Mock(side_effect=error))
     with pytest.raises(peers.UnavailableError, match=r"cannot read .*m\.gguf: \[load_gguf\] no such thing"):
         peers.subject(loaded, "openvino")
 

@@ -1,8 +1,6 @@
 """PyTorch as peers: our tokens in every way, padding that changes nothing, what is compiled when, and labelled gaps."""
 
 import dataclasses
-import subprocess
-import sys
 import threading
 from collections import Counter
 
@@ -17,7 +15,7 @@ from llama_lab.bench import protocol
 from llama_lab.bench.workload import Workload
 from llama_lab.peers import torch as subjects
 from llama_lab.peers import torch_compiled, torch_script
-from tests.conftest import among_the_fast
+from tests.conftest import among_the_fast, python
 from tests.peers.conftest import answer, small, some_ids, tokens, trial
 
 WORK = Workload(((5, 9, 33, 60, 2), (8, 3), (7,)), new_tokens=7, length=8, batch=2)
@@ -208,9 +206,7 @@ for name in ("torch", "torch+static", "transformers", "torch-script"):
     run = torch.runner(module, cfg, name)
     print(np.concatenate(list(run([5, 6, 7], Workload((), 4, 3))))[:, 0].tolist())
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = done.stdout.strip().splitlines()
+    lines = python(code, limit=300)[0].splitlines()
     assert len(lines) == 4
     assert len(set(lines)) == 1
 
