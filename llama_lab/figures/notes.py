@@ -8,24 +8,20 @@ from matplotlib.ticker import LogLocator
 from llama_lab.figures.style import LIMIT_COLOUR, headline, new
 
 
-def limit(axes, at: float, words: str, ha="right", size=9.0) -> None:
+def limit(axes, at: float, words: str, ha="right") -> None:
     """A dashed red vertical line through the axes, its label above them."""
     axes.axvline(at, color=LIMIT_COLOUR, linestyle="--", linewidth=1.3)
-    above(axes, at, words, ha, size)
-
-
-def above(axes, at: float, words: str, ha="right", size=9.0, color=LIMIT_COLOUR) -> None:
-    """Words above the axes at a place of the horizontal axis."""
-    axes.text(at, 1.0, words, color=color, ha=ha, va="bottom", fontsize=size, transform=axes.get_xaxis_transform())
+    look = dict(color=LIMIT_COLOUR, ha=ha, va="bottom", fontsize=9.0)
+    axes.text(at, 1.0, words, transform=axes.get_xaxis_transform(), **look)
 
 
 def bandwidth_limit(axes, tokens_per_second: float) -> None:
     limit(axes, tokens_per_second, f"memory-bandwidth limit {tokens_per_second:.0f} ")
 
 
-def empty(axes, words: str, height=0.5, **style) -> None:
+def empty(axes, words: str, **style) -> None:
     """Words in the middle of axes that have nothing else. style: of `axes.text`."""
-    axes.text(0.5, height, words, ha="center", transform=axes.transAxes, **style)
+    axes.text(0.5, 0.5, words, ha="center", transform=axes.transAxes, **style)
 
 
 def bare(axes, words: str) -> None:
@@ -48,10 +44,10 @@ def plain(*axes_of_numbers) -> None:
         axis.set_major_formatter("{x:g}")
 
 
-def one_two_five(axis, minor=True, subs=(1, 2, 5)) -> None:
+def one_two_five(axis, minor=True) -> None:
     """Ticks of a log axis at 1, 2 and 5 of each decade, as plain numbers. minor: whether smaller ticks stand between,
     without numbers."""
-    axis.set_major_locator(LogLocator(subs=subs))
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     if minor:
         axis.set_minor_formatter("")
     else:

@@ -115,9 +115,9 @@ def rates(rows: Sequence[GpuTrial], model: str, seed: int = 0) -> list[dict]:
     return sorted(lines, key=lambda r: -r["rate"].median)
 
 
-def between(line: dict, other: dict, seed: int = 0) -> statistics.Ratio:
+def between(line: dict, other: dict) -> statistics.Ratio:
     """Decode rate of one line of `rates` over another's of the same model, in pairs of a block."""
-    return summary.paired_ratio(line["trials"], line["subject"], other["subject"], seed)
+    return summary.paired_ratio(line["trials"], line["subject"], other["subject"])
 
 
 def first_tokens(rows: Sequence[GpuTrial]) -> dict[str, dict[str, dict[int, list[float]]]]:

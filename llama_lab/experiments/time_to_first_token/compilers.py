@@ -213,11 +213,11 @@ def chances(logits: jax.Array, s: Sampler | TracedSampler) -> jax.Array:
     return jax.nn.softmax(sampling.narrow(sampling.soften(logits.astype(jnp.float32), s.temperature), s))
 
 
-def xla(settings: Sampler = SAMPLER, vocabulary: int = VOCABULARY) -> list[Stage]:
+def xla() -> list[Stage]:
     """As traced and lowered, and as compiled for this processor: with the settings as arguments, and as constants."""
     stages = []
-    for words, given in (("settings traced", settings.traced()), ("settings static", settings)):
-        lowered = jax.jit(chances).lower(jax.ShapeDtypeStruct((1, vocabulary), jnp.float32), given)
+    for words, given in (("settings traced", SAMPLER.traced()), ("settings static", SAMPLER)):
+        lowered = jax.jit(chances).lower(jax.ShapeDtypeStruct((1, VOCABULARY), jnp.float32), given)
         stages.append(of_hlo(f"{words}, lowered", lowered.as_text("hlo")))
         stages.append(of_hlo(f"{words}, compiled", lowered.compile().as_text()))
     return stages
