@@ -3,8 +3,6 @@
 import numpy as np
 import pytest
 
-from llama_jax.plumbing import paths
-from llama_lab.reporting import document, keys
 from tests.clients import harness
 
 
@@ -31,9 +29,3 @@ def test_a_servers_numbers_are_those_of_transformers(found):
 def test_an_accuracy_is_neither_chance_nor_all(found):
     """So that it moves with the model. Chance is 0.28."""
     assert 0.4 < found[harness.SERVER]["endings"]["metrics"]["acc"] < 0.95
-
-
-def test_the_page_has_the_recorded_table():
-    text = (paths.ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
-    begin, end = keys.marks("lm-eval")
-    assert f"{begin}\n{document.of_csv(harness.FILE)}\n{end}" in text

@@ -4,7 +4,7 @@ import pytest
 
 from llama_jax.plumbing import paths
 from llama_lab.reporting import document, keys
-from tests.clients import matrix
+from tests.clients import harness, matrix
 from tests.serve.test_process import ENDED, start
 
 UNREAD = {("litellm: `ollama/`", "tools")}  # asks for JSON in place of tools
@@ -37,10 +37,11 @@ def test_what_is_recorded_works_or_is_refused_in_the_servers_words():
             assert outcome == ("refused" if feature in matrix.REFUSED else "works"), (client, feature)
 
 
-def test_the_page_has_the_recorded_table():
+def test_the_page_has_the_recorded_tables():
     text = (paths.ROOT / "docs" / "clients.md").read_text(encoding="utf-8")
-    begin, end = keys.marks("clients")
-    assert f"{begin}\n{document.of_outcomes(matrix.FILE)}\n{end}" in text
+    for name, table in (("clients", document.of_outcomes(matrix.FILE)), ("lm-eval", document.of_csv(harness.FILE))):
+        begin, end = keys.marks(name)
+        assert f"{begin}\n{table}\n{end}" in text
 
 
 @pytest.mark.parametrize(
