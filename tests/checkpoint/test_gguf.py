@@ -24,7 +24,7 @@ from llama_jax.model import Model
 from llama_jax.plumbing import paths
 from llama_jax.plumbing.errors import UserError
 from tests.conftest import same
-from tests.fuzz.base import gguf_name
+from tests.fuzz.base import finish, gguf_name
 
 CONFIG = config.tiny(
     hidden_size=256, intermediate_size=256, num_attention_heads=4, num_key_value_heads=2, head_dim=64, vocab_size=260
@@ -72,13 +72,6 @@ def add_vocabulary(w, pre, tokens, types, merges):
     w.add_token_merges(merges)
     w.add_bos_token_id(1)
     w.add_eos_token_id(2)
-
-
-def finish(w):
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
 
 
 def add_bytes(w, size):

@@ -73,6 +73,10 @@ def write_gguf(path: Path, fields: dict) -> None:
         writer.add_key_value(key, value, kind, sub)
     for name, tensor in random.open_random(CONFIG, 0).tensors.items():
         writer.add_tensor(gguf_name(name), np.asarray(tensor.read()))
+    finish(writer)
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

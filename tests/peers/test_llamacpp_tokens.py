@@ -13,6 +13,7 @@ from llama_jax import checkpoint
 from llama_jax.checkpoint import fetched, header, vocabulary
 from llama_jax.checkpoint.splits import SPLITS
 from tests.checkpoint.test_vocabulary import CONTROL, NORMAL, UNUSED, USER, bpe
+from tests.fuzz.base import finish
 from tests.test_tokenizer import SCORES, SPM, spm
 
 pytestmark = pytest.mark.peers
@@ -67,10 +68,7 @@ def written(path, fields):
     for add in (writer.add_block_count, writer.add_context_length, writer.add_embedding_length, writer.add_head_count):
         add(32)
     writer.add_feed_forward_length(32)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
