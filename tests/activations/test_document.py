@@ -73,16 +73,6 @@ def test_the_command_line_takes_each_command(words):
         assert parsed["batch"] % rows == 0
 
 
-def test_options_in_the_text_are_there():
-    verbs = typer.main.get_command(cli.program()).commands
-    parameters = [p for verb in ("extract", "verify") for p in verbs[verb].params]
-    known = {option for p in parameters for option in (*p.opts, *p.secondary_opts)}
-    named = set(re.findall(r"`(--[a-z-]+)", TEXT))
-    assert {"--no-resume", "--shard", "--mesh", "--unit"} <= named <= known | {"--sites"}
-    used = {word for words in commands() for word in words}
-    assert {"--pending", "--processes", "--shard", "--distributed", "--mesh", "verify"} <= used
-
-
 def test_the_python_runs_as_it_stands(tmp_path, monkeypatch):
     shape = config.tiny(num_hidden_layers=8)
     monkeypatch.setattr(ll, "load", lambda: ll.Checkpoint("tiny", shape, build(shape), None, "", "random:", "float32"))
