@@ -184,6 +184,18 @@ def call(capsys):
 
 
 @pytest.fixture
+def document(call):
+    """Run a command line that ends well: (the JSON document that it prints last, what it says beside it)."""
+
+    def run(*arguments):
+        code, out, err = call(*arguments)
+        assert code == 0, err
+        return json.loads(out.splitlines()[-1]), err
+
+    return run
+
+
+@pytest.fixture
 def own_lock(tmp_path, monkeypatch):
     """A measurement lock that no other test holds."""
     monkeypatch.setattr("llama_jax.plumbing.paths.tempfile.gettempdir", lambda: str(tmp_path))

@@ -506,26 +506,20 @@ def test_memory_does_not_grow_with_the_source(tmp_path):
 # The command line -----------------------------------------------------------------------------------------------------
 
 
-def test_extract_and_verify_by_command(call, tmp_path):
+def test_extract_and_verify_by_command(call, document, tmp_path):
     texts = tmp_path / "examples.jsonl"
     texts.write_text("".join(json.dumps({"text": ids}) + "\n" for ids in EXAMPLES))
     line = f"extract --model {MODEL} --sites resid_post:0,1 --sites q:1 --batch 2 --length 16 --unit 3 --json".split()
     arguments = [*line, "--source", texts, "--out", tmp_path / "out"]
-    code, out, _ = call(*arguments)
-    report = json.loads(out.splitlines()[-1])
-    assert code == 0
+    report, _ = document(*arguments)
     assert {"out", "units", "rows", "bytes", "compilations", "seconds", "tokens_per_second"} <= set(report)
     assert (report["units"], report["rows"], report["compilations"]) == (7, sum(map(len, EXAMPLES)), 1)
     code, _, err = call(*arguments, "--no-resume")
     assert code == 2
     assert "already holds this run" in err
-    code, out, _ = call(*arguments)
-    assert code == 0
-    assert json.loads(out.splitlines()[-1])["written"] == 0
-
-    code, out, _ = call("verify", tmp_path / "out", "--json")
-    assert code == 0
-    assert json.loads(out.splitlines()[-1]) == {"ok": True, "units": 7, "rows": report["rows"], "problems": []}
+    assert document(*arguments)[0]["written"] == 0
+    sound, _ = document("verify", tmp_path / "out", "--json")
+    assert sound == {"ok": True, "units": 7, "rows": report["rows"], "problems": []}
     shard = next((tmp_path / "out").rglob("000002.safetensors"))
     damaged = bytearray(shard.read_bytes())
     damaged[-5] ^= 1

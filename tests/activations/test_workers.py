@@ -74,23 +74,21 @@ def gone(processes):
     return not psutil.wait_procs(processes, timeout=20)[1]
 
 
-def pending(call, out, *options):
-    code, said, _ = call("extract", "--pending", "--out", out, "--json", *options)
-    assert code == 0
-    return json.loads(said.splitlines()[-1])["pending"]
+def pending(document, out, *options):
+    return document("extract", "--pending", "--out", out, "--json", *options)[0]["pending"]
 
 
 # Shards ---
 
 
 @pytest.mark.slow
-def test_shards_in_any_order_are_one_store_and_what_is_pending_is_said(source, unbroken, tmp_path, call):
+def test_shards_in_any_order_are_one_store_and_what_is_pending_is_said(source, unbroken, tmp_path, call, document):
     """Some together, some later, one twice, one by a scheduler's variables; none needs another."""
     out = tmp_path / "out"
     together = [start(source, out, "--shard", f"{i}/5") for i in (3, 1)]
     assert [done(process)["units"] for process in together] == [60, 60]
-    assert pending(call, out) == [n for n in range(UNITS) if n % 5 not in (1, 3)]
-    assert pending(call, out, "--shard", "4/5") == list(range(4, UNITS, 5))
+    assert pending(document, out) == [n for n in range(UNITS) if n % 5 not in (1, 3)]
+    assert pending(document, out, "--shard", "4/5") == list(range(4, UNITS, 5))
     code, said, _ = call("extract", "--pending", "--out", out, "--shard", "0/5")
     assert (code, said[:44]) == (0, f"{out}: 60 of 60 units pending: 0, 5, 10, 15"[:44])
     by_scheduler = dict(SLURM_ARRAY_TASK_ID="9", SLURM_ARRAY_TASK_COUNT="5", SLURM_ARRAY_TASK_MIN="5")
@@ -103,10 +101,10 @@ def test_shards_in_any_order_are_one_store_and_what_is_pending_is_said(source, u
         report = done(start(source, out, "--shard", *options, **environment))
         assert (report["written"], report["complete"]) == (written, False)
     assert "shard 4/5, from SLURM_ARRAY_TASK_ID" in finished(start(source, out, "--shard", "auto", **by_scheduler)).err
-    left = pending(call, out)
+    left = pending(document, out)
     last = done(start(source, out))  # the same command does just what is missing
     assert (last["written"], last["units"], last["complete"]) == (len(left), UNITS, True)
-    assert pending(call, out) == []
+    assert pending(document, out) == []
     assert content(out) == content(unbroken)
 
 

@@ -1,7 +1,5 @@
 """`llama-jax advise` on the recorded tables, on tables of one's own, and measured on the spot."""
 
-import json
-
 import pytest
 
 from llama_jax.placement import parse
@@ -14,13 +12,12 @@ DATA = paths.ROOT / "data"
 
 
 @pytest.fixture
-def advised(call):
+def advised(document):
     """Run `advise --json`: (document, lines beside it)."""
 
     def run(*arguments):
-        code, out, err = call("advise", *arguments, "--json")
-        assert code == 0, err
-        return json.loads(out.splitlines()[-1]), err.strip().splitlines()
+        advice, err = document("advise", *arguments, "--json")
+        return advice, err.strip().splitlines()
 
     return run
 

@@ -43,45 +43,40 @@ def test_a_mistake_in_a_real_process_is_one_line():
     assert "Traceback" not in done.stderr
 
 
-def test_generate_json_by_a_seed(call):
+def test_generate_json_by_a_seed(document):
     line = f"generate --token-ids 5,6,7 --model {SMALL} --ignore-eos -n 6 --json".split()
-    code, out, _ = call(*line)
-    answer = last_json(out)
-    assert code == 0
+    answer, _ = document(*line)
     times = ("import_ms", "load_ms", "ttft_ms", "ttft_compile_ms", "compile_ms")
     assert {"model", "placement", "tokens_per_second", *times} <= set(answer)
     assert 0 <= answer["ttft_compile_ms"] <= answer["ttft_ms"]
     assert 3 <= answer["warm_tokens"] <= 5  # of the five steps, those in which nothing was compiled
     assert answer["prompt_token_ids"] == [5, 6, 7]
     assert (len(answer["token_ids"]), answer["finish_reason"], answer["text"]) == (6, "length", None)
-    assert last_json(call(*line, "--placement", "step+scan")[1])["token_ids"] == answer["token_ids"]
-    drawn = [last_json(call(*line, "--temperature", 2, "--seed", seed)[1])["token_ids"] for seed in (1, 1, 2)]
+    assert document(*line, "--placement", "step+scan")[0]["token_ids"] == answer["token_ids"]
+    drawn = [document(*line, "--temperature", 2, "--seed", seed)[0]["token_ids"] for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 @pytest.mark.slow
-def test_generate_json_of_a_schema_and_say_where_it_is_cut(call, tmp_path):
+def test_generate_json_of_a_schema_and_say_where_it_is_cut(document, tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text('{"type": "object", "properties": {"ok": {"enum": [true, null]}}, "required": ["ok"]}')
     line = ["generate", "Is the sky blue?", "--placement", "chunk8", "--json", "--schema", schema]
     for n, reason in (40, "stop"), (2, "length"):
-        code, out, err = call(*line, "-n", n)
-        answer = last_json(out)
-        assert (code, answer["finish_reason"]) == (0, reason)
+        answer, err = document(*line, "-n", n)
+        assert answer["finish_reason"] == reason
         assert ("no complete JSON" in err) == (reason == "length")
         if reason == "stop":
             assert json.loads(answer["text"])["ok"] in (True, None)
 
 
 @pytest.mark.slow
-def test_generate_text(call):
-    code, out, _ = call("generate", "What is two plus two?", "-n", "24", "--placement", "chunk8", "--json")
-    answer = last_json(out)
-    assert code == 0
+def test_generate_text(document):
+    answer, _ = document("generate", "What is two plus two?", "-n", "24", "--placement", "chunk8", "--json")
     assert answer["text"].strip()
     assert answer["prompt_token_ids"][0] == 1  # the chat template's first token
-    _, plain, _ = call("generate", "Once upon a", "--no-chat", "-n", "4", "--json", "--placement", "chunk8")
-    assert last_json(plain)["prompt_token_ids"] == checkpoint.find(checkpoint.DEFAULT).tokenizer().encode("Once upon a")
+    plain, _ = document("generate", "Once upon a", "--no-chat", "-n", "4", "--json", "--placement", "chunk8")
+    assert plain["prompt_token_ids"] == checkpoint.find(checkpoint.DEFAULT).tokenizer().encode("Once upon a")
 
 
 @pytest.mark.slow
@@ -142,15 +137,13 @@ def test_bench_measures_writes_and_goes_on(call, folder, own_lock, tmp_path):
 
 
 @pytest.mark.slow
-def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, own_lock, tmp_path, monkeypatch):
+def test_bench_measures_peers_and_names_those_that_are_missing(document, folder, own_lock, tmp_path, monkeypatch):
     from llama_lab import peers
 
     monkeypatch.setitem(peers.PEERS, "elsewhere", peers.Peer("no_such_module", "x", "not installed here"))
     names = ("flax-nnx+split", "torch", "transformers")
     outputs = ("--out", tmp_path / "r.md", "--out", tmp_path / "r.csv")
-    code, out, err = call(*bench(folder, "step"), "--peers", ",".join((*names, "torch-hybrid", "elsewhere")), *outputs)
-    result = last_json(out)
-    assert code == 0
+    result, err = document(*bench(folder, "step"), "--peers", ",".join((*names, "torch-hybrid", "elsewhere")), *outputs)
     assert {s["name"]: s["tokens_equal"] for s in result["subjects"] if s["kind"] == "peer"} == dict.fromkeys(
         names, True
     )
@@ -162,11 +155,9 @@ def test_bench_measures_peers_and_names_those_that_are_missing(call, folder, own
 
 
 @pytest.mark.slow
-def test_the_self_test_passes_and_fails(call, monkeypatch):
+def test_the_self_test_passes_and_fails(call, document, monkeypatch):
     monkeypatch.setattr(selftest, "RUNS", 150)
-    code, out, _ = call("bench", "--self-test", "--json")
-    found = last_json(out)
-    assert code == 0
+    found, _ = document("bench", "--self-test", "--json")
     assert all(found["guard"].values())
     assert found["coverage"] >= 0.93
     assert found["aa_false_positive_rate"] <= 0.06
@@ -180,10 +171,9 @@ def test_the_self_test_passes_and_fails(call, monkeypatch):
     assert "falls short: the guard does not notice: new shape" in err
 
 
-def test_bench_profile(call, tmp_path):
-    code, out, _ = call(*bench(SMALL, "step", tokens=4), "--profile", tmp_path / "p")
-    (found,) = last_json(out)["profiles"]
-    assert code == 0
+def test_bench_profile(document, tmp_path):
+    result, _ = document(*bench(SMALL, "step", tokens=4), "--profile", tmp_path / "p")
+    (found,) = result["profiles"]
     assert found["name"] == "step"
     assert {p["name"] for p in found["programs"]} >= {"step", "prefill"}
     assert all(Path(found[k]).is_file() for k in ("trace", "summary"))

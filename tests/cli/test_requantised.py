@@ -7,7 +7,7 @@ from llama_jax.placement import parse
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import record
 from tests.checkpoint.test_quantised import write_mixed
-from tests.cli.test_cli import bench, last_json
+from tests.cli.test_cli import bench
 from tests.conftest import TINY
 
 TAKE = "generate --token-ids 5,6,7 --ignore-eos -n 4 --json --no-keep"
@@ -74,24 +74,21 @@ def test_every_verb_that_computes_says_it_first_and_once(call, files, monkeypatc
 
 
 @pytest.mark.slow
-def test_a_benchmark_keeps_it_with_its_environment(call, files, own_lock, tmp_path):
+def test_a_benchmark_keeps_it_with_its_environment(document, files, own_lock, tmp_path):
     for file, kept in zip(files, (True, False), strict=True):
-        code, out, err = call(*bench(file, "step,step+gemv"), "--out", tmp_path / "r.csv")
-        said = last_json(out)["environment"]["requantised"]
-        assert code == 0
+        result, err = document(*bench(file, "step,step+gemv"), "--out", tmp_path / "r.csv")
+        said = result["environment"]["requantised"]
         assert (WORDS in said) if kept else said is None
         assert err.count(WORDS) == kept
         assert record.read(tmp_path / "r.csv")[1]["environment"]["requantised"] == said
 
 
-def test_without_a_placement_a_file_is_computed_on_its_own_blocks_where_it_can_be(files, call, monkeypatch):
+def test_without_a_placement_a_file_is_computed_on_its_own_blocks_where_it_can_be(files, document, monkeypatch):
     """The kernel where there is one, for models that it computes; the step for all others, and for a dtype by name."""
     _, plain = files
 
     def placed(*words):
-        code, out, _ = call(*TAKE.split(), *words)
-        assert code == 0
-        return last_json(out)["placement"]
+        return document(*TAKE.split(), *words)[0]["placement"]
 
     assert placed("--model", plain) == "step+fused"
     assert placed("--model", plain, "--dtype", "float32") == placed("--model", TINY) == "step"

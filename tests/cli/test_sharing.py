@@ -26,7 +26,7 @@ def told(out):
     return json.loads(out.splitlines()[-1])
 
 
-def test_it_is_shown_then_written_then_verified(call, here, tmp_path):
+def test_it_is_shown_then_written_then_verified(call, document, here, tmp_path):
     made.headline(here)
     code, out, err = call("contribute")
     assert code == 0
@@ -34,11 +34,10 @@ def test_it_is_shown_then_written_then_verified(call, here, tmp_path):
     assert '"doctor": {' in out
     assert "6 rows of step (again)" in out
     assert not (tmp_path / "machines").exists()
-    code, out, _ = call("contribute", "--yes", "--json")
+    written, _ = document("contribute", "--yes", "--json")
     path = tmp_path / "machines" / f"{made.MACHINE}-0.1.0.jsonl"
-    assert code == 0
-    assert told(out) == {"ok": True, "machine": made.MACHINE, "rows": 36, "problems": [], "path": str(path),
-                         "written": True}  # fmt: skip
+    assert written == {"ok": True, "machine": made.MACHINE, "rows": 36, "problems": [], "path": str(path),
+                       "written": True}  # fmt: skip
     assert call("verify", "results", path)[:2] == (0, f"{made.MACHINE}, 36 rows: sound\n")
     path.write_bytes(path.read_bytes()[:-9])
     code, out, err = call("verify", "results", path, "--json")
@@ -59,12 +58,11 @@ def test_what_would_not_pass_is_not_written(call, here, tmp_path):
     assert not (tmp_path / "machines").exists()
 
 
-def test_merge_says_what_it_put_together(call, tmp_path):
+def test_merge_says_what_it_put_together(document, tmp_path):
     files = [journal(tmp_path / "a.jsonl"), journal(tmp_path / "b.jsonl", made.rows(machine=2.0), cpu="C")]
     out = tmp_path / "both.csv"
-    code, said, _ = call("merge", *files, "--out", out, "--json")
-    assert code == 0
-    assert told(said) == {"out": str(out), "runs": 2, "machines": [made.MACHINE, "c-avx2-2-cores"], "rows": 72}
+    said, _ = document("merge", *files, "--out", out, "--json")
+    assert said == {"out": str(out), "runs": 2, "machines": [made.MACHINE, "c-avx2-2-cores"], "rows": 72}
     assert out.is_file()
 
 

@@ -17,7 +17,6 @@ from llama_lab.bench.workload import Workload
 from llama_lab.peers import llamacpp, llamacpp_draft
 from llama_lab.peers.llamacpp_lookup import LONGEST, SHORTEST, Drafts
 from tests import conftest
-from tests.cli.test_cli import last_json
 from tests.conftest import relative_error
 from tests.families import IN_GGUF
 from tests.peers.conftest import answer, ids_of, ours, tokens, trial, written
@@ -331,13 +330,12 @@ def test_both_ways_make_the_same_tokens_of_the_packaged_model(packaged):
 
 @here
 @pytest.mark.slow
-def test_bench_measures_llama_cpp_beside_a_placement(call, own_lock):
+def test_bench_measures_llama_cpp_beside_a_placement(document, own_lock):
     sizes = ["--prompt-tokens", "8", "--new-tokens", "4", "--blocks", "1", "--threads", "1"]
-    code, out, err = call("bench", "--placements", "step", "--peers", ",".join(NAMES), *sizes, "--json")
-    assert code == 0, err
-    subjects = {s["name"]: s for s in last_json(out)["subjects"]}
+    result, _ = document("bench", "--placements", "step", "--peers", ",".join(NAMES), *sizes, "--json")
+    subjects = {s["name"]: s for s in result["subjects"]}
     assert set(NAMES) < set(subjects)
-    assert last_json(out)["missing"] == []
+    assert result["missing"] == []
     for name in NAMES:
         assert subjects[name]["approximate"]
         assert subjects[name]["tokens_per_second"]

@@ -253,7 +253,7 @@ def test_replayed_best_token_at_positions_of_a_text(loaded, server):
 
 
 @pytest.mark.slow
-def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, server, own_lock, tmp_path, monkeypatch):
+def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(document, server, own_lock, tmp_path, monkeypatch):
     """The real command line, its measuring process and all, on a small model; the server is gone after its first
     answers."""
     monkeypatch.setenv("LLAMA_JAX_CACHE", str(tmp_path / "cache"))
@@ -264,9 +264,8 @@ def test_replayed_server_that_dies_during_a_run_leaves_the_run_whole(call, serve
     replay.lives = 6
     sizes = "--prompt-tokens 8 --new-tokens 4 --blocks 3 --no-cold --json".split()  # noqa: SIM905
     asked = "--placements", "step", "--peers", "ollama", *sizes
-    code, out, err = call("bench", "--model", tmp_path / "m.gguf", "--out", tmp_path / "t.jsonl", *asked)
-    assert code == 0, err
-    assert json.loads(out.splitlines()[-1])["subjects"]
+    result, _ = document("bench", "--model", tmp_path / "m.gguf", "--out", tmp_path / "t.jsonl", *asked)
+    assert result["subjects"]
     rows = [json.loads(line) for line in (tmp_path / "t.jsonl").read_text().splitlines()[1:]]
     void = [row for row in rows if row["subject"] == "ollama" and not row["valid"]]
     assert void
