@@ -34,7 +34,7 @@ PLAIN = {  # reasons of the readers' tables, as sentences about a key
     "is RWKV's": "belongs to RWKV's vocabularies",
     "is another kind of norm's": "belongs to another kind of norm",
     "is of a classifier's head": "belongs to a classifier's head",
-    "is used by YaRN and LongRoPE, which are refused": "is used by YaRN and LongRoPE alone, which are refused",
+    "is used by YaRN and LongRoPE, which are refused": "is used only by YaRN and LongRoPE, which these families refuse",
     "of BERT's segments": "belongs to BERT's segments",
     "llama.cpp adds one for BERT's vocabularies alone": "is used for BERT's vocabularies alone",
     "llama.cpp reads it for BERT's vocabularies alone": "is used for BERT's vocabularies alone",

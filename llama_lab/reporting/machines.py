@@ -191,15 +191,15 @@ def sections(machines: Sequence[Machine], ours: Table, again: Table | None) -> l
     several = "Ranges are over the machines with that set of features."
     counted = "One set of features so far, so nothing can be told apart yet." if len(features.rows) == 1 else several
     if 1 < len(features.rows) == len(machines):
-        counted = "Each set of features has one machine so far."
+        counted = "Each set of features has one machine so far, so effects of the two cannot be told apart."
     every = [
         Section(
             "Over `step`",
             """Speed over that of `step` in the same blocks, with its 95% interval; above 1 is faster. The third column
             has `loop+fused` over llama.cpp. *Undecided* ratios may be on either side of 1. *A/A* is `step` measured as
             if it were another subject: its distance from 1 is that run's noise. Where a processor has AMX, Intel's
-            matrix unit, llama.cpp uses it and the kernels of `+fused` do not. Processors with the same name may or may
-            not have AMX; a row that does not name it has a file that does not record it.""",
+            matrix unit, llama.cpp uses it and the kernels of `+fused` do not. A row that does not name AMX does not say
+            whether the processor has it.""",
             ratios(machines, names),
         ),
         Section(
@@ -212,7 +212,7 @@ def sections(machines: Sequence[Machine], ours: Table, again: Table | None) -> l
         ),
         Section(
             "What differs by the processor's features",
-            f"Kernels are compiled for what a processor has, so ratios of compiled subjects depend on it. {counted}",
+            f"Kernels are compiled for what a processor has. {counted}",
             features,
         ),
         Section(

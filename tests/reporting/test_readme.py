@@ -6,6 +6,7 @@ from pathlib import Path
 from markupsafe import escape
 
 from llama_lab.bench import AGAIN, record
+from llama_lab.bench.provenance import UNKNOWN
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -100,6 +101,17 @@ def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_pa
     assert readme.contested([], tmp_path) == readme.costs([], tmp_path) == ""
     assert readme.losing([], tmp_path) == []
     assert readme.costs([run()], tmp_path, [contest]).startswith("- **The headline**")
+
+
+def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_path):
+    served = dict(subject="ollama", backend="ollama", dtype="q4_1", weights_bytes=97_000_000)
+    changes = {"llamacpp": served}
+    rows = [row.model_copy(update=dict(model="tiny") | changes.get(row.subject, {})) for row in trials()]
+    for watch, aside in (({}, ""), (dict(others_cpu=0.5), "; busy machine")):
+        about = dict(environment=ENVIRONMENT | dict(watch=watch))
+        contest = recorded(tmp_path, "09-ollama", rows, **about)
+        said = readme.distances(run(), [contest], [])[-1]
+        assert said.endswith(f" Beside Ollama it is 2.00 [2.00, 2.00] times as fast (q4_1, 97 MB{aside}; {UNKNOWN}).")
 
 
 def machine(measured, rows, name="m", **environment):

@@ -64,6 +64,10 @@ def test_prompts_are_told_from_the_least_ratio_to_the_most_with_how_often_ours_i
     assert said.startswith("`loop+fused` reads prompts at 0.50 [0.50, 0.50] to 2.25 [2.25, 2.25] times the rate of ")
     assert ": faster in 2 of 3 cases (slower in 1: 0.50 [0.50, 0.50], our kernels limited to AVX2)" in said
     assert rivals.machines(found) == "C"
+    assert rivals.drawn(found) == ""
+    random = [row.model_copy(update=dict(model="random:n")) if row.run == "n" else row for row in made]
+    table = recorded(tmp_path, rivals.FILES[1], random)
+    assert rivals.drawn(rivals.cases([table], rivals.sizes.PREFILL)) == ", 1 with random weights"
 
 
 def test_what_is_published_counts_distinct_files_and_says_what_is_lost():

@@ -202,7 +202,7 @@ ROWS = (  # a Difference's fields, and the requests that differ so
      "v1 `n` of 2"),
     ("status", "200", "400", "not an embedding model; clients retry after 501", "`/api/embed`"),
     ("status", "404", "501", ELSEWHERE, "`/api/delete`"),
-    ("status", "200", "404", ELSEWHERE, "`/api/status`", "`/v1/responses`"),
+    ("status", "200", "404", "not supported", "`/api/status`", "`/v1/responses`"),
     ("status", "404", "200", "Ollama has none", "`/openapi.json`"),
     ("status", "301", "307", "307 keeps the method", "a slash at the end of the path"),
     ("kind", "403, no body", "403, a JSON error", "the body says why", "a request from another site's page",
