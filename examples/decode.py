@@ -48,7 +48,7 @@ def loop(model, cache, token, start):  # the whole answer: no token returns to P
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place
 ids = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?"))
 cache = jnp.zeros((config.num_hidden_layers, 2, SLOTS, KV_HEADS, DIM))
-for position, prompt_token in enumerate(ids):  # placement `step`; a real prefill takes the prompt in one pass
+for position, prompt_token in enumerate(ids):  # placement `step+donate`; a real prefill takes one pass
     token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last one begins the answer
 answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))  # placement `loop`: one call per answer
 print(loaded.tokenizer.decode(answer[:n]))

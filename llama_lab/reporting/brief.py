@@ -161,20 +161,21 @@ def contested(at: int, tables: Tables) -> Said | None:
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
     lengths = f"a run of its own: {overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
-    said = f"{text}{served} (means of pairs){apart(run, tables) if at == 0 else ''}."
+    said = f"{text}{served} (means of pairs).{apart(run, tables) if at == 0 else ''}"
     return said_of(run.table, said, run.model, lengths)
 
 
 def apart(run: Setting, tables: Tables) -> str:
-    """`; the fastest bandwidth probe was 50 GB/s here and 75 in the run above, so compare rates within a run`; "" where
-    either was not probed, or both are alike."""
+    """` Memory was slower than above (fastest bandwidth probe 56 GB/s, not 75): compare rates within a run.`, and that
+    the machine was busy; "" where either was not probed, or both are alike."""
     above = tables.get(HEADLINE)
     here, there = (bandwidths(table.meta) if table else None for table in (run.table, above))
     if not here or not there or max(here[2], there[2]) <= APART * min(here[2], there[2]):
         return ""
-    why = f"fastest bandwidth probe {here[2]:.0f} GB/s, against {there[2]:.0f} above"
-    busy = environment.busy(run.table.meta["environment"])
-    return f"; {f'the machine was busy ({why})' if busy else f'the {why}'}, so compare rates within a run"
+    how = "slower" if here[2] < there[2] else "faster"
+    busy = "The machine was busy, and memory" if environment.busy(run.table.meta["environment"]) else "Memory"
+    probes = f"fastest bandwidth probe {here[2]:.0f} GB/s, not {there[2]:.0f}"
+    return f" {busy} was {how} than above ({probes}): compare rates within a run."
 
 
 def ends(what: str, does: str, tables: Tables) -> Said | None:

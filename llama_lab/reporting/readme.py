@@ -62,13 +62,13 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
         weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
         files = f"{rivals.files(found)} files ({weigh}; {rivals.machines(found)})"
-        fast = f"{low} to {high} times as fast as [the fastest other runtime](docs/peers.md#results)"
+        fast = f"{low} to {high} times as fast as [the fastest other runtime timed](docs/peers.md#results)"
         said.append(f"**On {files}, `{BEST}` is {fast}**: {rivals.won(found)}.")
     served = [
         (contest, row) for contest in contests(behind) for row in rivals.strongest(contest) if row.backend == OLLAMA
     ]
-    if each := [f"{over(contest, row, rivals.times)} as fast {on(contest, row, run)}" for contest, row in served]:
-        said[-1] += f" Beside {named_well(OLLAMA)} it is {listed(each)}."
+    if each := [f"{over(contest, row, rivals.times)} {on(contest, row, run)}" for contest, row in served]:
+        said[-1] += f" {named_well(OLLAMA)} was timed separately: {listed(each)}."
     return said
 
 
@@ -175,7 +175,7 @@ def about(run: Setting) -> str:
     kernel = gains.gain([run], BEST, "loop")
     lines = [
         f"- **The headline** (list, picture and table at the top): {told}.{missing}",
-        *[f"{why}." for why in [kernel.why() if kernel else ""] if why],
+        *filter(None, [kernel.limit() if kernel else ""]),
         *[f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}){itself()}."] * bool(built),
         f"Measured {meta['created'][:10]} on {wording.machine_line(env)}.",
     ]

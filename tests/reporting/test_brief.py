@@ -78,8 +78,8 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
         rivals.greedy(known[HEADLINE]), [], [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
     )
     several, one = (brief.rivalled(known, found).text for found in (again, again[:1]))
-    assert "; in [2 other runs](machines.html#other-runs), 2.00 times." in several
-    assert "; in [another run](machines.html#other-runs), 2.00 times." in one
+    assert " here and 2.00 times in [2 other runs](machines.html#other-runs)." in several
+    assert " here and 2.00 times in [another run](machines.html#other-runs)." in one
     assert brief.rivalled({}, again) is None
 
 
@@ -103,10 +103,13 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     for table, most in ((known["09-ollama"], 50.0), (recorded(tmp_path, brief.HEADLINE, rows), 75.0)):
         table.meta["bandwidth_gbps"] = dict(main=dict(min=30.0, median=40.0, max=most, n=4))
         known[table.path.stem] = table
-    probes = "fastest bandwidth probe 50 GB/s, against 75 above"
-    assert f"; the {probes}, so compare rates within a run." in brief.contested(0, known).text
+    probes = "fastest bandwidth probe 50 GB/s, not 75"
+    assert f" Memory was slower than above ({probes}): compare rates within a run." in brief.contested(0, known).text
     known["09-ollama"].meta["environment"]["watch"] = dict(others_cpu=0.5)
-    assert f"; the machine was busy ({probes}), so compare rates within a run." in brief.contested(0, known).text
+    assert (
+        f" The machine was busy, and memory was slower than above ({probes}): compare "
+        in brief.contested(0, known).text
+    )
 
 
 def test_the_least_favourable_file_is_told_too(behind):

@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from llama_lab.bench import summary
 from llama_lab.bench.statistics import Ratio
-from llama_lab.reporting import document, gains
+from llama_lab.reporting import gains
 from llama_lab.reporting.overview import Setting
 from tests.reporting.test_readme import SECTION, machine, recorded, run, slower, trials
 
@@ -16,11 +15,11 @@ def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_anoth
     assert [re.search(r"([\d.]+) times", sentence)[1] for sentence in said] == ["8.00", "1.05", "4.75"]
     assert "(12.5 → 99.8 tokens/s)" in said[0]
     assert "is only 1.05 times as fast as " in said[1]
-    why = gains.gain([run()], gains.BEST, "loop").why()
-    (kernel, *_), (loop, *_) = (summary.warm(run().rows, name) for name in (gains.BEST, "loop"))
-    now, before = (document.short(trial.tg * trial.bytes_per_token / 1e9) for trial in (kernel, loop))
-    assert f" of `loop`'s bytes per token, at {now} GB/s against {before}: " in why
-    assert why.endswith(" of the estimated limit")
+    gain = gains.gain([run()], gains.BEST, "loop")
+    assert " tokens/s: 100% of the bytes, at " in said[2]
+    assert gain.limit() == ""  # without probes
+    gain.run.table.meta["bandwidth_gbps"] = dict(main=dict(min=0.5, median=0.8, max=1.0, n=4))
+    assert gain.limit().startswith("The limit is the fastest bandwidth probe, 1 GB/s (median 1): `loop+fused` reaches ")
     ladder = run(("eager", "layer", "step", "loop"))
     engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     assert ["(notebook 09)" in sentence for sentence in gains.sentences([ladder, engines]).values()] == [

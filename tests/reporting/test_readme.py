@@ -111,7 +111,7 @@ def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_pa
         about = dict(environment=ENVIRONMENT | dict(watch=watch))
         contest = recorded(tmp_path, "09-ollama", rows, **about)
         said = readme.distances(run(), [contest], [])[-1]
-        assert said.endswith(f" Beside Ollama it is 2.00 [2.00, 2.00] times as fast (q4_1, 97 MB{aside}; {UNKNOWN}).")
+        assert said.endswith(f" Ollama was timed separately: 2.00 [2.00, 2.00] times (q4_1, 97 MB{aside}; {UNKNOWN}).")
 
 
 def machine(measured, rows, name="m", **environment):
@@ -160,7 +160,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
     def line(known):
         return repeats.ranging(repeats.repeats(run(), [run()], known), "2 times", repeats.MACHINES)
 
-    said = "; in [2 other runs](docs/machines.md#other-runs), 1.25 to 2.50 times, for reasons not established"
+    said = " here and 1.25 to 2.50 times in [2 other runs](docs/machines.md#other-runs), cause unknown"
     assert line(found).endswith(said)
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
@@ -189,12 +189,12 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    said = "2 times as fast as llama.cpp; in [2 other runs](m#other-runs), 1.25 to 2.50 times, for reasons "
+    said = "2 times as fast as llama.cpp here and 1.25 to 2.50 times in [2 other runs](m#other-runs), cause unknown"
     assert repeats.ranging(again, "2 times", "m").startswith(said)
     assert repeats.far_apart(again)
     assert not repeats.far_apart([again[0]] * 2)
-    assert "not established" not in repeats.ranging([again[0]] * 2, "2 times", "m")
-    assert "; in [another run](m#other-runs), 1.25 times" in repeats.ranging(again[:1], "2 times", "m")
+    assert "cause unknown" not in repeats.ranging([again[0]] * 2, "2 times", "m")
+    assert " here and 1.25 times in [another run](m#other-runs)" in repeats.ranging(again[:1], "2 times", "m")
 
 
 def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):

@@ -16,6 +16,7 @@ from llama_lab.experiments.activation_extraction.beyond import (
     SPREAD,
     TRACED,
     UPLOADS,
+    WAITING,
     Pass,
     writers_of,
 )
@@ -108,15 +109,17 @@ def show(entries: Sequence[dict], columns: frames.Columns, gaps: Sequence[dict] 
 
 
 def idle_words(rows: Sequence[Pass], seed: int = 0) -> str:
-    """`The device of extract was idle for 2.1% [1.9, 2.4] of the traced time, below the 5% …`."""
+    """`The device of extract was idle for 2.1% [1.9, 2.4] of the traced time, …; where each stage waits, for 9%`."""
     known = {e["subject"]: e["idle"] for e in idle(rows, seed) if e["idle"].n}
     share = known.get(PIPELINED + TRACED)
     if share is None:
         return f"How long the device of `extract` waits is {NOT_YET}."
     target = figure_of("extraction", "device idle, at most")
     against = "below" if 100 * share.median < target else "not below"
-    percent = f"{100 * share.median:.1f}%{within(share, lambda value: f'{100 * value:.1f}')}"
-    return f"The device of `extract` was idle for {percent} of the traced time, {against} the planned {target:g}%."
+    said = {name: f"{100 * e.median:.1f}%{within(e, lambda v: f'{100 * v:.1f}')}" for name, e in known.items()}
+    words = f"idle for {said[PIPELINED + TRACED]} of the traced time, {against} the planned {target:g}%"
+    waiting = said.get(WAITING + TRACED)
+    return f"The device of `extract` was {words}" + (f"; where each stage waits, for {waiting}." if waiting else ".")
 
 
 def mesh_words(rows: Sequence[Pass], seed: int = 0) -> str:

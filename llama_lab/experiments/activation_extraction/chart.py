@@ -56,9 +56,9 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     overlap = extraction_table.overlap(trials, seed=seed)
     rows.beside(axes, len(names) - 0.45, f"of the ceiling,\nmean of {overlap.n} pairs", color=GREY)
     axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval{above})", fontsize=10)
-    how = "does not reach" if overlap.high < 1 else "exceeds" if overlap.low > 1 else "is not told apart from"
+    how = "is slower than" if overlap.high < 1 else "is faster than" if overlap.low > 1 else "cannot be told apart from"
     slower = ALONE[ceilings[0]] if ceilings else ""
-    said = f"`extract` {how} its slower ceiling, {slower}"
+    said = f"`extract` {how} {slower}, its ceiling"
     headline(figure, said if overlap.n else "Overlap: not measured")
     return figure
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -18,13 +18,14 @@ OTHERS = ("eager", "step+scan")  # cold starts that one of `step` is compared wi
 
 def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> Claim:
     """What compiling takes of a cold start, before its first token and after it, and when it has paid; and what
-    programs kept on disk leave of that start, up to its first token."""
-    cold, compared = (placement, "cold"), []
+    programs kept on disk leave of that start, up to its first token, if weights load equally fast."""
+    cold, alike, compared = (placement, "cold"), loaded_alike(trials, placement), []
     for way in ("serialised", "cached"):
-        ratio = table.start_ratio(trials, (placement, way), cold, lambda t: t.to_first_ns, seed)
-        compared.append(Comparison(ratio, f"a {way} start", "a cold one", "time to the first token"))
+        ratio = table.start_ratio(trials, (placement, way), cold, alike, seed)
+        compared.append(Comparison(ratio, f"a {way} start", "a cold one", "time to the first token at equal loading"))
     least, most = sorted(compared, key=lambda c: c.ratio.value)
-    words = "With compiled programs on disk the first token takes {least:share} to {most:share} of a cold start's time."
+    words = "If weights load equally fast, programs on disk leave {least:share} to {most:share} of a cold start's time"
+    words += " to first token."
     kept = stated(words, least=least, most=most) or most.generic
     return Claim(" ".join(filter(None, [cost(trials, placement, seed), kept.sentence])), kept.evidence)
 
@@ -50,28 +51,29 @@ def around_first_token(starts: Collection[Start]) -> tuple[float, float]:
     return before, np.mean([start.compile_seconds for start in starts]) - before
 
 
-def equal_loading(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
-    """What loading the weights, which no program on disk shortens, took under each way to start; and what the others
-    leave of a cold start's time to its first token if all load as long as that; "" where one is missing."""
+def loads(trials: Sequence[Start], placement: str, way: str) -> list[float]:
+    """Seconds that starts loaded the weights, which no program on disk shortens."""
+    return [table.parts(start)["load weights"] for start in table.of_start(trials, placement, way).values()]
 
-    def load(t: Start) -> float:
-        return table.parts(t)["load weights"]
 
-    loads = {way: [load(t) for t in table.of_start(trials, placement, way).values()] for way in WAYS}
-    if not all(loads.values()):
+def loaded_alike(trials: Sequence[Start], placement: str) -> Callable[[Start], float]:
+    """What gives a start's seconds to its first token, had it loaded the weights in the mean time of cold starts."""
+    usual = float(np.mean(loads(trials, placement, "cold") or 0))
+    return lambda start: start.to_first_ns / 1e9 - table.parts(start)["load weights"] + usual
+
+
+def loading(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
+    """What loading the weights took under each way to start, and what the others left of a cold start's time to its
+    first token, as measured; "" where one is missing."""
+    took = {way: loads(trials, placement, way) for way in WAYS}
+    if not all(took.values()):
         return ""
-    usual = float(np.mean(loads["cold"]))
-    left = {
-        way: table.start_ratio(
-            trials, (placement, way), (placement, "cold"), lambda t: t.to_first_ns / 1e9 - load(t) + usual, seed
-        )
-        for way in WAYS[1:]
-    }
-    took = listed([f"{np.mean(loads[way]):.2f} s {way}" for way in WAYS])
-    shares = listed([f"{share(ratio)} {way}" for way, ratio in left.items()])
+    cold = (placement, "cold")
+    left = {way: table.start_ratio(trials, (placement, way), cold, lambda t: t.to_first_ns, seed) for way in WAYS[1:]}
     return (
-        f"loading the weights is the same work in every start and took {took}; if all starts loaded them equally fast,"
-        f" the first token would take {shares} of a cold start's time"
+        "loading the weights is the same work in every start and took"
+        f" {listed([f'{np.mean(each):.2f} s {way}' for way, each in took.items()])}: as measured, the first token took"
+        f" {listed([f'{share(ratio)} {way}' for way, ratio in left.items()])} of a cold start's time"
     )
 
 

@@ -36,11 +36,11 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
             asked.setdefault(e["backend"], set()).add(model_of(e))
     others = summary.grouped(sorted(asked), lambda backend: frozenset(asked[backend]))
     than = [
-        f"{listed([named_well(name) for name in names])} on {len(ahead & files)} of {len(files)} files"
+        f"{listed([named_well(name) for name in names])} on {len(ahead & files)} of {len(files)}"
         for files, names in sorted(others.items(), key=lambda item: -len(item[0]))
     ]
     first = f"After {mine[0]['tokens']} tokens compiled kernels lead on {len(ahead)} of {len(verdicts)} files"
-    return stated(f"{first}{behind(every)}. They decode faster than {', '.join(than)}.")
+    return stated(f"{first}{behind(every)}. They decode faster than {' and than '.join(than)} files.")
 
 
 def behind(entries: Sequence[dict]) -> str:
@@ -69,19 +69,19 @@ def machines(*tables: tuple[Sequence[dict], str]) -> str:
 
 
 def lost(entries: Sequence[dict]) -> str:
-    """`slower than the best other runtime in 4 of 57 cases, most at 0.66x [0.46, 0.92] (reading 400 tokens,
-    qwen2.5-coder-0.5b/avx2, ik_llama.cpp)`. A case is a file and a request. entries: of `sizes.table`."""
+    """`slower than the best other runtime in 4 of 57 cases (at worst 0.66x [0.46, 0.92], reading 400 tokens,
+    qwen2.5-coder-0.5b, ik_llama.cpp), undecided in 5`. A case is a file and a request. entries: of `sizes.table`."""
     cases = sizes.fastest(entries)
     slower = [e for e in cases if e["ratio"].verdict == Verdict.SLOWER]
     words = f"slower than the best other runtime in {len(slower)} of {len(cases)} cases"
+    open_ = f", undecided in {sum(e['ratio'].verdict == Verdict.UNDECIDED for e in cases)}"
     if not slower:
-        return words * bool(cases)
+        return (words + open_) * bool(cases)
     worst = min(slower, key=lambda e: e["ratio"].value)
     does = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
-    where = f"{does.format(worst['tokens'])}, {worst['file']}, {named_well(worst['best'])}"
-    if limited_to_avx2(worst):
-        where += "; our kernels limited to AVX2, the other runtime not"
-    return f"{words}, most at {worst['ratio'].words} ({where})"
+    where = f"{does.format(worst['tokens'])}, {worst['file'].removesuffix('/avx2')}, {named_well(worst['best'])}"
+    where += "; only our kernels limited to AVX2" * limited_to_avx2(worst)
+    return f"{words} (at worst {worst['ratio'].words}, {where}){open_}"
 
 
 def least_and_most(by_size: Sequence[dict]) -> str:
@@ -261,8 +261,8 @@ def hidden(entry: dict, part: str) -> bool:
 
 
 def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str]) -> str:
-    """`loop+fused is 2.7 to 3.1 times as fast as llama.cpp from 256 to 4,096 tokens (n = 2)`: the fastest placement
-    beside the fastest peer, by medians; "" without both. backends: of each subject."""
+    """`loop+fused's median rates are 2.7 to 3.1 times llama.cpp's from 256 to 4,096 tokens (n = 2)`: the fastest
+    placement beside the fastest peer; "" without both. backends: of each subject."""
     first = {name: points[0]["rate"].median for name, points in by_context.items() if len(points) > 1}
     ours, others = ([name for name in first if (backends[name] == standings.JAX) == mine] for mine in (True, False))
     if not ours or not others:
@@ -273,7 +273,7 @@ def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str])
     ratios = sorted(mine.median / theirs.median for _, mine, theirs in pairs)
     n, (start, *_), (end, *_) = min(min(a.n, b.n) for _, a, b in pairs), pairs[0], pairs[-1]
     return (
-        f"{above} is {ratios[0]:.1f} to {ratios[-1]:.1f} times as fast as {named_well(below)} "
+        f"{above}'s median rates are {ratios[0]:.1f} to {ratios[-1]:.1f} times {named_well(below)}'s "
         f"from {int(start):,} to {int(end):,} tokens (n = {n})"
     )
 

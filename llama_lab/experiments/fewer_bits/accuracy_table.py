@@ -61,8 +61,8 @@ def fewest(comparisons: int) -> int:
 
 
 def words(entries: Sequence[dict], rows: Sequence[Choice]) -> list[str]:
-    """What so many sentences can tell: whom they tell from float32 by accuracy, outside float32's interval, and whom by
-    flips (Bonferroni over all other subjects); and what either needs. entries: of `table`."""
+    """What so many sentences can tell: whom they tell from float32 by accuracies whose intervals do not overlap, and
+    whom by flips (Bonferroni over all other subjects); and what either needs. entries: of `table`."""
     if not entries:
         return ["No model chose an ending here."]
     exact, *others = entries
@@ -70,11 +70,10 @@ def words(entries: Sequence[dict], rows: Sequence[Choice]) -> list[str]:
     said = [said + f"{exact['accuracy']:.0%} {interval(exact, '.0%')} (guessing: {guessed(rows):.0%})."]
     if not others:
         return said
-    outside = [e for e in others if not exact["low"] <= e["accuracy"] <= exact["high"]]
-    out = [f"{e['subject']} ({e['accuracy']:.0%})" for e in outside]
-    width = 100 * (exact["high"] - exact["low"])
-    known = counted(out, len(others))
-    said.append(f"By accuracy they tell {known}: outside {REFERENCE}'s own interval, which is {width:.0f} points wide.")
+    apart = [e for e in others if e["high"] < exact["low"] or exact["high"] < e["low"]]
+    known = counted([f"{e['subject']} ({e['accuracy']:.0%})" for e in apart], len(others))
+    width = f"{REFERENCE}'s interval, {100 * (exact['high'] - exact['low']):.0f} points wide"
+    said.append(f"By accuracy they tell {known}: {width}, overlaps {'the others' if apart else 'all of theirs'}.")
     told = [e for e in others if e["p"] * len(others) < LEVEL]
     nearest = min(others, key=lambda e: e["p"])
     close = f"; {flipped(nearest)} comes closest" * (not told and nearest["p"] < LEVEL)

@@ -135,13 +135,13 @@ def cost(entries: Sequence[dict | None]) -> str:
 
 
 def larger(files: Sequence[dict]) -> str:
-    """`qwen2.5-coder-0.5b: 82.9 tokens/s as q4_0, 66.7 tokens/s as it is; over the best other runtime 2.16x
+    """`qwen2.5-coder-0.5b: 82.9 tokens/s as q4_0, 66.7 tokens/s as published; over the best other runtime 2.16x
     [2.12, 2.19] as q4_0, ...`, the fastest first, a line per model; and a line on whether fewer bytes are faster and
     the lead depends on the type. files: of `people_files.bits`."""
     models: dict[str, dict[str, dict]] = {}
     for e in (e for e in files if e["rate"]):
         model, _, kind = e["file"].partition("/")
-        models.setdefault(model, {})[f"as {kind}" if kind else "as it is"] = e
+        models.setdefault(model, {})[f"as {kind or 'published'}"] = e
     lines, lightest, depends = [], 0, 0
     for model, kinds in models.items():
         ordered = sorted(kinds.items(), key=lambda item: -item[1]["rate"].median)

@@ -43,7 +43,8 @@ def growth(axes_points: Mapping[str, Sequence[dict]]) -> Figure:
     n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
     words = f"median of n = {n} answers in {processes} process{'es' * (processes != 1)}"
     own = " Square: under the placement that its label names." if any(" " in p["value"] for p in every) else ""
-    footnote(figure, f"Mark: {words}; line: all of them; number: how many times the limit.{own}")
+    said = f"Mark: {words}; line: all of them; number: how many times the limit.{own} Red band: up to the limit by the"
+    footnote(figure, f"{said} median probe. Sizes are not to scale.")
     headline(figure, table.claim(axes_points))
     return figure
 
@@ -57,6 +58,8 @@ def beside_limit(axes, points: Sequence[dict]) -> None:
         mark = "o-" if joined is alike else "s"
         axes.plot(joined, took, mark, color=OTHERS[0], linewidth=1.8, label="measured")
         axes.plot(joined, limits, "--" if joined is alike else "_", color=LIMIT_COLOUR, markersize=14, label="limit")
+        usual = [table.limit(points[i], table.PROBES[1]) for i in joined]
+        axes.fill_between(joined, limits, usual, color=LIMIT_COLOUR, alpha=0.15, linewidth=0)
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)
     for at in {0, *alike[-1:], len(points) - 1, max(x, key=lambda i: table.over(points[i]))}:
         words = f"{table.over(points[at]):.1f}x"

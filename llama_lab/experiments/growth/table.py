@@ -16,16 +16,17 @@ from llama_lab.bench.record import Run, Trial
 from llama_lab.bench.wording import listed
 
 GROWN = {"layers": "layers", "width": "width", "context": "cache slots"}  # axis → what there is more of
+PROBES = ("bytes_ms", "usual_bytes_ms")  # of a point: by the fastest probe of bandwidth, by the median one
 ABOUT = 1.1  # an excess below this many times the luck of a process is not told apart from it
 NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}
 
 
-def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> list[dict]:
+def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None, usual: float | None = None) -> list[dict]:
     """One entry per point, in the order of its size, models under a placement of their own last: {axis, value,
     placement, ms: list, median, bytes_ms, flops_ms, parameters, n, processes}.
 
-    bytes_ms: what the bandwidth allows, the most that any probe of any point read. flops_ms: what the machine's
-    arithmetic allows.
+    bytes_ms: what the bandwidth allows, the most that any probe of any point read; usual_bytes_ms: the same of the
+    median probe, `usual`. flops_ms: what the machine's arithmetic allows.
     """
     trials = whole(trials)
     bandwidth = max((t.bandwidth_gbps for t in trials if t.bandwidth_gbps), default=float("nan"))
@@ -36,8 +37,9 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None) -> 
         flops = first.flops_per_token * first.batch
         points.append(dict(
             axis=axis, value=value, placement=first.subject, ms=ms, median=float(np.median(ms)),
-            bytes=first.bytes_per_token,
-            bytes_ms=first.bytes_per_token / bandwidth / 1e6, flops_ms=flops / gflops / 1e6 if gflops else None,
+            bytes=first.bytes_per_token, bytes_ms=first.bytes_per_token / bandwidth / 1e6,
+            usual_bytes_ms=first.bytes_per_token / (usual or bandwidth) / 1e6,
+            flops_ms=flops / gflops / 1e6 if gflops else None,
             n=len(mine), processes=len({t.process for t in mine}), weights_bytes=first.weights_bytes,
         ))  # fmt: skip
     size = (lambda p: (" " in p["value"], p["weights_bytes"])) if axis == "model" else (lambda p: int(p["value"]))
@@ -59,9 +61,9 @@ COLUMNS = frames.Columns(
 )
 
 
-def crossing(points: Sequence[dict]) -> float:
+def crossing(points: Sequence[dict], probe: str = PROBES[0]) -> float:
     """Where along an axis the arithmetic limit overtakes the bandwidth's, by interpolation; NaN if it does not."""
-    over = [(int(p["value"]), p["flops_ms"] / p["bytes_ms"]) for p in points if p["flops_ms"]]
+    over = [(int(p["value"]), p["flops_ms"] / p[probe]) for p in points if p["flops_ms"]]
     for (a, low), (b, high) in itertools.pairwise(over):
         if low < 1 <= high:
             return float(np.exp(np.interp(0.0, [np.log(low), np.log(high)], [np.log(a), np.log(b)])))
@@ -109,8 +111,8 @@ def against_luck(points: Mapping[str, Sequence[dict]]) -> str:
             f"Time over bytes changes {each(within)}: not clearly more than luck, so these data do not show an effect."
         )
     for name, times in beyond.items():
-        use = "more" if times < 1 else "less"
-        said.append(f"Along {name} it changes {times:.2f}-fold, beyond luck: the largest uses {use} of the bandwidth.")
+        to, use = ("falls to", "more") if times < 1 else ("rises to", "less")
+        said.append(f"Along {name} it {to} {times:.2f}, beyond luck: the largest uses {use} of the bandwidth.")
     return "\n".join(said)
 
 
@@ -119,38 +121,47 @@ def each(times: Mapping[str, float]) -> str:
     return listed([f"{value:.2f}-fold along {name}" for name, value in times.items()])
 
 
-def limit(point: dict) -> float:
+def limit(point: dict, probe: str = PROBES[0]) -> float:
     """Milliseconds of a step that the machine needs at least, for the bytes or for the arithmetic."""
-    return max(point["bytes_ms"], point["flops_ms"] or 0.0)
+    return max(point[probe], point["flops_ms"] or 0.0)
 
 
-def over(point: dict) -> float:
+def over(point: dict, probe: str = PROBES[0]) -> float:
     """A step's time over its limit."""
-    return point["median"] / limit(point)
+    return point["median"] / limit(point, probe)
+
+
+def alike(points: Mapping[str, Sequence[dict]]) -> list[dict]:
+    """All points but those under a placement of their own."""
+    return [p for mine in points.values() for p in mine if " " not in p["value"]]
 
 
 def usual(points: Mapping[str, Sequence[dict]]) -> list[str]:
-    """The placements of all points but those that name their own."""
-    return [*dict.fromkeys(p["placement"] for mine in points.values() for p in mine if " " not in p["value"])]
+    """The placements of those."""
+    return [*dict.fromkeys(p["placement"] for p in alike(points))]
 
 
 def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
-    """How far steps under the usual placement are above their limits, and which size is furthest."""
-    alike = [(axis, p) for axis, mine in points.items() for p in mine if " " not in p["value"]]
-    every = sorted((over(p), axis, p["value"]) for axis, p in alike)
-    if not every:
+    """How far steps under the usual placement are above their limits, by the fastest probe and by the median one."""
+    if not (every := alike(points)):
         return Claim("No size was measured.")
-    most, axis, value = every[-1]
-    noun = NOUNS[axis].partition(" of ")[0]
-    where = f"{value} {noun}" if value.isdigit() and axis != "width" else f"{noun} {value}"
-    times = f"{every[0][0]:.1f} to {most:.1f} times its memory or arithmetic limit"
-    return Claim(f"A step under {listed(usual(points))} takes {times}, the most at {where}.")
+    times = [[over(p, probe) for p in every] for probe in PROBES]
+    most, median = (f"{min(of):.1f} to {max(of):.1f}" for of in times)
+    beside = f" (median probe: {median})" * (median != most)
+    return Claim(f"A step under {listed(usual(points))} takes {most} times its memory or arithmetic limit{beside}.")
 
 
-def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
-    """The claim with what it rests on; how bytes and time grow along each axis; what a batch gains. crossing: rows at
-    which the time to compute overtakes the time to read; NaN if it does not."""
-    every, batch = [p for mine in points.values() for p in mine], points.get("batch", ())
+def furthest(points: Mapping[str, Sequence[dict]]) -> str:
+    """`16 rows`: the size that is furthest above its limit."""
+    most = max(alike(points), key=over)
+    noun, value = NOUNS[most["axis"]].partition(" of ")[0], most["value"]
+    return f"{value} {noun}" if value.isdigit() and most["axis"] != "width" else f"{noun} {value}"
+
+
+def finding(points: Mapping[str, Sequence[dict]]) -> str:
+    """The claim with what it rests on; how bytes and time grow along each axis; what a batch gains, and the rows at
+    which the time to compute overtakes the time to read."""
+    every, batch = alike(points), points.get("batch", ())
     rates = [int(p["value"]) / p["median"] for p in batch]
     grown = [
         f"{n['size']:g} times the {GROWN[axis]} take {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
@@ -160,10 +171,13 @@ def finding(points: Mapping[str, Sequence[dict]], crossing: float) -> str:
     if len(rates) > 1:
         few, many = batch[0]["value"], batch[-1]["value"]
         of_batch.append(f"A batch of {many} makes {rates[-1] / rates[0]:.1f} times the tokens/s of a batch of {few}")
-    if math.isfinite(crossing):
-        of_batch.append(f"at about {crossing:.0f} rows reading and arithmetic take equally long")
+    crossed = {f"{rows:.0f}": None for probe in PROBES if math.isfinite(rows := crossing(batch, probe))}
+    if crossed:
+        rows = f"{' to '.join(crossed)} rows" + ", by probe" * (len(crossed) > 1)
+        of_batch.append(f"reading takes as long as arithmetic at {rows}")
     counts = sorted(p["n"] for p in every)
     n = " to ".join(dict.fromkeys(str(count) for count in (*counts[:1], *counts[-1:])))
     under = f"Under {listed([f'`{name}`' for name in usual(points)])}, n = {n} answers per point"
-    said = ["; ".join([": ".join([under, *grown[:1]]), *grown[1:]])] * bool(every) + ["; ".join(of_batch)]
+    grown = "; ".join([": ".join([under, *grown[:1]]), *grown[1:]])
+    said = [f"the ratio is largest at {furthest(points)}. {grown}" if every else "", "; ".join(of_batch)]
     return " ".join([claim(points).sentence, *(f"{s[0].upper()}{s[1:]}." for s in said if s)])

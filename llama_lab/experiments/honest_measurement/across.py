@@ -74,8 +74,8 @@ def finding(rates: Rates) -> str:
     middle = medians(rates)
     if not middle:
         return "No subject stands in two tables."
-    words = [f"{name} {m[0]:.1f} to {m[-1]:.1f} ({m[-1] / m[0]:.2f}x)" for name, m in middle.items()]
-    return f"{claim(middle)}. Medians of tokens/s range over {'; '.join(words)}."
+    words = [f"{name} {m[-1] / m[0]:.2f}-fold ({m[0]:.1f} to {m[-1]:.1f} tokens/s)" for name, m in middle.items()]
+    return f"{claim(middle)}. Medians differ: {', '.join(words)}."
 
 
 def claim(middle: dict[str, list[float]]) -> str:

@@ -135,9 +135,9 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
     for axes, (key, title, bound) in zip(
         panels,
         (
-            ("coverage", "interval holds the truth\n(more is better)", "at least"),
-            ("aa_false_positive_rate", "equal called different\n(less is better)", "at most"),
-            ("power", "a 3% effect is found\n(more is better)", "at least"),
+            ("coverage", "interval covers the truth\n(higher is better)", "at least"),
+            ("aa_false_positive_rate", "equal called different\n(lower is better)", "at most"),
+            ("power", "a 3% effect is found\n(higher is better)", "at least"),
         ),
         strict=True,
     ):
@@ -155,14 +155,14 @@ def validation(table: Sequence[dict], thresholds: dict[str, float]) -> Figure:
                 axes.annotate(f"{share:.1%}", (100 * share, height), (0, 7 if up > 0 else -14), **over)
         at = 100 * thresholds[key]
         axes.axvline(at, color="black", linestyle=":", linewidth=1.5)
-        axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted, required: {bound} {at:.0f}%)")
+        axes.set(xlim=(-3, 103), title=title, xlabel=f"% of simulated runs\n(dotted: should be {bound} {at:.0f}%)")
     again = len(table) > len(different)
-    once = " (equal results drawn once)" * again
+    once = " (drawn once: the number of processes changes nothing)" * again
     panels[0].plot([], [], "o", color=WITH, label="this protocol: interleaved blocks, pairs, bootstrap of processes")
     panels[0].plot([], [], "X", color=BAD, label=f"naive: one after the other, unpaired{once}")
     figure.legend(loc="outside lower center", ncols=1, fontsize=9.5)
     held = {r["protocol"]: f"{r['coverage']:.1%}" for r in table if r["scenario"] == scenarios[0]}
     first = PLAIN.get(scenarios[0], scenarios[0])
-    words = f"In simulations with {first} this protocol's intervals hold the truth in {held['ours']} of runs"
+    words = f"In simulations with {first} this protocol's intervals cover the truth in {held['ours']} of runs"
     headline(figure, f"{words}, those of naive timing in {held['naive']}")
     return figure

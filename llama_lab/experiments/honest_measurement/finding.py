@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.published import standing
+from llama_lab.experiments.honest_measurement.simulation import POWER
 
 
 def claim(speed_ups: Sequence[dict]) -> Claim:
@@ -40,22 +41,26 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
 
 
 def simulated(table: Sequence[dict], required: float) -> list[str]:
-    """How often intervals hold the truth: of one process, of several, and of naive timing. table: of
-    `simulation.table`. required: what a protocol should reach."""
+    """How often intervals cover the truth: of one process, of several, and of naive timing; and how power falls with
+    fewer processes, and with noise. table: of `simulation.table`. required: coverage to reach."""
     ours, naive = ({r["scenario"]: r for r in table if r["protocol"] == name} for name in ("ours", "naive"))
     several = [r for r in ours.values() if r["processes"] > 1]
     lines = []
     if one := ours.get("one process"):
-        lines.append(f"one process, this protocol: {one['coverage']:.1%} of intervals hold the truth")
+        lines.append(f"one process, this protocol: {one['coverage']:.1%} of intervals cover the truth")
     if several:
         least, most = (end(several, key=lambda r: r["coverage"]) for end in (min, max))
         error = 1.96 * math.sqrt(required * (1 - required) / least["runs"])
         span = f"{least['coverage']:.1%} ({least['scenario']}) to {most['coverage']:.1%}"
         lines.append(f"two processes or more, this protocol: {span}; required {required:.0%}, error about {error:.0%}")
+        fewer = [r for name, r in ours.items() if name in ("base", f"{r['processes']} processes")]
+        power = ", ".join(f"{r['power']:.1%} with {r['processes']}" for r in fewer)
+        noise = f"; with 10% noise {noisy['power']:.1%}" if (noisy := ours.get("noise 10 %")) else ""
+        lines.append(f"power by processes, this protocol: {power}; required {POWER:.0%}{noise}")
     for scenario, words in (("base", "naive"), ("no drift", "naive, without drift")):
         if r := naive.get(scenario):
             wrong = f"{r['aa_false_positive_rate']:.1%} of equal subjects called different"
-            lines.append(f"{words}: {r['coverage']:.1%} of intervals hold the truth, {wrong}")
+            lines.append(f"{words}: {r['coverage']:.1%} of intervals cover the truth, {wrong}")
     return lines
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import AGAIN, summary
+from llama_lab.bench.statistics import DIFFERENT
 from llama_lab.experiments.host_loop import finding, measure
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.figures import notes, rows
@@ -54,7 +55,8 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
     ratio = line["ratio_to_baseline"]
     words = "baseline" if ratio["verdict"] == summary.BASELINE else f"{finding.unrounded(ratio)}\n{ratio['verdict']}"
     if line["name"].endswith(AGAIN):
-        words = f"{finding.unrounded(ratio)}\nnoise: the same program"
+        failed = ratio["verdict"] in DIFFERENT
+        words = f"{finding.unrounded(ratio)}\n{'control failed' if failed else 'noise: the same program'}"
     rows.points(axes, rates, height, colour(line["name"]), seed)
     rows.interval(axes, line["tokens_per_second"], height)
     rows.beside(axes, height, words, 9, linespacing=0.95)
@@ -82,7 +84,7 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
         axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
     axes.margins(x=0.14)
     axes.set(xscale="log", ylim=(0, 1.25 * max([*(100 * share for share in shares), 10])))
-    axes.set_ylabel("% of a token's time under step\nin calls that start programs")
+    axes.set_ylabel("% of starting plus waiting under step\nin calls that start programs")
     names = [f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}" for p in points]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
@@ -120,7 +122,7 @@ def host_load(panels: Panels, cores: int) -> Figure:
         span = np.percentile(summary.itl_pooled(summary.warm(trials, name)) * 1e3, [5, 50, 95])
         rows.interval(gaps, tuple(span), height, colour(name), **LOOK)
         place = dict(textcoords="offset points", fontsize=8.5, ha="left")
-        gaps.annotate(f"{span[1]:.2g}", (span[1], height), (3, 9), **place)
+        gaps.annotate(f"{span[1]:.2g}" if span[1] else "in blocks", (span[1], height), (3, 9), **place)
     gaps.set_title(f"Gap between tokens, {main}", pad=18, fontsize=11.5)
     gaps.set_xlabel("ms (bar: median; band:\n5th to 95th percentile)", fontsize=9.5)
     used = [line["cores"] for line in shown]

@@ -52,7 +52,7 @@ def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
 
 
 def sampling_words(costs: Sequence[Cost], settings: str) -> str:
-    """What sampling is shown to add to a token, under the baseline in ms, and how many of the intervals leave out 0."""
+    """What sampling is shown to add to a token, under the baseline in ms, and how many of the intervals exclude 0."""
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known"
     own = next((c.added for c in costs if c.name == BASELINE), None)
@@ -72,13 +72,13 @@ def left_out(costs: Sequence[Cost]) -> list[str]:
 
 
 def chance_words(costs: Sequence[Cost]) -> str:
-    """How many of the intervals leave out 0, and how often chance alone does as much."""
+    """How many of the intervals exclude 0, and how often chance alone does that."""
     names, n = left_out(costs), len(costs)
     if not names:
         return f"the interval of {costs[0].name} holds 0" if n == 1 else f"each of the {n} intervals holds 0"
-    which = f"that of {names[0]} leaves" if len(names) == 1 else f"those of {listed(names)} leave"
-    chance = f"chance alone does as much in {by_chance(len(names), n):.0%} of such figures"
-    return f"of {n} interval{'s' * (n > 1)} {which} out 0; {chance}"
+    which = f"only that of {names[0]} excludes" if len(names) == 1 else f"those of {listed(names)} exclude"
+    chance = by_chance(len(names), n)
+    return f"of the intervals of {n} placements {which} 0, which chance alone does in {chance:.0%} of such figures"
 
 
 @styled
@@ -171,13 +171,15 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     most = 1.1 * max((abs(point) for c in steady for point in c.points), default=1.0)
     hidden = {c.name: sum(abs(point) > most for point in c.points) for c in costs}
     beyond = ", ".join(f"{count} of {name}" for name, count in hidden.items() if count)
+    chance = "\nexcludes 0, perhaps by chance" * (by_chance(len(left_out(costs)), len(costs)) >= 0.05)
     for cost in costs:
-        words = f"{cost.added.median:+.2f} ms{within(cost.added)}"
+        words = f"{cost.added.median:+.2f} ms{within(cost.added)}" + chance * (cost.name in left_out(costs))
         near = [point for point in cost.points if abs(point) <= most]
         rows.subject(axes, cost.name, near, cost.added, heights[cost.name], words, seed, mark=20)
     axes.set_xlim(-most, most)
     axes.axvline(0, color=GREY, linewidth=0.9)
-    notes.above(axes, 0, "no cost", "center", color=GREY)
+    over = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
+    axes.text(0, 1, "no cost", **over)
     meant = f"point: one of n ≥ {min((c.ratio.n for c in costs), default=0)} pairs; bar: median; band: its 95% interval"
     axes.set_xlabel(f"milliseconds that sampling adds to a token\n({meant})")
     headline(figure, sampling_title(costs))

@@ -12,7 +12,7 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.jit_placement.masks import GRAMMARS, HOST, TABLE
-from llama_lab.figures import notes, rows
+from llama_lab.figures import rows
 from llama_lab.figures.marks import gaps_words
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headline, new, styled
 
@@ -76,13 +76,12 @@ def by_place(entries: Sequence[dict]) -> dict[str, tuple[list[dict], list[dict]]
 
 
 def slowed(entries: Sequence[dict]) -> str:
-    """Whom each kind of mask is shown to slow down: `Mask in the program: no loss shown; mask by the host: step is
-    slower`.
-    entries: of `table`."""
+    """Whom each kind of mask is shown to slow down: `A mask in the program shows no loss; a mask by the host slows
+    step`. entries: of `table`."""
     parts = []
     for where, (_, lost) in by_place(entries).items():
-        names, verb = listed([named_well(e["subject"]) for e in lost]), "are" if len(lost) > 1 else "is"
-        parts.append(f"{LABELS[where]}: {f'{names} {verb} slower' if lost else 'no loss shown'}")
+        names, mask = listed([named_well(e["subject"]) for e in lost]), LABELS[where].replace("its", "runtime's")
+        parts.append(f"a {mask} {f'slows {names}' if lost else 'shows no loss'}")
     said = "; ".join(parts) or "no valid answers under a grammar"
     return said[0].upper() + said[1:]
 
@@ -151,7 +150,8 @@ def kept(entries: Sequence[dict], missing: Sequence[dict] = (), seed: int = 0) -
         rows.interval(axes, e["ratio"], heights[name], colour(e["subject"]))
         rows.beside(axes, heights[name], e["ratio"].words)
     axes.axvline(1, color=GREY, linewidth=0.9)
-    notes.above(axes, 1, "no cost", "center", color=GREY)
+    over = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
+    axes.text(1, 1, "no cost", **over)
     ends = [point for e in entries for point in e["points"]]
     axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
     meant = f"point: one of n ≥ {min((e['n'] for e in entries), default=0)} pairs; bar: mean; band: its 95% interval"

@@ -12,7 +12,7 @@ from llama_lab.bench import statistics, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed, round_ratio, within
-from llama_lab.experiments.kv_cache.measure import COMBINATIONS, TYPES
+from llama_lab.experiments.kv_cache.measure import COMBINATIONS, TYPES, after
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End
 from llama_lab.figures.marks import interval_words
@@ -28,11 +28,17 @@ def mark(name: str) -> dict:
     return dict(color=colour(name), marker=MARKERS[name], linestyle="--" if hollow else "-", **hollow)
 
 
+def limits(trials: Sequence[Trial], model: str, gigabytes_per_second: float) -> dict[int, list[float]]:
+    """Context → ms that one bandwidth, whichever run it was probed in, needs for the bytes of a token with a cache."""
+    mine = [t for t in trials if t.run == after(model, t.prompt_tokens) and t.subject == "step" and t.bytes_per_token]
+    return summary.grouped(mine, "prompt_tokens", lambda t: t.bytes_per_token / gigabytes_per_second / 1e6)
+
+
 @styled
 def latency_by_context(panels_of: dict[str, dict]) -> Figure:
     """Milliseconds per token against context, with and without cache, jitted and not; one panel per model.
 
-    panels_of: title → `measure.latencies`. The line goes through the medians; every answer is a point.
+    panels_of: title → `measure.latencies`, with `limits`. The line goes through the medians; every answer is a point.
     """
     figure, panels = new(9.5, 4.9, columns=len(panels_of), sharey=True, squeeze=False)
     for axes, (title, series) in zip(panels[0], panels_of.items(), strict=True):
@@ -47,10 +53,9 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
                 axes.annotate(f"{high:,.3g} ms" if high < 100 else f"{high:,.0f} ms", (last, high), (7, 0), **at)
             every = [(c, x) for c, v in points for x in v]
             axes.plot(*zip(*every, strict=True), markersize=4, alpha=0.7, **mark(name) | dict(linestyle=""))
-        allowed = dict(sorted(series["limit"].items()))
-        limit = float(np.median([ms for answers in allowed.values() for ms in answers])) if allowed else np.nan
+        allowed = {context: np.median(ms) for context, ms in sorted(series["limit"].items())}
         dotted = dict(color=LIMIT_COLOUR, linestyle=":", linewidth=1.8)
-        axes.axhline(limit, label="memory-bandwidth limit with a cache", **dotted)
+        axes.plot([*allowed], [*allowed.values()], label="memory-bandwidth limit with a cache", **dotted)
         axes.set(xscale="log", yscale="log", xlabel="tokens already in the text (log)")
         axes.set_xticks(list(allowed), [str(c) for c in allowed], fontsize=9)
         axes.minorticks_off()

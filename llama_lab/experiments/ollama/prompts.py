@@ -82,13 +82,24 @@ def make(model: str, count: int, seed: int, path: Path) -> Made:
     return made
 
 
+def alike(made: Made) -> list[tuple[int, int]]:
+    """Of each prompt how many words of both answers are the same from the start on, and how many the longer one has."""
+    pairs = [[text.split() for text in both] for both in zip(made.answers, made.ours, strict=True)]
+    same = [takewhile(lambda words: words[0] == words[1], zip(*pair, strict=False)) for pair in pairs]
+    return [(len(list(words)), max(map(len, pair))) for words, pair in zip(same, pairs, strict=True)]
+
+
+def parted(made: Made) -> str:
+    """`9 of 20 pairs of answers are the same throughout; the others part after 0 to 17 words`."""
+    found = alike(made)
+    early = sorted(same for same, most in found if same < most)
+    after = f"; the others part after {early[0]} to {early[-1]} words" if early else ""
+    return f"{len(found) - len(early)} of {len(found)} pairs of answers are the same throughout{after}"
+
+
 def both_answers(made: Made) -> pd.DataFrame:
     """One row per prompt: both answers, and how many of the longer one's words are the same from the start on."""
-    same = []
-    for both in zip(made.answers, made.ours, strict=True):
-        mine, theirs = (text.split() for text in both)
-        alike = takewhile(lambda pair: pair[0] == pair[1], zip(mine, theirs, strict=False))
-        same.append(f"{len(list(alike))} of {max(len(mine), len(theirs))}")
+    same = [f"{words} of {most}" for words, most in alike(made)]
     columns = {"question": made.prompts, "Ollama": made.answers, made.placement: made.ours, "same words": same}
     return pd.DataFrame(columns)
 

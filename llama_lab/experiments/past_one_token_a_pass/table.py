@@ -27,9 +27,9 @@ def plain(name: str) -> str:
 
 
 def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
-    """One entry per task and subject: `standings.ladder`'s, with `task`; `ratio` over the same without drafts, None
-    where there is none; `equal`, whether both made the same tokens of each prompt; `passes`, of `taken`, None for a
-    peer."""
+    """One entry per task and subject: `standings.ladder`'s, with `task`; `prompts`, their number; `ratio` over the same
+    without drafts, None where there is none; `equal`, whether both made the same tokens of each prompt; `passes`, of
+    `taken`, None for a peer."""
     present = summary.subjects(trials)
     names = [name for name in (*meta["parameters"]["placements"], *meta["parameters"]["peers"]) if name in present]
     entries = []
@@ -41,6 +41,7 @@ def table(trials: Sequence[Trial], meta: dict, seed: int = 0) -> list[dict]:
             paired = without != name and without in names
             entry |= dict(
                 task=task,
+                prompts=len({t.prompt for t in some}),
                 ratio=standings.ratio(some, name, without, seed) if paired else None,
                 equal=set(made.get(name, ())) == set(made.get(without, ())) if paired else None,
                 passes=taken(meta["passes"], meta["tasks"], name, task),
@@ -92,10 +93,10 @@ def least(of_texts: Sequence[dict]) -> str:
     if not worst:
         return "No file was measured with drafts."
     most = min(worst, key=lambda e: e["ratio"].value)
-    kinds = [e["text"] for e in worst]
+    text, kinds = NOUNS.get(most["text"], most["text"]), [e["text"] for e in worst]
     lost = "a loss" if most["ratio"].verdict == Verdict.SLOWER else "no loss is shown"
     return (
-        f"Drafts gain least on the kind {most['text']}, in {kinds.count(most['text'])} of {len(kinds)} rows;"
+        f"Drafts gain least on {text}, in {kinds.count(most['text'])} of {len(kinds)} rows;"
         f" at worst {most['ratio'].words} ({most['name']}, {most['file']}): {lost}"
     )
 
@@ -153,7 +154,8 @@ def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) ->
     if (best := standings.best([e for e in drafted if e["task"] == "copy"])) is None:
         return Claim("No placement was measured with drafts on copied text.")
     name = best["name"].partition("+lookup")[0]
-    on = {e["task"]: Comparison(e["ratio"], f"{name} with drafts on {NOUNS[e['task']]}", "the same without")
+    who = f"{name} with drafts on {{}} ({best['prompts']} prompts)".format
+    on = {e["task"]: Comparison(e["ratio"], who(NOUNS[e["task"]]), "the same without")
           for e in drafted if e["name"] == best["name"]}  # fmt: skip
     copy, free = on["copy"], on.get("open")
     said = "Prompt-lookup drafts make {name} {copy} times as fast at copying"

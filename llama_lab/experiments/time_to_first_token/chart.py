@@ -130,8 +130,8 @@ def by_length(
     named_ends(axes, ends, looks, words, asked)
     axes.set_ylabel("time to first token, ms (log scale)")
     n = min((e["n"] for e in drawn), default=0)
-    few = ", or range of the medians of 2 to 5 processes" * any(1 < len(medians(e)) < FEWEST for e in drawn)
-    axes.set_title(f"median, 95% interval{few}, n ≥ {n}", fontsize=10)
+    few = " or range over processes" * any(1 < len(medians(e)) < FEWEST for e in drawn)
+    axes.set_title(f"median; band: 95% interval{few}; n ≥ {n}", fontsize=10)
 
 
 def medians(e: dict) -> list[float]:

@@ -21,9 +21,8 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict]
         first = {kinds[r["best"]] for r in raced}
         alike = (r for r in ratios if kinds[r["peer"]] == kinds[r["best"]])
         others = sorted(summary.grouped(alike, lambda r: kinds[r["best"]]).items())
-        alone = [f", in {kind} at {ahead(found)}" for kind, found in others if kind not in first]
-        words = f"Our first token is earliest at {ahead(raced)} lengths on any weights{''.join(alone)}."
-        return Claim(words)
+        alone = [f"; among {kind} programs, at {ahead(found)}" for kind, found in others if kind not in first]
+        return Claim(f"Our first token comes first at {ahead(raced)} prompt lengths{''.join(alone)}.")
     ours = {kinds[name] for name in table.placements(trials)}
     alike = [r for r in ratios if kinds[r["peer"]] in ours]
     judged = alike or ratios

@@ -9,25 +9,28 @@ from operator import itemgetter
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.bench import statistics
-from llama_lab.bench.wording import named_well
+from llama_lab.bench import intervals, statistics
+from llama_lab.bench.wording import listed, named_well
 from llama_lab.figures import labels, notes, rows
-from llama_lab.figures.style import colour, headline, new, styled
+from llama_lab.figures.style import colour, footnote, headline, new, styled
 
 
 @styled
-def ttft_tails(entries: Sequence[dict]) -> Figure:
+def ttft_tails(entries: Sequence[dict], first: str | None = None) -> Figure:
     """How many times the median the P95 is, against prompt length, where the sample can hold a P95; a line per
-    subject. entries: `table.tails`."""
+    subject. entries: `table.tails`. first: whose first token is soonest, which may have no tail."""
     held = [e for e in sorted(entries, key=itemgetter("tokens")) if e["p95"] is not None]
     if not held:
         return notes.nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
     figure, axes = new(9, 4.4)
-    lines = cycle(("-", "--", ":"))
-    for name in dict.fromkeys(e["subject"] for e in entries):
-        here = [e for e in held if e["subject"] == name]
-        x, y = [e["tokens"] for e in here], [e["p95"] / e["p50"] for e in here]
+    names, lines, said = list(dict.fromkeys(e["subject"] for e in held)), cycle(("-", "--", ":")), []
+    for i, name in enumerate(names):
+        here, apart = [e for e in held if e["subject"] == name], 1.03 ** (i - (len(names) - 1) / 2)
+        x, y = [e["tokens"] * apart for e in here], [e["p95"] / e["p50"] for e in here]
         axes.plot(x, y, next(lines), marker="o", color=colour(name), linewidth=2, markersize=6, label=named_well(name))
+        axes.vlines(x, *zip(*map(tail_interval, here), strict=True), color=colour(name), linewidth=5, alpha=0.35)
+        ends = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (min(y), max(y))))
+        said.append(f"{ends}{' times its median' * (not i)} under {named_well(name)}")
     at = sorted({e["tokens"] for e in held})
     axes.set_xscale("log")
     axes.minorticks_off()
@@ -36,14 +39,20 @@ def ttft_tails(entries: Sequence[dict]) -> Figure:
     least = min(e["n"] for e in held)
     axes.set_xlabel(f"tokens of the prompt (log scale; n ≥ {least:,} requests each)")
     axes.set_ylabel("P95 over the median")
-    axes.legend(loc="upper right", fontsize=9.5)
-    ends = {id(e): e for e in (pick(held, key=lambda e: e["p95"] / e["p50"]) for pick in (min, max))}
-    said = [(f"{e['p95'] / e['p50']:.2f}", e) for e in ends.values()]
-    for ratio, e in said:
-        axes.annotate(ratio, (e["tokens"], float(ratio)), (0, 8), textcoords="offset points", ha="center", fontsize=9)
-    words = " to ".join(f"{ratio} ({named_well(e['subject'])}, {e['tokens']} tokens)" for ratio, e in said)
-    headline(figure, f"The P95 of the first token over its median: {words}")
+    axes.legend(loc="lower left", fontsize=9.5)
+    band = "Band: 95% bootstrap interval of the requests; what differs between processes is not in it."
+    footnote(figure, band + f" No tail of {first} was measured." * (first not in (None, *names)))
+    headline(figure, f"The first token's P95 is {listed(said)}")
     return figure
+
+
+def tail_interval(e: dict) -> tuple[float, float]:
+    """95% interval of the P95 over the median. e: of `table.tails`."""
+
+    def over(values, axis=-1):
+        return np.percentile(values, 95, axis) / np.median(values, axis)
+
+    return intervals.bootstrap([e["points"]["ms"]], over, 0, resamples=intervals.MEDIANS, method="percentile")
 
 
 @styled
@@ -78,7 +87,8 @@ def cold_row(axes, e: dict, height: float) -> None:
 
 
 def worst_start(entries: Sequence[dict]) -> str:
-    """Whose first request takes the most of a warm one, and what it takes the placement that is quickest when warm."""
+    """Whose first request takes the most of a warm one, and what it takes the placement that is quickest when warm,
+    whose kernels are compiled before."""
     over = {e["subject"]: e["median"] / e["warm_ms"] for e in entries if np.isfinite(e["warm_ms"])}
     if not over:
         return "No subject has a cold and a warm request"
@@ -89,7 +99,9 @@ def worst_start(entries: Sequence[dict]) -> str:
         default=dict(subject=worst),
     )["subject"]
     words = f"A first request takes {times(over[worst])} times a warm one under {named_well(worst)}"
-    return words + (f", {times(over[mine])} times under {mine}" if mine != worst else "")
+    kept = " with kernels on disk" * ("+fused" in mine or "+gemv" in mine)
+    words += f", {times(over[mine])} times under {mine}{kept}" if mine != worst else ""
+    return f"{words} (n = {min(e['n'] for e in entries)})"
 
 
 def times(ratio: float) -> str:

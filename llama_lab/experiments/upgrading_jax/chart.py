@@ -28,7 +28,8 @@ def bar_ends(trials: Sequence[Trial], release: str, placement: str) -> tuple[flo
 @styled
 def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     """Tokens/s of each placement, a line from release to release with the bars of `bar_ends`; a release that computes
-    wrong values is crossed out on the axis and named in red, one that could not be had is a gap that says so."""
+    wrong values is joined by no line, and crossed out on the axis and named in red; one that could not be had is a gap
+    that says so."""
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
     present, right = table.releases(meta), table.sound(trials, meta)
     figure, axes = new(10.5, 5.8)
@@ -48,8 +49,10 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
             0,
             None,
         )
-        line = dict(marker="s", linestyle="--") if "+scan" in placement else dict(marker="o", linestyle="-")
-        *_, bars = axes.errorbar(x, middle, reach, color=own, linewidth=1.8, **line, markersize=5, zorder=3)
+        mark, line = ("s", "--") if "+scan" in placement else ("o", "-")
+        *_, bars = axes.errorbar(x, middle, reach, color=own, fmt=mark, markersize=5, zorder=3)
+        joined = [m if name in right else np.nan for name, m in zip(rates, middle, strict=True)]
+        axes.plot(x, joined, line, color=own, linewidth=1.8, zorder=3)
         for bar in bars:
             bar.set(alpha=0.35, linewidth=3)
         shown = {rates[name].median: at for at, name in enumerate(rates) if name in right}  # of right values

@@ -36,18 +36,19 @@ def dependence(trials: Sequence[Trial], meta: dict) -> list[str]:
 
 
 def turns(trials: Sequence[Trial], meta: dict) -> list[str]:
-    """A line for each quantity that is another from some release on, as shipped, without the release that is slowest
-    under `step`."""
+    """A line for each quantity that is another from some release on, as shipped; the release that is slowest under
+    `step` stands apart."""
     names = [name for name in table.releases(meta) if "+" not in name]
     rates = {name: table.rate(trials, name, table.PLACEMENT).median for name in names}
     slowest = min(names, key=rates.get)
-    later, said = [name for name in names if name != slowest], []
-    for what, form, values in quantities(trials, meta, later):
+    said = []
+    for what, form, values in quantities(trials, meta, names):
+        apart = f"{slowest}: {values.pop(slowest):{form}}"
         known = {name: value for name, value in values.items() if np.isfinite(value)}
         if (at := turn([*known.values()])) is not None:
             before, after = (spread(part, form) for part in ([*known.values()][:at], [*known.values()][at:]))
             since = [*known][at]
-            said.append(f"{what}: {before} before {since}, {after} from {since} on")
+            said.append(f"{what}: {before} before {since}, {after} from {since} on ({apart})")
     return said
 
 

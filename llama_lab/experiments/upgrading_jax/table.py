@@ -17,6 +17,8 @@ from llama_lab.experiments.upgrading_jax.environments import FLAGGED
 from llama_lab.experiments.upgrading_jax.measure import DECODE, START
 
 PLACEMENT = "step"  # of which the claim speaks
+FAULTS = "faults not avoided"  # a column
+OTHER_LOGITS, OTHER_TOKENS = "not NumPy's logits", "other tokens"
 SLOW_UPDATES = 2.0  # times as long as the number of updates explains: they are no longer made in place
 
 
@@ -60,9 +62,9 @@ def wrong(trials: Sequence[Trial], meta: dict, release: str) -> list[str]:
         for check, outcome in outcomes
         if outcome != runtime.RIGHT and not check.avoided
     ]
-    apart = [f"{name}: not NumPy's logits" for name, error in facts["oracle"].items() if not error <= CLOSE]
+    apart = [f"{name}: {OTHER_LOGITS}" for name, error in facts["oracle"].items() if not error <= CLOSE]
     missed = sorted({t.subject for t in trials if t.run == DECODE + release and t.wrong})
-    return [*dict.fromkeys([*failed, *apart]), *(f"{name}: other tokens" for name in missed)]
+    return [*dict.fromkeys([*failed, *apart]), *(f"{name}: {OTHER_TOKENS}" for name in missed)]
 
 
 def sound(trials: Sequence[Trial], meta: dict) -> list[str]:
@@ -101,10 +103,10 @@ def by_release(trials: Sequence[Trial], meta: dict):
             line["update in a loop"] = f"{meta['facts'][release]['updates']:.1f}x"
             temporary = meta["sizes"].get(f"{release} loop", {}).get("temp_bytes") or float("nan")
             line["temporary MB of loop"] = round(temporary / 1e6, 2)
-            line["wrong"] = ", ".join(wrong(trials, meta, release)) or "nothing"
+            line[FAULTS] = ", ".join(wrong(trials, meta, release)) or "–"
         else:
             gap = next((g for g in meta["missing"] if g["name"] == release), {"reason": "not measured"})
-            line["wrong"] = f"could not be had: {gap['reason']}"
+            line[FAULTS] = f"could not be had: {gap['reason']}"
         lines.append(line)
     return pd.DataFrame(lines).set_index("jax")
 
@@ -137,11 +139,20 @@ def repaired(meta: dict) -> str:
         for name in bad:
             counts[name] += bad[name]
     least = [name for name in plain if counts[name] == min(counts.values())]
-    came = f"Came back after a repair: {listed(back)}." if back else "No fault came back after a repair."
+    came = f"Came back after a repair: {listed(back)}." if back else "No repaired fault came back."
     newest = plain[-1]
-    return (
-        f"{came} Fewest known faults: {counts[least[0]]}, in {listed(least)}. The newest, {newest}: {counts[newest]}."
-    )
+    known = f"{counts[newest]}; the fewest are {counts[least[0]]}, under {listed(least)}"
+    return f"{came} The newest, {newest}, has {f'the fewest: {counts[newest]}' if newest in least else known}."
+
+
+def agreement(trials: Sequence[Trial], meta: dict) -> str:
+    """Under which releases the logits are NumPy's, and the tokens those of the locked release."""
+    faults, said = {name: wrong(trials, meta, name) for name in releases(meta)}, []
+    agreed = {OTHER_LOGITS: "Logits agree with NumPy's", OTHER_TOKENS: "tokens with the locked release's"}
+    for fault, right in agreed.items():
+        apart = [name for name, found in faults.items() if any(one.endswith(fault) for one in found)]
+        said.append(f"{right} under {f'all releases but {listed(apart)}' if apart else 'every release'}")
+    return "; ".join(said) + "."
 
 
 def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:

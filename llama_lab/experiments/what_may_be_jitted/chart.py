@@ -52,9 +52,9 @@ def finding(rows: Sequence[Traced]) -> str:
     first, *others = ((calls(row), f"{len(row.spans(DEVICE)):,}", row.subject) for row in rows)
     said = "a token through {} layers takes {} from Python and {} operations under {}".format(rows[0].layers, *first)
     said += "".join(f", {called.split()[0]} and {computed} under {name}" for called, computed, name in others)
-    busy = [f"{row.busy_ms * 1e6 / row.total_ns:.0%} of the time under {row.subject}" for row in rows]
-    return Claim("Jit sees shapes and no values: what depends on values must be computed by JAX.").text(
+    busy = [f"{row.busy_ms * 1e6 / row.total_ns:.0%} ({row.subject})" for row in rows]
+    return Claim("Jit sees shapes, not values: what depends on values must be computed by JAX.").text(
         said,
-        f"the device is busy {listed(busy)}",
+        f"in one trace each, the device is busy {listed(busy)} of the time",
         *(f"{row.subject} compiled while it was traced" for row in rows if not row.valid),
     )

@@ -74,8 +74,7 @@ def at_end(axes, x: float, y: float, words: str, shade: str, before: bool = Fals
 
 def lost(e: dict, most: float) -> list[str]:
     """How many requests of a load have no time, and why. most: the highest rate that any server was asked."""
-    words = [f"{e['refused']} of {e['n']} refused"] * bool(e["refused"])
-    words += ["so asked no faster"] * bool(e["refused"] and e["rate"] < most)
+    words = [f"{e['refused']} of {e['n']} refused" + "; stopped" * (e["rate"] < most)] * bool(e["refused"])
     if e["void"]:
         words += [f"{e['void']} of {e['n']} void:", *dict.fromkeys(r.partition(":")[0][:WIDE] for r in e["reasons"])]
     return words

@@ -55,7 +55,8 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
             words = ratio.words if outcome.holds else f"{ratio.words}, not seen with this jaxlib"
         rows.beside(axes, height, words, x=1.02)
     axes.axvline(1, color=GREY, linewidth=1)
-    notes.above(axes, 1, "same time", "center", color=GREY)
+    over = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
+    axes.text(1, 1, "same time", **over)
     axes.set(xscale="log", xlim=(0.8, max([2.0, *(1.15 * p for o in outcomes for p in o.pairs)])))
     low, high = axes.get_xlim()
     arrows = ""

@@ -35,9 +35,9 @@ def claim(fates: Sequence[measure.Fate]) -> Claim:
     named = {fate.name: fate for fate in fates}
     bad = [fate for name, fate in named.items() if name != measure.NESTED.name]
     refused = sum(fate.caught in (measure.GATE, measure.GUARD) for fate in bad)
-    words = f"A placement is one line; {refused} of {len(bad)} faulty ones are refused"
+    words = f"A placement is one line; {refused} of {len(bad)} faulty programs are refused"
     if copy := named.get(measure.NESTED.name):
-        level = "stays undecided, as it should" if copy.caught == measure.INTERVAL else "gets a verdict"
+        level = "is not called different" if copy.caught == measure.INTERVAL else "gets a verdict"
         words += f"; a copy of {measure.BASELINE} {level}"
     return Claim(f"{words}.")
 
@@ -129,10 +129,10 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
 
 
 def words(table: Sequence[dict], mine: str) -> str:
-    """`mine decodes at 0.63x [0.58, 0.67] the rate of step: slower; 2 of 2 faulty placements get no time`."""
+    """`The placement mine runs at 0.63x [0.58, 0.67] of step's rate; 2 of 2 faulty programs get no time`."""
     ratio = next(e for e in table if e["name"] == mine)["ratio_to_baseline"]
-    own = f"{mine} decodes at {times(ratio)} the rate of {measure.BASELINE}: {ratio['judged']}" if ratio["n"] else ""
+    own = f"The placement {mine} runs at {times(ratio)} of {measure.BASELINE}'s rate" if ratio["n"] else ""
     bad = [e for e in table if e["name"] in measure.WHAT and e["name"] != measure.NESTED.name]
     timeless = sum(not e["valid_trials"] for e in bad)
-    caught = f"{timeless} of {len(bad)} faulty placements get no time" if bad else ""
+    caught = f"{timeless} of {len(bad)} faulty programs get no time" if bad else ""
     return "; ".join(filter(None, (own or f"{mine} has no valid time", caught)))

@@ -25,6 +25,7 @@ from llama_lab.experiments.activation_extraction.beyond import (
     SPREAD,
     TRACED,
     UPLOADS,
+    WAITING,
     Beyond,
     Pass,
     writers_of,
@@ -196,7 +197,7 @@ def measured(idle=0.031, cost=2.0):
     parts = [
         (MESH, {SINGLE: (1.0, dict(apart=0.0)), SPREAD: (cost, dict(apart=2e-4))}),
         (f"{UPLOADS} 50 ms", {writers_of(n): (1 / n, dict(workers=n, delay_ms=50, objects=8)) for n in (1, 2)}),
-        (IDLE, {PIPELINED: (1.0, {}), PIPELINED + TRACED: (1.1, dict(idle=idle))}),
+        (IDLE, {PIPELINED: (1, {}), PIPELINED + TRACED: (1.1, dict(idle=idle)), WAITING + TRACED: (1, dict(idle=0.5))}),
     ]
     for run, subjects in parts:
         base = next(iter(subjects))
@@ -212,8 +213,10 @@ def measured(idle=0.031, cost=2.0):
 
 def test_what_was_measured_is_said():
     rows = measured()
-    assert "idle for 3.1% [3.1, 3.1] of the traced time, below the planned 5%" in beyond_table.idle_words(rows)
-    assert "not below" in beyond_table.idle_words(measured(idle=0.08))
+    assert "idle for 3.1% [3.1, 3.1] of the traced time, below the planned 5%; where" in beyond_table.idle_words(rows)
+    said = beyond_table.idle_words(measured(idle=0.08))
+    assert "not below" in said
+    assert said.endswith("each stage waits, for 50.0% [50.0, 50.0].")
     assert "activations within 0.0002 of a token's length at 0.50x" in beyond_table.mesh_words(rows)
     assert "slower" in beyond_table.mesh_words(rows)
     assert "by 2 writers, over 1 writer: 2.00x" in beyond_table.upload_words(rows)

@@ -52,7 +52,7 @@ def test_each_chart_is_drawn_where_there_is_little(draw):
 
 def test_the_limits_say_the_share_in_pairs():
     drawn = words(CHARTS["limits"]())
-    title = "extract does not reach its slower ceiling, the forward pass alone"
+    title = "extract is slower than the forward pass alone, its ceiling"
     for text in (title, "94% [9", "mean of 8 pairs", "ceiling: disk only: "):
         assert text in drawn, text
 

@@ -19,9 +19,9 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     said = finding.least_and_most(table)
     assert said.index("llama.cpp, large/q4_0, 1,000 MB") < said.index("OpenVINO, small/q4_0, 100 MB")
     lost = finding.lost(table)
-    assert lost.startswith("slower than the best other runtime in 1 of 3 cases, most at 0.")
-    assert lost.endswith("(reading 50 tokens, small/q4_0, llama.cpp)")
-    assert finding.lost(decode) == "slower than the best other runtime in 0 of 2 cases"
+    assert lost.startswith("slower than the best other runtime in 1 of 3 cases (at worst 0.")
+    assert lost.endswith(", reading 50 tokens, small/q4_0, llama.cpp), undecided in 0")
+    assert finding.lost(decode) == "slower than the best other runtime in 0 of 2 cases, undecided in 0"
     frame = finding.beside_best(table)
     assert frame.loc["small/q4_0", "after 64 tokens"].endswith("openvino")
     assert list(frame) == ["after 64 tokens", "reading 50 tokens"]
@@ -38,7 +38,7 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     assert said == "loop loses most, by medians: from context 256 to 4096 it keeps 67% of its rate, llama.cpp 100%"
     assert finding.loses_most(scaling.axis_of(points(), "context")) == ""
     said = finding.stays(grown["context"], dict(loop="jax", llamacpp="llama.cpp"))
-    assert said == "loop is 2.0 to 3.0 times as fast as llama.cpp from 256 to 4,096 tokens (n = 3)"
+    assert said == "loop's median rates are 2.0 to 3.0 times llama.cpp's from 256 to 4,096 tokens (n = 3)"
     assert finding.stays(grown["context"], dict(loop="jax", llamacpp="jax")) == ""
     for nothing in (finding.least_and_most, finding.instructions):
         assert nothing([]) == ""

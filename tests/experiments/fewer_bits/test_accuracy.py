@@ -94,22 +94,22 @@ def choices(name, right, n=50):
 def test_counts_intervals_and_flips_by_hand():
     exact = set(range(45))
     rows = choices("float32", exact) + choices("loop", exact) + choices("loop+fused", (exact - {0, 1}) | {49})
-    rows += choices("torch-int8", exact - set(range(12)))
+    rows += choices("torch-int8", exact - set(range(12))) + choices("apart", exact - set(range(15)))
     found = accuracy_table.table(rows, reading.table(readings()))
     at = {e["subject"]: e for e in found}
-    assert [e["right"] for e in found] == [45, 45, 44, 33]
+    assert [e["right"] for e in found] == [45, 45, 44, 33, 30]
     assert (at["float32"]["low"], at["float32"]["high"]) == pytest.approx((0.7819, 0.9667), abs=1e-4)  # tables' values
-    assert [(e["lost"], e["gained"]) for e in found] == [(0, 0), (0, 0), (2, 1), (12, 0)]
-    assert [e["p"] for e in found] == pytest.approx([1, 1, 1, 2 * 0.5**12])
+    assert [(e["lost"], e["gained"]) for e in found] == [(0, 0), (0, 0), (2, 1), (12, 0), (15, 0)]
+    assert [e["p"] for e in found] == pytest.approx([1, 1, 1, 2 * 0.5**12, 2 * 0.5**15])
     frame = show(found, accuracy_table.COLUMNS)
     assert frame.loc["loop+fused", "KL, nats"] == pytest.approx(0.003, rel=0.1)
     said = " ".join(accuracy_table.words(found, rows))
     assert "45 of n = 50 sentences, 90% [78%, 97%] (guessing: 33%)" in said
-    assert "By accuracy they tell 1 of the 3 others from it, torch-int8 (66%): outside float32's own interval" in said
-    assert "takes 7 flips or more" in said  # 3 × 2 × 0.5⁷ < 0.05 < 3 × 2 × 0.5⁶
-    assert "By flips they tell 1 of the 3 others from it, torch-int8 (12 lost, 0 gained" in said
+    assert "By accuracy they tell 1 of the 4 others from it, apart (60%): float32's interval, 18 points wide," in said
+    assert "takes 8 flips or more" in said  # 4 × 2 × 0.5⁸ < 0.05 < 4 × 2 × 0.5⁷
+    assert "By flips they tell 2 of the 4 others from it, torch-int8 (12 lost, 0 gained" in said
     alike = accuracy_table.words(found[:3], rows)[1:]
-    assert alike[0].startswith("By accuracy they tell none of the 2 others from it:")
+    assert alike[0].endswith("of the 2 others from it: float32's interval, 18 points wide, overlaps all of theirs.")
     assert alike[1].endswith("none of the 2 others from it, at p < 0.05/2, which takes 7 flips or more, all one way.")
 
 

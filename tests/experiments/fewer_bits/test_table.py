@@ -53,7 +53,7 @@ def test_what_is_fastest_of_a_models_types():
     unread = dict(file="c", rate=None, ratio=None)
     made = [entry("a", 20, 1.5, 99), entry("a/q4_0", 30, 2, 90), entry("b", 5, 1.2, 80), entry("b/q8_0", 7, 1.3, 150)]
     lines = table.larger([*made, unread]).splitlines()
-    assert lines[0].startswith("a: 30.0 tokens/s as q4_0, 20.0 tokens/s as it is; over the best other runtime 2.00x")
+    assert lines[0].startswith("a: 30.0 tokens/s as q4_0, 20.0 tokens/s as published; over the best other runtime 2.00")
     assert len(lines) == 3
     assert lines[2].startswith("The type with the fewest bytes decodes fastest on 1 of 2 models; the lead depends")
     assert lines[2].endswith("on 1 of 2 models.")

@@ -64,6 +64,9 @@ def test_an_axis_in_the_order_of_its_sizes():
     assert [p["flops_ms"] for p in (one, four, sixteen)] == pytest.approx([50, 200, 800])
     assert table.crossing([one, four, sixteen]) == pytest.approx(2, rel=1e-6)
     assert np.isnan(table.crossing([four, sixteen]))
+    said = table.finding(dict(batch=table.axis_of(made(), "batch", gflops=100.0, usual=5.0)))  # 200 ms
+    assert "takes 1.2 to 1.2 times its memory or arithmetic limit (median probe: 0.6 to 1.2). The ratio is" in said
+    assert said.endswith("reading takes as long as arithmetic at 2 to 4 rows, by probe.")
     void = [t.model_copy(update=dict(valid=False)) if t.run == "batch 4" else t for t in made()]
     assert [(p["value"], p["flops_ms"]) for p in table.axis_of(void, "batch")] == [("1", None), ("16", None)]
 
@@ -98,7 +101,7 @@ def test_a_model_under_a_placement_of_its_own_stands_last_and_is_joined_with_no_
     assert [p["value"] for p in points] == [*named]
     drawn = [list(line.get_xdata()) for line in chart.growth(dict(model=points)).axes[0].lines]
     assert drawn == [[0, 1], [0, 1], [2], [2]]
-    assert "Under `chunk8`, n = 1 answers" in table.finding(dict(model=points), float("nan"))
+    assert "Under `chunk8`, n = 1 answers" in table.finding(dict(model=points))
     points[-1]["median"] = 1e6  # of another placement, so it is no part of what is said of chunk8
     assert table.claim(dict(model=points)).sentence == table.claim(dict(model=points[:-1])).sentence
 
@@ -118,6 +121,6 @@ def test_what_grows_more_than_the_bytes_stands_beside_what_luck_does():
         "One configuration, measured 4 times, takes 10.0 to 12.5 ms: 1.25-fold, by luck alone.",
         "Time over bytes changes 1.04-fold along layers: not clearly more than luck, so these data do not show an"
         " effect.",
-        "Along width it changes 0.50-fold, beyond luck: the largest uses more of the bandwidth.",
+        "Along width it falls to 0.50, beyond luck: the largest uses more of the bandwidth.",
     ]
     assert table.against_luck({}) == "No configuration was measured twice, so luck is not known."

@@ -32,7 +32,7 @@ def test_answers_that_should_be_alike_are_gathered(tmp_path):
     assert {name: round(rates[0]) for name, rates in found["loop"].items()} == {"03-x": 50, "08-y": 40}
     assert across.finding(found) == (
         "Compare within a run: between tables, the rate of loop differs 1.25-fold."
-        " Medians of tokens/s range over loop 40.0 to 50.0 (1.25x)."
+        " Medians differ: loop 1.25-fold (40.0 to 50.0 tokens/s)."
     )
     frame = across.described(found, tmp_path)
     assert list(frame.columns) == ["recorded", "system", "GB/s", *across.SUBJECTS]

@@ -35,7 +35,7 @@ def test_naive_timing_is_drawn_once_where_its_results_are_the_same():
     figure = chart.validation(SIMULATED, THRESHOLDS)
     marks = [line.get_marker() for line in figure.axes[1].lines if len(line.get_xdata())]
     assert (marks.count("X"), marks.count("o")) == (1, 2)
-    assert any("equal results drawn once" in text.get_text() for text in figure.legends[0].get_texts())
+    assert any("drawn once: the number" in text.get_text() for text in figure.legends[0].get_texts())
 
 
 @pytest.mark.parametrize("name", DRAW)

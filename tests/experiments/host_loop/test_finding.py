@@ -24,15 +24,17 @@ def test_the_host_matters_most_where_its_strategies_gain_most():
         )
         for w, d, v in ((1e5, 9.0, 3.0), (4e8, 1.0, 1.5))
     )
-    claim = "Starting programs takes 50% of a token's time on random:100000.0 and 10% on random:400000000.0."
+    claim = "Starting programs takes 50% of starting plus waiting on random:100000.0 and 10% on random:400000000.0."
     assert str(finding.claim([small, large])) == claim
     assert ", 50% on m and" in str(finding.claim([large, small, small | dict(model="m"), large | dict(weights=9e9)]))
     lines = [line(name, ratio) for name, ratio in (("chunk8", (1.5, 1.4, 1.6)), ("loop", (1.7, 1.5, 1.9)))]
+    assert finding.gain(lines, "m") == "on m none of 2 strategies is shown to lead (loop 1.70x [1.50, 1.90])"
+    lines.append(line("step+queue", (0.7, 0.6, 0.8)))
     said = finding.answer([small, large], [("m", lines)])
     assert said.startswith(f"{claim} How often the host is asked matters most in small models; on m loop leads")
     assert said.endswith("at 1.70x [1.50, 1.90] the rate of step (its interval overlaps that of chunk8).")
     assert "matters most" not in finding.answer([small | dict(ratios={}), large], [])
-    assert finding.starting([small, large]).endswith("50% of a token's time at 0.1 M weights, 10% at 400 M")
+    assert finding.starting([small, large]).endswith("50% of starting plus waiting at 0.1 M weights, 10% at 400 M")
 
 
 def test_an_interval_that_rounding_would_end_at_1_has_a_digit_more():
@@ -54,7 +56,7 @@ def test_what_waits_and_who_keeps_cores_busy_is_said():
 def test_the_figures_title_names_who_leads():
     slow = [line("loop", (1.0, 0.9, 1.1))]
     assert finding.title([("a", [line("loop", (3, 2, 4))]), ("b", slow)]) == (
-        "On a loop leads with 3.00 times the rate of step; on b no strategy is shown to be faster than step"
+        "On a loop reaches 3.00 times the rate of step; on b no strategy is shown to be faster than step"
     )
 
 

@@ -140,6 +140,7 @@ def test_a_control_that_fails_is_said():
         if t.model == "random:small"
     ]
     assert "the control failed" in finding.spread(measure.table(slower, "m"), "m")
+    assert "control failed" in words(chart.host_strategies([("m", slower, measure.table(slower, "m"))]))
     fine = measure.table(measured_models(), "random:small")
     assert "the control failed" not in finding.spread(fine, "m")
     assert finding.fastest(fine)[0] == "loop"

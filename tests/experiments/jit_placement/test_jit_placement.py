@@ -56,7 +56,7 @@ def test_the_chart_names_what_is_added(tmp_path):
     said = chart.sampling_words(found, SETTINGS)
     assert said.startswith("Sampling adds ")
     assert " ms without jit (" in said
-    assert said.endswith("out 0; chance alone does as much in 0% of such figures")
+    assert said.endswith("exclude 0, which chance alone does in 0% of such figures")
     drawn.assert_drawn(figure, tmp_path)
 
 
@@ -75,8 +75,10 @@ def test_how_often_chance_leaves_out_0_is_said():
     assert chart.by_chance(1, 8) == pytest.approx(1 - 0.95**8)
     assert chart.by_chance(2, 2) == pytest.approx(0.05**2)
     costs = measure.costs(trials({"eager": 20, "step": 3}), ["eager", "step"])
-    assert chart.chance_words(costs).startswith("of 2 intervals those of eager and step leave out 0; chance")
-    assert chart.chance_words(costs[:1]).startswith("of 1 interval that of eager leaves out 0; chance alone")
+    assert chart.chance_words(costs).startswith("of the intervals of 2 placements those of eager and step exclude 0,")
+    one = measure.costs(trials({"step": -0.1, "loop": 3}), ["step", "loop"])
+    assert chart.chance_words(one).startswith("of the intervals of 2 placements only that of loop excludes 0, which")
+    assert "excludes 0, perhaps by chance" in drawn.words(chart.sampling(one, SETTINGS))
     level = measure.costs(trials({"step": -0.1}), ["step"])
     assert chart.chance_words(level) == "the interval of step holds 0"
 

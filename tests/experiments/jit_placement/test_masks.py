@@ -159,10 +159,10 @@ def test_the_figure_says_who_is_shown_to_lose():
     rows = made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 20})
     said = masks_table.slowed(masks_table.table(rows))
     assert said == (
-        "Mask in the program: no loss shown; mask by the host: no loss shown; its own grammar: Ollama is slower"
+        "A mask in the program shows no loss; a mask by the host shows no loss; a runtime's own grammar slows Ollama"
     )
     by_host = made(**alike | {"step" + masks.HOST: 20})
-    assert masks_table.slowed(masks_table.table(by_host)).endswith("mask by the host: step is slower")
+    assert masks_table.slowed(masks_table.table(by_host)).endswith("a mask by the host slows step")
     assert masks_table.slowed([]).startswith("No valid answers")
 
 

@@ -22,8 +22,8 @@ def answer(subject, seconds, block, run=measure.FIFTEEN, **changes):
     return trial(subject, block, times, run=run, **changes)
 
 
-def the_case():
-    took = {"step": 0.5, "eager": 2.0, "step+nocache": 1.0, "eager+nocache": 4.0}
+def the_case(eager=2.0):
+    took = {"step": 0.5, "eager": eager, "step+nocache": 1.0, "eager+nocache": 4.0}
     trials = [answer(name, t * (1 + 0.01 * b), b, process=1 + b % 2) for name, t in took.items() for b in range(6)]
     return trials + [answer("step" + AGAIN, 0.5 * (1 + 0.01 * b), b, process=1 + b % 2) for b in range(6)]
 
@@ -33,12 +33,11 @@ def test_the_published_case_in_ratios():
     assert [case[name].value for name in ("both", "cache_alone", "jit_alone")] == pytest.approx([8, 2, 4])
     assert case["both"].n == 6
     assert case["published"] == {"slow": 1.5, "fast": 24.45, "ratio": 16.32}
-    assert finding.larger(case) == "Jit gains more than the cache."
-    assert (
-        finding.larger(dict(cache_alone=case["jit_alone"], jit_alone=case["cache_alone"]))
-        == "The cache gains more than jit."
-    )
-    assert "Neither" in finding.larger(dict(cache_alone=case["jit_alone"], jit_alone=case["jit_alone"]))
+    said = "jit without a cache makes 2.00x [2.00, 2.00] as many tokens/s as a cache without jit, n = 6."
+    assert finding.larger(the_case()) == f"Jit gains more than the cache: {said}"
+    assert finding.larger(the_case(eager=0.8)).startswith("The cache gains more than jit: ")
+    assert finding.larger(the_case(eager=1.0)).startswith("Neither is shown to gain more: ")
+    assert finding.larger([]).endswith("was not measured.")
     assert np.median(case["rates"]["step"]) == pytest.approx(15 / 0.5 / 1.025, rel=0.01)
     void = [
         t.model_copy(update=dict(valid=False)) if (t.subject, t.block) == ("step+nocache", 0) else t for t in the_case()
@@ -60,6 +59,7 @@ def test_latencies_are_those_of_one_model_by_context():
     found = measure.latencies(trials, "a")
     assert found["step"] == {32: [pytest.approx(4)] * 2, 64: [pytest.approx(4)]}
     assert found["limit"][32][0] == pytest.approx(1.0)  # a million bytes at a billion a second
+    assert chart.limits(trials, "a", 2) == {32: [pytest.approx(0.5)], 64: [pytest.approx(0.5)]}
     assert measure.saving(trials, "a", 32).value == pytest.approx(2.5)
 
 

@@ -43,6 +43,10 @@ def test_what_is_kept_says_how_it_was_made(tmp_path, monkeypatch, packaged):
     assert list(frame["same words"]) == [f"0 of {len(text.split())}" for text in made.ours]
     alike = made.model_copy(update=dict(answers=["a b c", "a b"], ours=["a b d", "a b c"]))
     assert list(prompts.both_answers(alike)["same words"]) == ["2 of 3", "2 of 3"]
+    whole = made.model_copy(update=dict(answers=["a b c", "a b"], ours=["a b c", "b"]))
+    said = "1 of 2 pairs of answers are the same throughout"
+    assert prompts.parted(whole) == f"{said}; the others part after 0 to 0 words"
+    assert prompts.parted(made.model_copy(update=dict(ours=made.answers))).endswith("the same throughout")
     assert made.weights_hash == packaged.weights_hash
     assert made.command.endswith("--count 2 --seed 7")
     first, *others = client.asked

@@ -46,6 +46,7 @@ def entries_of(trials):
 def test_each_task_has_its_own_rates_and_ratios():
     entries = entries_of(race())
     assert len(entries) == 3 * len(NAMES)
+    assert {e["prompts"] for e in entries.values()} == {1}
     assert entries["copy", "loop+lookup"]["decode"].median == pytest.approx(120, rel=0.02)
     assert entries["copy", "loop+fused+lookup4"]["ratio"].value == pytest.approx(3, rel=0.02)
     assert entries["open", "loop+lookup"]["ratio"].value == pytest.approx(39 / 40, rel=0.02)

@@ -60,8 +60,8 @@ def test_of_few_processes_the_range_of_their_medians_is_drawn_and_of_many_or_one
     assert chart.span(entry(1)) == chart.span(entry(*range(6))) == (1, 20, 99)
     one = [t.model_copy(update=dict(process=1)) for t in everything()]
     few, alone = (by_length(trials).axes[0].get_title(loc="left") for trials in (everything(), one))
-    assert "range of the medians of 2 to 5 processes" in few
-    assert "range of" not in alone
+    assert "range over processes" in few
+    assert "range over" not in alone
 
 
 def test_two_lines_of_a_colour_have_two_marks():
@@ -86,6 +86,9 @@ def test_cold_rows_reach_the_median_and_say_how_much_longer_it_is():
         (ends,) = [list(line.get_xdata()) for line in bars if line.get_ydata()[0] == labels[named_well(e["subject"])]]
         assert ends == pytest.approx([e["warm_ms"] / 1e3, e["median"] / 1e3])
     assert "1.50 s, 21 × warm" in words(figure)
+    kernels = dict(subject="step+fused exact", median=8, warm_ms=1, n=2)
+    said = request_chart.worst_start([kernels, kernels | dict(subject="torch", median=90)])
+    assert said.endswith("under PyTorch, 8.0 times under step+fused exact with kernels on disk (n = 2)")
 
 
 @pytest.mark.parametrize("tail", [0, 300, 1000])
@@ -93,6 +96,9 @@ def test_a_percentile_is_drawn_only_where_the_sample_holds_it(tail):
     figure = tails(everything(tail=tail))
     assert ("so there is no P95" in words(figure)) == (not tail)
     if tail:
+        assert "No tail of step was measured." in words(
+            request_chart.ttft_tails(table.tails(everything(tail=tail)), "step")
+        )
         (line,) = figure.axes[0].lines
         (e,) = [e for e in table.tails(everything(tail=tail)) if e["p95"]]
         assert line.get_xydata().tolist() == [[e["tokens"], e["p95"] / e["p50"]]]

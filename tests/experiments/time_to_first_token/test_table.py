@@ -155,7 +155,7 @@ def test_a_peer_is_judged_against_the_best_placement_on_its_own_kind_of_weights(
     assert "without our kernels" not in said
     first = [t for t in trials if t.subject != "torch-int8"]
     assert finding.first_token(first).startswith(
-        "Our first token is earliest at 3 of 3 lengths on any weights, in float32 at 3 of 3."
+        "Our first token comes first at 3 of 3 prompt lengths; among float32 programs, at 3 of 3."
     )
 
 

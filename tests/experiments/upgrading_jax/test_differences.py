@@ -44,7 +44,9 @@ def test_turns_name_the_release_and_both_sides():
     _, meta = made()
     right = next(iter(meta["facts"].values()))
     meta |= dict(facts=dict.fromkeys(rates, right), parameters=dict(releases=[*rates], placements=["step"]))
-    assert differences.turns(trials, meta) == ["step, tokens/s: 20.0 to 21.0 before 0.4.0, 30.0 to 31.0 from 0.4.0 on"]
+    assert differences.turns(trials, meta) == [
+        "step, tokens/s: 20.0 to 21.0 before 0.4.0, 30.0 to 31.0 from 0.4.0 on (0.1.0: 5.0)"
+    ]
     said = differences.of_the_flag(trials, meta)
     assert said == "The flag, decode rate of 0.5.0+flag over 0.5.0: step 2.00x [2.00, 2.00], faster."
     assert differences.of_the_flag(*made()) == "No release was measured with the flag and without it."

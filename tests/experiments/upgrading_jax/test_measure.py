@@ -122,7 +122,7 @@ def test_releases_are_measured_interrupted_and_gone_on_with(tmp_path, monkeypatc
     again, about = measure.obtain("recorded", tmp_path, wanted)
     assert (len(again), about["facts"]) == (len(trials), meta["facts"])
     frame = table.by_release(again, about)
-    assert frame.loc["9.9.9", "wrong"].startswith("could not be had: No matching distribution")
+    assert frame.loc["9.9.9", table.FAULTS].startswith("could not be had: No matching distribution")
     assert "8.8.8" in frame.index
     paths = figures.save(chart.releases(again, about), "15-x", "15", about, {}, "alt", tmp_path)
     assert paths["svg"].is_file()
@@ -171,6 +171,11 @@ def test_what_a_release_computes_wrongly_is_named():
     assert table.wrong(trials, meta, "0.1.0") == [f"{faulty.issue} crashes"]
     assert table.wrong(trials, meta, "0.2.0") == ["loop: other tokens"]
     assert table.wrong(trials, meta, "0.3.0") == ["loop: not NumPy's logits", "eager: not NumPy's logits"]
+    assert table.agreement(trials, meta) == (
+        "Logits agree with NumPy's under all releases but 0.3.0; tokens with the locked release's under all releases"
+        " but 0.2.0."
+    )
+    assert table.agreement(*made()).count("under every release") == 2
     frame = table.broken(meta)
     assert frame.loc[faulty.name, "0.1.0"] == "crashes"
     assert frame.loc[avoided.name, "0.2.0"] == "wrong"
@@ -192,6 +197,8 @@ def test_the_figure_marks_what_is_wrong_and_what_is_missing():
     labels = {tick.get_text(): tick.get_color() for tick in axes.get_xticklabels()}
     assert labels["0.2.0"] == chart.LIMIT_COLOUR
     assert labels["0.1.0"] != chart.LIMIT_COLOUR
+    joined = [line.get_ydata() for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 3]
+    assert [np.isnan(rates).tolist() for rates in joined] == [[False, True, False]] * 2  # none to what is wrong
     crosses = [line for line in axes.lines if line.get_marker() == "x" and len(line.get_xdata())]
     assert {tuple(line.get_xdata()) for line in crosses} == {(1.0,)}
     assert "not measured" in {text.get_text() for text in axes.texts}
@@ -225,7 +232,9 @@ def test_another_jaxlib_is_not_given_our_flag(monkeypatch):
     assert flags == {"1.0.0": "--a=1", "1.0.0+flag": "--a=1 --xla_cpu_experimental_ynn_fusion_type=-reduce"}
 
 
-@pytest.mark.parametrize(("outcomes", "came"), [("rwr", "No fault came back"), ("wrw", "Came back after a repair: ")])
+@pytest.mark.parametrize(
+    ("outcomes", "came"), [("rwr", "No repaired fault came back"), ("wrw", "Came back after a repair: ")]
+)
 def test_a_fault_that_comes_back_is_told_and_the_flag_is_no_release(outcomes, came):
     names, check = ["0.1", "0.2", "0.3"], runtime.CHECKS[0].name
     facts = {
@@ -235,5 +244,5 @@ def test_a_fault_that_comes_back_is_told_and_the_flag_is_no_release(outcomes, ca
     facts["0.3+flag"] = dict(checks={check: "wrong: 1"})
     said = table.repaired(dict(parameters=dict(releases=[*facts]), facts=facts))
     assert said.startswith(came)
-    fewest = "0.1 and 0.3" if outcomes == "rwr" else "0.2"
-    assert said.endswith(f"Fewest known faults: 0, in {fewest}. The newest, 0.3: {outcomes.count('w') - 1}.")
+    fewest = "has the fewest: 0" if outcomes == "rwr" else "has 1; the fewest are 0, under 0.2"
+    assert said.endswith(f"The newest, 0.3, {fewest}.")

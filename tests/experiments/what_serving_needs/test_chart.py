@@ -38,9 +38,9 @@ def test_what_is_refused_void_or_missing_is_labelled():
     figure = DRAWN["load"](table.loads(rows, NOTES))
     for text in ("2 of 12 refused", "2 of 14 void:", "n ≥ 10"):
         assert text in words(figure)
-    assert "so asked no faster" not in words(figure)  # it was asked the highest rate
+    assert "stopped" not in words(figure)  # it was asked the highest rate
     slower = [row for row in rows if row.server != "step+donate" or row.rate == 1] + [request(pieces=0, order=99)]
-    assert "1 of 13 refused\nso asked no faster" in words(DRAWN["load"](table.loads(slower, NOTES)))
+    assert "1 of 13 refused; stopped" in words(DRAWN["load"](table.loads(slower, NOTES)))
     assert "did not run: llama.cpp's server" in words(figure)
     ends = [text.get_text() for text in figure.axes[1].texts]
     assert ends == ["1 s step+donate", "0.056 s step+fused", "0.039 s Ollama"]  # at the last rate, in s

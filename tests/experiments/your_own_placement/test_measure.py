@@ -194,7 +194,7 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     trials = measure.strict(made())
     figure = chart.own_ladder(trials, measure.table(trials, ["step", "mine", NESTED.name]), "mine")
     for text in (
-        "mine decodes at 0.50x [0.50, 0.50] the rate of step: slower; 2 of 2 faulty placements get no time",
+        "The placement mine runs at 0.50x [0.50, 0.50] of step's rate; 2 of 2 faulty programs get no time",
         "no time: its tokens are wrong",
         "no time: it compiled while timed",
         "no verdict: same program as step",
@@ -213,7 +213,7 @@ def test_a_copy_of_the_baseline_is_not_caught_and_its_row_has_no_advice():
     table = measure.table(made(), ["step", "mine", NESTED.name])
     said = chart.finding(table, "mine", "a line")
     assert said.startswith(
-        "A placement is one line; 2 of 2 faulty ones are refused; a copy of step stays undecided, as it should."
+        "A placement is one line; 2 of 2 faulty programs are refused; a copy of step is not called different."
     )
     assert "more blocks" not in said
     frame = show(measure.specimens(table), chart.COLUMNS)
