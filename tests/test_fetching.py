@@ -33,7 +33,8 @@ TINY = fetched.Weights(
 )
 # as TINY is known here, in another process; then that is fetched
 CHILD = """
-import sys
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background is started deaf to it
 from llama_jax.checkpoint import fetched
 from llama_lab import fetching
 fetched.WEIGHTS["tiny-model"] = fetched.Weights(*eval(sys.argv[1]))

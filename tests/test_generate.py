@@ -366,6 +366,7 @@ def test_a_stream_may_be_closed_or_read_on_in_another_thread(engines, name):
 
 CHILD = """
 import os, signal, sys, threading, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background is started deaf to it
 from llama_jax import config, generate
 from llama_jax.checkpoint import random, tensors
 from llama_jax.plumbing.errors import UserError

@@ -13,8 +13,6 @@ from llama_lab.figures.style import colour
 
 MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D",
            standings.IK: "v", standings.OPENVINO: "p", "gemv": "P", "fused": "X"}  # fmt: skip
-HATCHES = {standings.JAX: "", standings.TORCH: "..", standings.LLAMACPP: "//", standings.OLLAMA: "xx",
-           standings.IK: "\\\\", standings.OPENVINO: "++"}  # fmt: skip
 FILE_READERS = (standings.LLAMACPP, standings.IK, standings.OLLAMA)  # OpenVINO rounds the weights once more
 WIDE = 60  # characters of a line beside a chart
 

@@ -212,11 +212,11 @@ def cached(tables: Tables) -> Said | None:
     if len(gains) < 2:
         return None
     few, many = min(gains), max(gains)
+    row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
     text = (
         f"After {few} tokens a KV cache makes a jitted step {times(gains[few])} as fast; after {many},"
-        f" {times(gains[many])}."
+        f" {times(gains[many])} (without one, a token computes all {row.cache_slots:,} positions of its buffer)."
     )
-    row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
     return about(table, row, text, ALONE)
 
 

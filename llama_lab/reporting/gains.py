@@ -20,7 +20,7 @@ from llama_lab.reporting.repeats import MACHINES, same_model, spread
 
 SUBJECTS = ("eager", "layer", "step", "loop", "step+fused", "loop+fused", "llamacpp")
 BEST = machines.BEST
-KERNEL = "`loop+fused`, one Numba kernel call per token on quantised weights,"
+KERNEL = "`loop+fused`, whose step is one Numba kernel (not XLA's code) on quantised weights,"
 CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the weights of what is below
     ("step", "greedy decoding with one `jax.jit` around the step", "eager", "without it"),
     ("loop", "`loop`, the whole answer in one program,", "step", "`step`"),
@@ -74,8 +74,8 @@ class Gain:
         return f": {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def limit(self) -> str:
-        """`The limit is the fastest bandwidth probe, 75 GB/s (median 51): loop+fused reaches 50.3 (67%), loop 37.8`; ""
-        of what is unknown."""
+        """`The limit is the fastest bandwidth probe, 75 GB/s (median 51): A reaches 50.3 (67%), B 37.8 (50%).`; "" of
+        what is unknown."""
         probes, sides = bandwidths(self.run.table.meta), [self.trials(name) for name in (self.above, self.below)]
         if not probes or not all(overview.share(side) for side in sides):
             return ""
@@ -177,6 +177,6 @@ def places(
         here, elsewhere = found.cells(others)
         return here + found.aside(measured[0]), elsewhere
 
-    same = {m.about["machine"] for run in measured[:1] for m in same_model(others, run)}
-    heads = (*HEADS[:-1], HEADS[-1].format(f"{len(same)} " * bool(same), page))
+    count = len(same_model(others, measured[0])) if measured else 0
+    heads = (*HEADS[:-1], HEADS[-1].format(f"{count} " * bool(count), page))
     return Table(heads, [(*row, *cells(sides)) for *row, sides in PLACES])

@@ -191,7 +191,7 @@ def sections(machines: Sequence[Machine], ours: Table, again: Table | None) -> l
     several = "Ranges are over the machines with that set of features."
     counted = "One set of features so far, so nothing can be told apart yet." if len(features.rows) == 1 else several
     if 1 < len(features.rows) == len(machines):
-        counted = "Each set of features has one machine so far, so effects of the two cannot be told apart."
+        counted = "Each set of features has one machine so far, so features and machine cannot be told apart."
     every = [
         Section(
             "Over `step`",

@@ -1,4 +1,5 @@
-"""What README.md says of results, computed: a claim in plain words, a table of other runtimes, one picture."""
+"""What README.md says of results, computed: a claim in plain words, one picture, what the kernel costs; and the table
+of other runtimes in docs/peers.md."""
 
 from __future__ import annotations
 
@@ -67,17 +68,22 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     served = [
         (contest, row) for contest in contests(behind) for row in rivals.strongest(contest) if row.backend == OLLAMA
     ]
-    if each := [f"{over(contest, row, rivals.times)} {on(contest, row, run)}" for contest, row in served]:
-        said[-1] += f" {named_well(OLLAMA)} was timed separately: {listed(each)}."
+    each = [(over(contest, row, rivals.times), conditions(contest, row, run)) for contest, row in served]
+    if each:
+        (first, on), *more = each
+        ratios = listed([f"{first} as fast as {named_well(OLLAMA)} on {on}", *(f"{some} on {on}" for some, on in more)])
+        said[-1] += f" In runs of their own, `{BEST}` is {ratios}."
+    return said
+
     return said
 
 
-def on(contest: Setting, other: Trial, run: Setting) -> str:
-    """`(q4_1, 97 MB; busy machine)`: what a contest was measured on; its processor where that is not the run's."""
+def conditions(contest: Setting, other: Trial, run: Setting) -> str:
+    """`q4_1 (97 MB; busy machine)`: what a contest was measured on; its processor where that is not the run's."""
     here, there = (wording.processor(of.table.meta["environment"]) for of in (run, contest))
     busy = "busy machine" * bool(environment.busy(contest.table.meta["environment"]))
-    file = f"{overview.kept(other, contest.rows)}, {rivals.megabytes(other.weights_bytes)}"
-    return f"({'; '.join(filter(None, (file, there * (there != here), busy, older(contest.table))))})"
+    aside = (rivals.megabytes(other.weights_bytes), there * (there != here), busy, older(contest.table))
+    return f"{overview.kept(other, contest.rows)} ({'; '.join(filter(None, aside))})"
 
 
 def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
@@ -155,7 +161,8 @@ def once(table: Recorded) -> list[str]:
 
 
 def about(run: Setting) -> str:
-    """How many trials, the A/A control, why the kernel gains, and the machine, as a line of a list."""
+    """How many trials, the A/A control, the bandwidth limit and what is reached of it, llama.cpp, and the machine, as a
+    line of a list."""
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     sentences = [
@@ -183,7 +190,7 @@ def about(run: Setting) -> str:
 
 
 def itself() -> str:
-    """How fast the peer is beside llama.cpp's own benchmark, where that was measured."""
+    """As many threads; and how fast the peer is beside llama.cpp's own benchmark, where that was measured."""
     path, same = llama_bench.TABLE, " uses as many threads as ours"
     return f"{same} and runs at {llama_bench.beside(path)} times llama-bench's rate" if path.is_file() else same
 

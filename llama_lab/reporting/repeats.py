@@ -92,16 +92,16 @@ def far_apart(found: Sequence[Repeat]) -> bool:
 
 
 def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
-    """`2.82 times as fast as llama.cpp here and 1.50 to 4.82 times in 7 other runs, cause unknown`, and in how many of
-    them it is faster where it is not in all. here: in this run. link: to `table`."""
+    """`2.82 times as fast as llama.cpp here and 1.50 to 4.82 times in 7 other runs (cause of the spread unknown)`, and
+    in how many of them it is faster where it is not in all. here: in this run. link: to `table`."""
     if not found:
         return f"{here} as fast as llama.cpp"
     ratios = [repeat.ratio for repeat in found]
     least_to_most = ends(round_ratio(ratio.value) for ratio in (ratios[0], ratios[-1]))
     where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
     often = f", {rivals.often(ratios)}" * bool(rivals.otherwise(ratios))
-    why = ", cause unknown" * far_apart(found)
-    return f"{here} as fast as llama.cpp here and {least_to_most} times in {where}{often}{why}"
+    why = " (cause of the spread unknown)" * far_apart(found)
+    return f"{here} as fast as llama.cpp here and {least_to_most} times in {where}{why}{often}"
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

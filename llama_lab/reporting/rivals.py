@@ -164,7 +164,7 @@ def otherwise(ratios: Sequence[Ratio], limits: Sequence[str] = ()) -> str:
         (ratio, limit), alone = pairs[0], len(pairs) == 1
         of = f": {round_ratio(ratio.value)}{within(ratio, round_ratio)}" * alone
         shared = bool(limit) and {other for _, other in pairs} == {limit}
-        said.append(f"{verdict} in {len(pairs)}{of}" + f", our kernels limited to {limit}" * shared)
+        said.append(f"{verdict} in {len(pairs)}{of}" + f", only our kernels limited to {limit}" * shared)
     return f" ({'; '.join(said)})" if said else ""
 
 
@@ -176,7 +176,7 @@ def often(ratios: Sequence[Ratio], of: str = "", limits: Sequence[str] = ()) -> 
 
 
 def won(found: Sequence[Case]) -> str:
-    """`faster in 25 of 26 cases (undecided in 1: 1.44 [0.76, 2.71], our kernels limited to AVX2)`."""
+    """`faster in 25 of 26 cases (undecided in 1: 1.44 [0.76, 2.71], only our kernels limited to AVX2)`."""
     return often([case.ratio for case in found], " cases", [case.limited for case in found])
 
 

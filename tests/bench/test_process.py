@@ -121,8 +121,8 @@ def test_the_parent_is_done_with_a_message_before_the_child_goes_on():
 
 
 STARTING = """import contextlib, resource, signal, sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background is started deaf to these two
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a script's background is started deaf to these, under nohup
+for sign in (signal.SIGQUIT, signal.SIGHUP): signal.signal(sign, signal.SIG_DFL)
 from llama_lab.bench import process, protocol
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # SIGQUIT leaves none
 with protocol.alone() as lock:

@@ -149,6 +149,7 @@ def started(*arguments, ready="", setup="", **variables):
     """The program with these arguments, as soon as it can hear signals. ready: the function that it then calls."""
     lines = [
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)",  # a background is started deaf to it
+        "signal.signal(signal.SIGHUP, signal.SIG_DFL)",  # and one under nohup to this
         "from llama_lab import __main__ as m, interruption; from llama_lab.cli import text",
         *setup.splitlines(),
         f"real = {ready or 'm.attempted'}",

@@ -82,6 +82,14 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     assert [*written[:2], *written[-6:]] == ["before", begin, end, "between", below, "", rest, "after"]
     assert 'src="figures/03-a.svg"' in written[2]
     assert [line.count("|") for line in written[4:-6]] == [6] * (2 + len(gains.PLACES))
+    peers = tmp_path / "docs" / "peers.md"
+    peers.parent.mkdir()
+    peers.write_text("\n".join(readme.BESIDE))
+    known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
+    rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
+    contest = recorded(tmp_path / "contest", "09-ollama", rows)
+    readme.refresh(tmp_path, [SECTION], [contest])
+    assert "[notebook 09](index.html#n09)" in peers.read_text()
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
     readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "02-jit-placement", trials(("step", "loop")))])
     assert f"([trials](data/{contribution.HEADLINE}.csv))" in path.read_text()
@@ -107,11 +115,12 @@ def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_pa
     served = dict(subject="ollama", backend="ollama", dtype="q4_1", weights_bytes=97_000_000)
     changes = {"llamacpp": served}
     rows = [row.model_copy(update=dict(model="tiny") | changes.get(row.subject, {})) for row in trials()]
+    words = "In runs of their own, `loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama on q4_1"
     for watch, aside in (({}, ""), (dict(others_cpu=0.5), "; busy machine")):
         about = dict(environment=ENVIRONMENT | dict(watch=watch))
         contest = recorded(tmp_path, "09-ollama", rows, **about)
         said = readme.distances(run(), [contest], [])[-1]
-        assert said.endswith(f" Ollama was timed separately: 2.00 [2.00, 2.00] times (q4_1, 97 MB{aside}; {UNKNOWN}).")
+        assert said.endswith(f" {words} (97 MB{aside}; {UNKNOWN}).")
 
 
 def machine(measured, rows, name="m", **environment):
@@ -128,11 +137,14 @@ def slower(factor):
     ]
 
 
-def test_the_build_of_llama_cpp_is_named():
+def test_the_build_of_llama_cpp_is_named(monkeypatch, tmp_path):
     packages = {readme.LLAMA_CPP_PACKAGE: "0.3", "jax": "1"}
     timed = run()
     vars(timed.table)["meta"] = timed.table.meta | dict(environment=ENVIRONMENT | dict(packages=packages))
     assert "`llama_decode` (llama-cpp-python 0.3, " in readme.about(timed)
+    assert "uses as many threads as ours and runs at " in readme.about(timed)
+    monkeypatch.setattr(readme.llama_bench, "TABLE", tmp_path / "none.csv")
+    assert readme.about(timed).count("uses as many threads as ours.") == 1
 
 
 def test_other_runs_are_a_line_each_from_the_least_to_the_most():
@@ -160,7 +172,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
     def line(known):
         return repeats.ranging(repeats.repeats(run(), [run()], known), "2 times", repeats.MACHINES)
 
-    said = " here and 1.25 to 2.50 times in [2 other runs](docs/machines.md#other-runs), cause unknown"
+    said = " here and 1.25 to 2.50 times in [2 other runs](docs/machines.md#other-runs) (cause of the spread unknown)"
     assert line(found).endswith(said)
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
@@ -189,11 +201,11 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    said = "2 times as fast as llama.cpp here and 1.25 to 2.50 times in [2 other runs](m#other-runs), cause unknown"
+    said = "2 times as fast as llama.cpp here and 1.25 to 2.50 times in [2 other runs](m#other-runs) (cause of "
     assert repeats.ranging(again, "2 times", "m").startswith(said)
     assert repeats.far_apart(again)
     assert not repeats.far_apart([again[0]] * 2)
-    assert "cause unknown" not in repeats.ranging([again[0]] * 2, "2 times", "m")
+    assert "cause" not in repeats.ranging([again[0]] * 2, "2 times", "m")
     assert " here and 1.25 times in [another run](m#other-runs)" in repeats.ranging(again[:1], "2 times", "m")
 
 

@@ -41,7 +41,7 @@ def test_where_ours_is_not_faster_each_verdict_has_its_number_and_a_single_case_
     assert rivals.otherwise([faster]) == ""
     assert rivals.otherwise([faster, slower, slower, open_]) == " (slower in 2; undecided in 1: 1.40 [0.80, 2.70])"
     said = rivals.often([faster, open_], " cases", ["", "AVX2"])
-    assert said == "faster in 1 of 2 cases (undecided in 1: 1.40 [0.80, 2.70], our kernels limited to AVX2)"
+    assert said == "faster in 1 of 2 cases (undecided in 1: 1.40 [0.80, 2.70], only our kernels limited to AVX2)"
     assert "limited" not in rivals.often([slower, slower], "", ["", "AVX2"])
 
 
@@ -62,7 +62,7 @@ def test_prompts_are_told_from_the_least_ratio_to_the_most_with_how_often_ours_i
     found = rivals.cases([recorded(tmp_path, rivals.FILES[1], made)], rivals.sizes.PREFILL)
     said = rivals.ranging(found, "reads prompts at")
     assert said.startswith("`loop+fused` reads prompts at 0.50 [0.50, 0.50] to 2.25 [2.25, 2.25] times the rate of ")
-    assert ": faster in 2 of 3 cases (slower in 1: 0.50 [0.50, 0.50], our kernels limited to AVX2)" in said
+    assert ": faster in 2 of 3 cases (slower in 1: 0.50 [0.50, 0.50], only our kernels limited to AVX2)" in said
     assert rivals.machines(found) == "C"
     assert rivals.drawn(found) == ""
     random = [row.model_copy(update=dict(model="random:n")) if row.run == "n" else row for row in made]

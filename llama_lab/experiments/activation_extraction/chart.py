@@ -54,7 +54,8 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     axes.set_xlim(left=0)
     above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}" for name in ceilings[1:])
     overlap = extraction_table.overlap(trials, seed=seed)
-    rows.beside(axes, len(names) - 0.45, f"of the ceiling,\nmean of {overlap.n} pairs", color=GREY)
+    if overlap.n:
+        rows.beside(axes, len(names) - 0.45, f"of the ceiling,\nmean of {overlap.n} pairs", color=GREY)
     axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval{above})", fontsize=10)
     how = "is slower than" if overlap.high < 1 else "is faster than" if overlap.low > 1 else "cannot be told apart from"
     slower = ALONE[ceilings[0]] if ceilings else ""

@@ -7,14 +7,12 @@ from collections.abc import Sequence
 
 from llama_lab.bench import summary
 from llama_lab.bench.claim import Claim, Comparison, stated
-from llama_lab.bench.wording import listed, within
+from llama_lab.bench.wording import within
 from llama_lab.experiments.activation_extraction import promises, workers_table
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
 from llama_lab.experiments.activation_extraction.rungs import CUT, FIRST, PACKED, TORCH, UNJITTED
 from llama_lab.experiments.activation_extraction.workers import ONE, Run
-
-FEW = 5  # pairs that are named one by one
 
 
 def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
@@ -37,11 +35,13 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
 
 
 def extraction(rows: Sequence[Extraction], seed: int = 0) -> str:
-    """The claim, where its factor comes from, other implementations, how near `extract` comes to its slower ceiling,
-    and whether the plan's total is tested."""
+    """The claim, the rate, where its factor comes from, other implementations, how near `extract` comes to its slower
+    ceiling, and whether the plan's total is tested."""
+    rates = [*summary.rates(extraction_table.ladder(rows), extraction_table.PRODUCT).values()]
     whole = extraction_table.rivals(rows, seed).get(TORCH)
     depth = next((row.depth for row in rows if row.subject == TORCH), 0)
     return claim(rows, seed).text(
+        f"`extract` writes {summary.median(rates):,.0f} tokens/s" if rates else "",
         *parts(rows, seed),
         Comparison(whole, "`extract`", f"transformers running all {depth} layers", "speed").words
         if whole and whole.n
@@ -64,18 +64,13 @@ def parts(rows: Sequence[Extraction], seed: int = 0) -> list[str]:
 
 
 def near_the_ceiling(rows: Sequence[Extraction], seed: int = 0) -> str:
-    """`extract` reaches 94%, 94% and 102% of its slower ceiling …, and how far that ceiling itself scatters."""
-    overlap, shares = extraction_table.overlap(rows, seed=seed), extraction_table.reached(rows)
-    if not shares:
+    """`extract` reaches 97% of the slower of its two ceilings …, and how far that ceiling itself scatters."""
+    overlap = extraction_table.overlap(rows, seed=seed)
+    if not overlap.n:
         return ""
-    few = [f"{share:.0%}" for share in shares]
-    each = listed(few) if len(few) <= FEW else f"{few[0]} to {few[-1]}"
     rates = extraction_table.ceiling(rows).values()
-    return (
-        f"`extract` reaches {each} of the slower of its two ceilings, mean {overlap.value:.0%}"
-        f"{within(overlap, '.0%')}, n = {overlap.n}, where that ceiling itself was measured with a spread of"
-        f" {max(rates) / min(rates) - 1:.0%}"
-    )
+    reached = f"`extract` reaches {overlap.value:.0%}{within(overlap, '.0%')} of the slower of its two ceilings"
+    return f"{reached}, n = {overlap.n}; that ceiling itself spreads by {max(rates) / min(rates) - 1:.0%}"
 
 
 def untested(rows: Sequence[Extraction]) -> str:

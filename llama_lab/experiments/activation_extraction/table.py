@@ -120,12 +120,6 @@ def ceiling(rows: Sequence[Extraction]) -> dict[tuple, float]:
     return {place: min(forward[place], disk[place]) for place in sorted(forward.keys() & disk.keys())}
 
 
-def reached(rows: Sequence[Extraction]) -> list[float]:
-    """The product's share of that ceiling in each pair, ascending."""
-    above, below = summary.rates(ladder(rows), PRODUCT), ceiling(rows)
-    return sorted(above[place] / below[place] for place in above.keys() & below.keys())
-
-
 def rivals(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
     """Rung of another implementation → the product's tokens/s over its."""
     rows = ladder(rows)

@@ -73,7 +73,8 @@ def words(entries: Sequence[dict], rows: Sequence[Choice]) -> list[str]:
     apart = [e for e in others if e["high"] < exact["low"] or exact["high"] < e["low"]]
     known = counted([f"{e['subject']} ({e['accuracy']:.0%})" for e in apart], len(others))
     width = f"{REFERENCE}'s interval, {100 * (exact['high'] - exact['low']):.0f} points wide"
-    said.append(f"By accuracy they tell {known}: {width}, overlaps {'the others' if apart else 'all of theirs'}.")
+    which = "all of theirs" if not apart else "none of theirs" if len(apart) == len(others) else "the others"
+    said.append(f"By accuracy they tell {known}: {width}, overlaps {which}.")
     told = [e for e in others if e["p"] * len(others) < LEVEL]
     nearest = min(others, key=lambda e: e["p"])
     close = f"; {flipped(nearest)} comes closest" * (not told and nearest["p"] < LEVEL)

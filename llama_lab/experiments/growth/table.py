@@ -87,7 +87,7 @@ def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]
 def twins(points: Mapping[str, Sequence[dict]]) -> list[float]:
     """Medians of the one configuration that most panels share."""
     same: dict[tuple, list[float]] = {}
-    for p in (p for mine in points.values() for p in mine if " " not in p["value"]):
+    for p in alike(points):
         same.setdefault((round(p["bytes"]), p["placement"]), []).append(p["median"])
     return max(same.values(), key=len, default=[])
 
@@ -112,7 +112,10 @@ def against_luck(points: Mapping[str, Sequence[dict]]) -> str:
         )
     for name, times in beyond.items():
         to, use = ("falls to", "more") if times < 1 else ("rises to", "less")
-        said.append(f"Along {name} it {to} {times:.2f}, beyond luck: the largest uses {use} of the bandwidth.")
+        said.append(
+            f"Along {name} time over bytes {to} {times:.2f} times that of the smallest size, beyond luck: the largest"
+            f" uses {use} of the bandwidth."
+        )
     return "\n".join(said)
 
 

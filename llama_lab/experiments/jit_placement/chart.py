@@ -76,9 +76,9 @@ def chance_words(costs: Sequence[Cost]) -> str:
     names, n = left_out(costs), len(costs)
     if not names:
         return f"the interval of {costs[0].name} holds 0" if n == 1 else f"each of the {n} intervals holds 0"
-    which = f"only that of {names[0]} excludes" if len(names) == 1 else f"those of {listed(names)} exclude"
-    chance = by_chance(len(names), n)
-    return f"of the intervals of {n} placements {which} 0, which chance alone does in {chance:.0%} of such figures"
+    which = f"that of {names[0]} excludes" if len(names) == 1 else f"those of {listed(names)} exclude"
+    chance = f"chance alone excludes 0 in as many or more in {by_chance(len(names), n):.0%} of such figures"
+    return f"of the intervals of {n} placement{'s' * (n > 1)} {which} 0, {chance}"
 
 
 @styled

@@ -10,8 +10,8 @@ from llama_lab.bench import summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import within
-from llama_lab.experiments.kv_cache.measure import FIFTEEN
+from llama_lab.bench.wording import listed, within
+from llama_lab.experiments.kv_cache.measure import FIFTEEN, after, latencies, published_case
 
 
 def by_context(contexts: Mapping[int, Ratio]) -> list[Comparison]:
@@ -25,7 +25,7 @@ def claim(contexts: Mapping[int, Ratio], model: str = "") -> Claim:
     if not (known := by_context(contexts)):
         return Claim("What a KV cache gains was not measured.")
     few, many = (pick(n for n in contexts if contexts[n].n) for pick in (min, max))
-    words = "With a KV cache a jitted token{of} comes {first} times as fast after {few} tokens, {last} after {many}."
+    words = "With a KV cache jitted decoding{of} is {first} times as fast after {few} tokens, {last} after {many}."
     numbers = dict(of=f" of {model}" if model else "", first=known[0], last=known[-1], few=few, many=many)
     return stated(words, when=len(known) > 1, **numbers) or known[-1].generic
 
@@ -40,6 +40,15 @@ def of_medians(series: Mapping[str, Mapping[int, Sequence[float]]]) -> str:
         f"the medians after {max(shared)} tokens, {without:,.0f} and {with_one:.2f} ms, would give"
         f" {without / with_one:.1f}: the ratios above are means of pairs"
     )
+
+
+def computed(trials: Sequence[Trial], model: str) -> str:
+    """How many positions a token computes without a cache: all of the buffer, as a program of one shape does; "" where
+    none was measured."""
+    plain = (t for t in trials if t.run == after(model, t.prompt_tokens) and t.subject == "step+nocache")
+    slots = {t.prompt_tokens: t.cache_slots for t in sorted(plain, key=lambda t: t.prompt_tokens)}
+    each = listed([f"{size:,} after {tokens}" for tokens, size in slots.items()])
+    return f"without a cache a token computes all positions of its buffer, empty ones too: {each}" if each else ""
 
 
 def growth(series: Mapping[str, Mapping[int, Sequence[float]]]) -> list[str]:
@@ -90,17 +99,18 @@ def sped_up(small: Ratio, kind: str) -> str:
 
 
 def kv_cache(
-    case: dict, contexts: Mapping[int, Ratio], quality: Sequence[dict], model: str, series: Mapping[str, Mapping]
+    trials: Sequence[Trial], contexts: Mapping[int, Ratio], quality: Sequence[dict], model: str, seed: int = 0
 ) -> str:
-    """The claim, what a cache gains on the published case, and what a smaller one costs. series: of
-    `measure.latencies`, of the model."""
+    """The claim, what a cache gains on the published case, and what a smaller one costs."""
+    case = published_case(trials, seed)
     both, alone = (
         Comparison(case[key], "a 15-token answer on GPT-2's shapes with cache and jit", other, "speed")
         for key, other in (("both", "neither"), ("cache_alone", "jit without cache"))
     )
     small = next((e for e in quality if e["kv"] == "int8"), None)
     return claim(contexts, model).text(
-        of_medians(series),
+        computed(trials, model),
+        of_medians(latencies(trials, model)),
         f"{both.words}, where {case['published']['ratio']:.2f}x was published with one side cold",
         alone.words,
         f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens"

@@ -43,12 +43,13 @@ def turns(trials: Sequence[Trial], meta: dict) -> list[str]:
     slowest = min(names, key=rates.get)
     said = []
     for what, form, values in quantities(trials, meta, names):
-        apart = f"{slowest}: {values.pop(slowest):{form}}"
+        value = values.pop(slowest)
+        apart = f" ({slowest}: {value:{form}})" * bool(np.isfinite(value))
         known = {name: value for name, value in values.items() if np.isfinite(value)}
         if (at := turn([*known.values()])) is not None:
             before, after = (spread(part, form) for part in ([*known.values()][:at], [*known.values()][at:]))
             since = [*known][at]
-            said.append(f"{what}: {before} before {since}, {after} from {since} on ({apart})")
+            said.append(f"{what}: {before} before {since}, {after} from {since} on{apart}")
     return said
 
 

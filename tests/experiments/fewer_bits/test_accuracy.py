@@ -108,6 +108,8 @@ def test_counts_intervals_and_flips_by_hand():
     assert "By accuracy they tell 1 of the 4 others from it, apart (60%): float32's interval, 18 points wide," in said
     assert "takes 8 flips or more" in said  # 4 × 2 × 0.5⁸ < 0.05 < 4 × 2 × 0.5⁷
     assert "By flips they tell 2 of the 4 others from it, torch-int8 (12 lost, 0 gained" in said
+    alone = [found[0], next(e for e in found if e["subject"] == "apart")]
+    assert accuracy_table.words(alone, rows)[1].endswith("18 points wide, overlaps none of theirs.")
     alike = accuracy_table.words(found[:3], rows)[1:]
     assert alike[0].endswith("of the 2 others from it: float32's interval, 18 points wide, overlaps all of theirs.")
     assert alike[1].endswith("none of the 2 others from it, at p < 0.05/2, which takes 7 flips or more, all one way.")

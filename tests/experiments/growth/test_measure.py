@@ -121,6 +121,7 @@ def test_what_grows_more_than_the_bytes_stands_beside_what_luck_does():
         "One configuration, measured 4 times, takes 10.0 to 12.5 ms: 1.25-fold, by luck alone.",
         "Time over bytes changes 1.04-fold along layers: not clearly more than luck, so these data do not show an"
         " effect.",
-        "Along width it falls to 0.50, beyond luck: the largest uses more of the bandwidth.",
+        "Along width time over bytes falls to 0.50 times that of the smallest size, beyond luck: the largest uses more"
+        " of the bandwidth.",
     ]
     assert table.against_luck({}) == "No configuration was measured twice, so luck is not known."

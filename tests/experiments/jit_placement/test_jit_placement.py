@@ -56,7 +56,7 @@ def test_the_chart_names_what_is_added(tmp_path):
     said = chart.sampling_words(found, SETTINGS)
     assert said.startswith("Sampling adds ")
     assert " ms without jit (" in said
-    assert said.endswith("exclude 0, which chance alone does in 0% of such figures")
+    assert said.endswith("exclude 0, chance alone excludes 0 in as many or more in 0% of such figures")
     drawn.assert_drawn(figure, tmp_path)
 
 
@@ -77,7 +77,8 @@ def test_how_often_chance_leaves_out_0_is_said():
     costs = measure.costs(trials({"eager": 20, "step": 3}), ["eager", "step"])
     assert chart.chance_words(costs).startswith("of the intervals of 2 placements those of eager and step exclude 0,")
     one = measure.costs(trials({"step": -0.1, "loop": 3}), ["step", "loop"])
-    assert chart.chance_words(one).startswith("of the intervals of 2 placements only that of loop excludes 0, which")
+    assert chart.chance_words(one).startswith("of the intervals of 2 placements that of loop excludes 0, chance alone")
+    assert chart.chance_words(costs[:1]).startswith("of the intervals of 1 placement that of eager excludes 0, ")
     assert "excludes 0, perhaps by chance" in drawn.words(chart.sampling(one, SETTINGS))
     level = measure.costs(trials({"step": -0.1}), ["step"])
     assert chart.chance_words(level) == "the interval of step holds 0"

@@ -63,6 +63,15 @@ def test_latencies_are_those_of_one_model_by_context():
     assert measure.saving(trials, "a", 32).value == pytest.approx(2.5)
 
 
+def test_positions_that_a_token_computes_without_a_cache_are_said():
+    trials = [
+        trial("step+nocache", 0, [10, 20], run=f"a after {n}", prompt_tokens=n, cache_slots=slots)
+        for n, slots in ((768, 1024), (32, 48))
+    ]
+    assert finding.computed(trials, "a").endswith("empty ones too: 48 after 32 and 1,024 after 768")
+    assert finding.computed(trials, "b") == ""
+
+
 def test_growth_of_a_tokens_time_is_said_with_and_without_a_cache():
     series = {
         "step": {32: [10.0], 64: [15.0]},
@@ -80,7 +89,7 @@ def test_growth_of_a_tokens_time_is_said_with_and_without_a_cache():
 
 def test_the_claim_names_the_model_in_twenty_words():
     said = str(finding.claim({32: Ratio(3.5, 3.4, 3.6, 9), 768: Ratio(56, 50, 60, 9)}, "smollm2-135m-instruct"))
-    assert said.startswith("With a KV cache a jitted token of smollm2-135m-instruct comes 3.50 times")
+    assert said.startswith("With a KV cache jitted decoding of smollm2-135m-instruct is 3.50 times")
     assert len(said.split()) <= 20
 
 
