@@ -104,12 +104,7 @@ def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or readme.with_llama_cpp([run]) is None:
         return None
-    over = {name: times(summary.paired_ratio(run.rows, name, readme.LLAMA_CPP)) for name in ("loop", gains.BEST)}
-    file = read_by(run, summary.warm(run.rows, readme.LLAMA_CPP)[0])
-    kernel = repeats.ranging(again, over[gains.BEST], f"{machines.PAGE}.html")
-    wide = f" `loop`, on {gains.kept(run, 'loop')}, runs at {over['loop']} llama.cpp's rate."
-    known = wide * ("loop" in gains.known(run))
-    return said_of(run.table, f"On one {file}, `{gains.BEST}` is {kernel}.{known}", run.model)
+    return said_of(run.table, readme.beside_llama_cpp(run, again, f"{machines.PAGE}.html"), run.model)
 
 
 def calls(tables: Tables) -> Said | None:

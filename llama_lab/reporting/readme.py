@@ -52,13 +52,9 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Seque
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
     """How far the kernel, and the loop without it, are from llama.cpp; and how far the kernel is from the fastest
     runtime on every file; none where the run lacks one of them."""
-    ratios = {name: summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST)}
-    if not all(ratio.n for ratio in ratios.values()):
+    if not all(summary.paired_ratio(run.rows, name, LLAMA_CPP).n for name in ("loop", BEST)):
         return []
-    loop, best = map(rivals.times, ratios.values())
-    file, wide = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0]), gains.kept(run, "loop")
-    first = f"On one {file}, `{BEST}` is {repeats.ranging(again, best, repeats.MACHINES)}."
-    said = [f"{first} `loop`, on {wide}, runs at {loop} llama.cpp's rate."]
+    said = [beside_llama_cpp(run, again, repeats.MACHINES)]
     if found := rivals.cases(behind):
         low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
         weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
@@ -75,7 +71,14 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         said[-1] += f" In runs of their own, `{BEST}` is {ratios}."
     return said
 
-    return said
+
+def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
+    """How far the kernel, and the loop where it ran, are from llama.cpp. again, link: as of `repeats.ranging`."""
+    loop, best = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST))
+    file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
+    said = f"On one {file}, `{BEST}` is {repeats.ranging(again, rivals.times(best), link)}."
+    wide = f" `loop`, on {gains.kept(run, 'loop')}, runs at {rivals.times(loop)} llama.cpp's rate." if loop.n else ""
+    return said + wide
 
 
 def conditions(contest: Setting, other: Trial, run: Setting) -> str:
