@@ -7,14 +7,13 @@ tables and picture are missing is left out, so the page of another machine shows
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from llama_lab.bench import environment, provenance, record, standings, summary, wording, workload
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import APART, bandwidths, listed, named_well, weights
-from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
@@ -150,14 +149,13 @@ def contested(at: int, tables: Tables) -> Said | None:
     over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
     names, good = [named_well(other.backend) for other in others], summary.warm(run.rows, mine)
     text = (
-        f"On {run.model} with answers of {good[0].new_tokens} tokens, beside {listed(all_of)}, {rate(run, mine)} on a"
-        f" {read_by(run, others[0])}:"
-        f" {over[0]} the rate of {names[0]}{', the fastest of them' * (len(all_of) > 1)}"
+        f"On a {read_by(run, others[0])}, {rate(run, mine)}: {over[0]} the rate of {names[0]}"
+        f"{', the fastest other runtime here' * (len(all_of) > 1)}"
     )
     served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
-    lengths = f"a run of its own: {overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
-    said = f"{text}{served} (means of pairs).{apart(run, tables) if at == 0 else ''}"
-    return said_of(run.table, said, run.model, lengths)
+    lengths = f"{overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
+    said = f"{text}{served}.{apart(run, tables) if at == 0 else ''}"
+    return said_of(run.table, said, run.model, f"beside {listed(all_of)}", lengths)
 
 
 def apart(run: Setting, tables: Tables) -> str:
@@ -173,10 +171,9 @@ def apart(run: Setting, tables: Tables) -> str:
     return f" {busy} was {how} than above ({probes}): compare rates within a run."
 
 
-def ends(what: str, does: str, tables: Tables) -> Said | None:
-    """The least and the most favourable file beside its own strongest rival. what: DECODE or PREFILL of `sizes`. does:
-    as of `rivals.ranging`."""
-    found = other_runtimes.cases([*tables.values()], what)
+def ends(tables: Tables) -> Said | None:
+    """The least and the most favourable file beside its own strongest rival."""
+    found = other_runtimes.cases([*tables.values()])
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose) for choose in (min, max))
@@ -184,18 +181,9 @@ def ends(what: str, does: str, tables: Tables) -> Said | None:
     days = sorted({case.table.meta["created"][:10] for case in found})
     places = [f"{end}: {case.place}" for end, case in (("smallest ratio", low), ("largest", high))]
     when = repeats.ends((days[0], days[-1]))
-    text = f"Across {files}, {other_runtimes.ranging(found, does)}."
+    ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
+    text = f"Across {files}, {ours} decodes at {other_runtimes.ranging(found)}."
     return Said(text, ("; ".join(places),), "", when, found[0].table.section)
-
-
-def lost(tables: Tables) -> list[Said]:
-    """What our placements cost, or where another runtime is better; one entry for what rests on the same. Slower
-    prompts stand in `ends`."""
-    told = other_runtimes.LOSSES.items()
-    found = [(table, loss) for stem, say in told if (table := tables.get(stem)) and (loss := say(table))]
-    every = [said_of(table, f"{loss.text}.", loss.about) for table, loss in found]
-    groups = summary.grouped(every, lambda said: (said.facts(), said.section["number"]))
-    return [replace(group[0], text=" ".join(said.text for said in group)) for group in groups.values()]
 
 
 def cached(tables: Tables) -> Said | None:
@@ -225,12 +213,12 @@ QUESTIONS = (  # question, figure, sentences
     (
         "How does it compare with Ollama and llama.cpp?",
         LADDER,
-        [partial(contested, 0), partial(contested, 1), partial(ends, sizes.DECODE, "decodes at")],
+        [partial(contested, 0), partial(contested, 1), ends],
     ),
     (
         "What do compiled kernels cost, and where do they lose?",
         None,
-        [lost, partial(ends, sizes.PREFILL, "reads prompts at")],
+        [],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),
@@ -241,25 +229,23 @@ def questions(
     behind: Sequence[Recorded],
     drawn: Mapping[str, dict],
     places: document.Table | None = None,
+    costs: document.Table | None = None,
     again: Sequence[Repeat] = (),
 ) -> list[dict]:
-    """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: with
-    the first, where to put jit}] of what is there. drawn: figures by name. places: of `gains`. again: of `rivalled`."""
-
-    def told(say: Callable) -> list[Said]:
-        found = say(tables, *[again] * (say is rivalled))
-        return found if isinstance(found, list) else [found] * bool(found)
+    """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: below
+    them, or None}] of what is there. drawn: figures by name. places: where to put jit, of `gains`. costs: of `rivals`.
+    again: of `rivalled`."""
 
     tables = {table.path.stem: table for table in behind}
-    heads, *rows = [[*map(document.inline, row)] for row in ((places.heads, *places.rows) if places else ((),))]
+    below = {QUESTIONS[0][0]: places, QUESTIONS[2][0]: costs}
     asked = [
         dict(
             question=question,
             figure=drawn.get(name),
             aside=name in drawn and name != LADDER,
-            said=[said for say in sentences for said in told(say)],
-            table=document.Table(heads, rows) if rows and at == 0 else None,
+            said=[said for say in sentences if (said := say(tables, *[again] * (say is rivalled)))],
+            table=table.inline() if (table := below.get(question)) and table.rows else None,
         )
-        for at, (question, name, sentences) in enumerate(QUESTIONS)
+        for question, name, sentences in QUESTIONS
     ]
-    return [entry for entry in asked if entry["said"] or entry["figure"]]
+    return [entry for entry in asked if entry["said"] or entry["figure"] or entry["table"]]

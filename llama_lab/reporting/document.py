@@ -9,7 +9,7 @@ import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -78,6 +78,11 @@ class Table:
         """The table in GitHub's Markdown, without a line break at its end."""
         rules = ["---:" if at in self.numeric else "---" for at in range(len(self.heads))]
         return "\n".join(f"| {' | '.join(map(escaped, row))} |" for row in (self.heads, rules, *self.rows))
+
+    def inline(self) -> Table:
+        """The table with its cells, which are Markdown, as HTML."""
+        heads, *rows = ([*map(inline, row)] for row in (self.heads, *self.rows))
+        return replace(self, heads=heads, rows=rows)
 
 
 def of_csv(path: Path) -> str:

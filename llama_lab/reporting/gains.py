@@ -11,8 +11,8 @@ from llama_lab.bench import standings, summary, wording
 from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import bandwidths, round_ratio, weights
-from llama_lab.reporting import document, machines, overview, rivals
+from llama_lab.bench.wording import round_ratio, weights
+from llama_lab.reporting import document, machines, rivals
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -65,27 +65,9 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """`: 18% of the bytes, at 67% of the bandwidth limit`; "" of what is unknown."""
-        above, below = (self.trials(name) for name in (self.above, self.below))
-        if not above[0].bytes_per_token or not below[0].bytes_per_token:
-            return ""
-        share = overview.share(above)
-        limit = f", at {share:.0%} of the bandwidth limit" if share else ""
-        return f": {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
-
-    def limit(self) -> str:
-        """`The limit is the fastest bandwidth probe, 75 GB/s (median 51): A reaches 50.3 (67%), B 37.8 (50%).`; "" of
-        what is unknown."""
-        probes, sides = bandwidths(self.run.table.meta), [self.trials(name) for name in (self.above, self.below)]
-        if not probes or not all(overview.share(side) for side in sides):
-            return ""
-        reached = [
-            f"{document.short(statistics.median(t.tg for t in side) * side[0].bytes_per_token / 1e9)}"
-            f" ({overview.share(side):.0%})"
-            for side in sides
-        ]
-        named = f"`{self.above}` reaches {reached[0]}, `{self.below}` {reached[1]}"
-        return f"The limit is the fastest bandwidth probe, {probes[2]:.0f} GB/s (median {probes[1]:.0f}): {named}."
+        """`, reading 18% of the bytes`; "" of what is unknown."""
+        above, below = (self.trials(name)[0].bytes_per_token for name in (self.above, self.below))
+        return f", reading {above / below:.0%} of the bytes" if above and below else ""
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)

@@ -1,5 +1,5 @@
-"""What README.md says of results, computed: a claim in plain words, one picture, what the kernel costs; and the table
-of other runtimes in docs/peers.md."""
+"""What README.md says of results, computed: a claim in plain words, one picture, what the kernel costs; how the claim
+was measured in docs/statistics.md, and the table of other runtimes in docs/peers.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from llama_lab.bench import AGAIN, environment, provenance, summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import OLLAMA
 from llama_lab.bench.statistics import DIFFERENT, Ratio
-from llama_lab.bench.wording import interval, listed, named_well, round_ratio
-from llama_lab.experiments.compiled_kernels import sizes
+from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
 from llama_lab.peers import llama_bench
 from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, repeats, rivals
 from llama_lab.reporting.machines import Machine
@@ -21,7 +20,8 @@ from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.repeats import Repeat
 from llama_lab.sharing import contribution
 
-ANSWER, COSTS, BESIDE = keys.marks("answer"), keys.marks("costs"), keys.marks("other runtimes")
+ANSWER, COSTS, BESIDE, ABOUT = map(keys.marks, ("answer", "costs", "other runtimes", "headline"))
+Linking = Callable[[dict], str]  # of a section, where a link to it leads
 WIDTH = 800  # of the picture, in pixels: its smallest letters have 8 points or more
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
@@ -30,23 +30,23 @@ READ = (
     "Brackets are 95% confidence intervals within one run; [other runs and machines](docs/machines.md) can fall outside"
     " them. *Undecided* means that the trials do not show which is faster."
 )
-CALLED = "[called as llama-bench calls it, plus an arg-max](docs/peers.md)"
+HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
+CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
 
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
 def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Sequence[Repeat]) -> str:
-    """What jit gains and how far that is from other runtimes, as a list, and what was measured; "" of nothing. again:
-    of `repeats`."""
+    """What jit gains, what was measured, how far that is from other runtimes; "" of nothing. again: of `repeats`."""
     if not (gained := [*gains.sentences(measured).values()]):
         return ""
     run = gains.leading(measured)
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
-    told = [f"**{gained[0]}**", *gained[1:], *distances(measured[0], behind, again)]
-    about = f"Unless another file or run is named: {run.model}, {asked}, on {where}. {READ}"
-    return "\n".join(f"- {text}" for text in (*told, about))
+    about = f"Measured with {run.model}, {asked}, on {where}, unless another file or run is named {HOW}. {READ}"
+    told = [f"- {text}" for text in (*gained[1:], *distances(measured[0], behind, again))]
+    return "\n".join([f"**{gained[0]}** {about}", *told])
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
@@ -60,7 +60,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
         files = f"{rivals.files(found)} files ({weigh}; {rivals.machines(found)})"
         fast = f"{low} to {high} times as fast as [the fastest other runtime timed](docs/peers.md#results)"
-        said.append(f"**On {files}, `{BEST}` is {fast}**: {rivals.won(found)}.")
+        said.append(f"On {files}, `{BEST}` is {fast}: {rivals.won(found)}.")
     served = [
         (contest, row) for contest in contests(behind) for row in rivals.strongest(contest) if row.backend == OLLAMA
     ]
@@ -68,7 +68,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     if each:
         (first, on), *more = each
         ratios = listed([f"{first} as fast as {named_well(OLLAMA)} on {on}", *(f"{some} on {on}" for some, on in more)])
-        said[-1] += f" In runs of their own, `{BEST}` is {ratios}."
+        said.append(f"In runs of their own, `{BEST}` is {ratios}.")
     return said
 
 
@@ -77,8 +77,8 @@ def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     loop, best = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST))
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
     said = f"On one {file}, `{BEST}` is {repeats.ranging(again, rivals.times(best), link)}."
-    wide = f" `loop`, on {gains.kept(run, 'loop')}, runs at {rivals.times(loop)} llama.cpp's rate." if loop.n else ""
-    return said + wide
+    wide = f" Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate."
+    return said + wide * bool(loop.n)
 
 
 def conditions(contest: Setting, other: Trial, run: Setting) -> str:
@@ -89,7 +89,7 @@ def conditions(contest: Setting, other: Trial, run: Setting) -> str:
     return f"{overview.kept(other, contest.rows)} ({'; '.join(filter(None, aside))})"
 
 
-def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
+def beside(behind: Sequence[Recorded], link: Linking) -> list[tuple[str, ...]]:
     """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
     where), all files first."""
     rows = []
@@ -102,28 +102,15 @@ def beside(behind: Sequence[Recorded], home: Path) -> list[tuple[str, ...]]:
         alone = sum(case.ratio.clusters <= 1 for case in found)
         luck = f"; {alone} were timed in one process, so their intervals omit what differs between processes"
         cases = f"{low_to_high}, {rivals.won(found)}{luck * bool(alone)}"
-        rows.append((rivals.contestants(found), files, processors, cases, linked(low.table.section, home)))
+        rows.append((rivals.contestants(found), files, processors, cases, linked(low.table, link)))
     for contest in contests(behind):
         every = [named_well(name) for name in rivals.others(contest)]
         first, *more = rivals.strongest(contest)
         name = named(first) + f", the fastest of {listed(every)}" * (len(every) > 1)
         also = [f"{named(other)}: {over(contest, other)}" for other in more]
         ratios = over(contest, first) + f" ({listed(also)})" * bool(also)
-        rows.append((name, *subject(contest, first), ratios, place(contest.table, home)))
+        rows.append((name, *subject(contest, first), ratios, place(contest.table, link)))
     return rows
-
-
-def losing(behind: Sequence[Recorded], home: Path) -> list[str]:
-    """What the kernel costs and what other runtimes do better, as lines of a list."""
-    found = [(table, say(table)) for stem, say in rivals.LOSSES.items() if (table := rivals.named(behind, stem))]
-    lost: dict[str, list[str]] = {}  # by what it is of
-    if prompts := rivals.cases(behind, sizes.PREFILL):
-        files = f"{rivals.files(prompts)} files, {rivals.machines(prompts)}, {place(prompts[0].table, home)}"
-        lost[files] = [f"{rivals.ranging(prompts, 'reads prompts at')}."]
-    for table, loss in ((table, loss) for table, loss in found if loss):
-        where = wording.processor(table.meta["environment"])
-        lost.setdefault(f"{loss.about}, {where}, {place(table, home)}", []).append(f"{loss.text}.")
-    return [f"- {' '.join(texts)} *{about}*" for about, texts in lost.items()]
 
 
 def contests(behind: Sequence[Recorded]) -> list[Setting]:
@@ -140,18 +127,13 @@ def over(run: Setting, other: Trial, say: Callable[[Ratio], str] = rivals.value)
     return say(summary.paired_ratio(run.rows, BEST, other.subject))
 
 
-def served(behind: Sequence[Recorded]) -> Recorded | None:
-    """The table whose section says what servers do under load; None if that was not measured."""
-    table = rivals.named(behind, SERVED)
-    return table if table and table.section.get("shown") else None
-
-
-def serving(behind: Sequence[Recorded], home: Path, here: str = "") -> str:
+def serving(behind: Sequence[Recorded], link: Linking, here: str = "") -> str:
     """What servers do under load, on which processor if that is not `here`, and a link; "" if it was not measured."""
-    if (table := served(behind)) is None:
+    table = rivals.named(behind, SERVED)
+    if not table or not table.section.get("shown"):
         return ""
     found, there = table.section["shown"][-1].removesuffix("."), wording.processor(table.meta["environment"])
-    return f"{found} ({'; '.join([*[there] * (there != here), *once(table), linked(table.section, home)])})"
+    return f"{found} ({'; '.join([*[there] * (there != here), *once(table), linked(table, link)])})"
 
 
 def once(table: Recorded) -> list[str]:
@@ -164,38 +146,33 @@ def once(table: Recorded) -> list[str]:
 
 
 def about(run: Setting) -> str:
-    """How many trials, the A/A control, the bandwidth limit and what is reached of it, llama.cpp, and the machine, as a
-    line of a list."""
+    """How the claim's run was measured, with which machine and llama.cpp, as a paragraph of docs/statistics.md."""
     meta, baseline, good = run.table.meta, run.baseline, summary.warm(run.rows, run.baseline)
     env = meta["environment"]
     sentences = [
-        f"each rate is the median of {len(good)} answers in {len({t.process for t in good})} processes; each ratio is"
-        " the geometric mean of pairs"
+        f"Each rate is the median of {len(good)} answers in {len({t.process for t in good})} processes and each ratio"
+        " the geometric mean of pairs within interleaved blocks"
     ]
     control = summary.paired_ratio(run.rows, baseline + AGAIN, baseline)
     differs = f", {control.judged}" if control.verdict in DIFFERENT or control.scattered else ""
-    sentences += [f"The A/A control, `{baseline}` against itself: {control.value:.2f} {interval(control)}{differs}"] * (
+    sentences += [f"`{baseline}` against itself, the A/A control: {control.value:.2f} {interval(control)}{differs}"] * (
         control.n > 1
     )
-    busy = environment.busy(env)
-    told = ". ".join([*sentences, *[busy.capitalize()] * bool(busy)]) + f" ([trials](data/{run.table.path.name}))"
-    gaps = listed([f"`{name}`" for name in gains.SUBJECTS if name not in gains.known(run)])
-    missing = f" Not in it: {gaps}." if gaps else ""
+    if probes := bandwidths(meta):
+        sentences.append(f"The limit is the fastest bandwidth probe, {probes[2]:.0f} GB/s (median {probes[1]:.0f})")
     built = env["packages"].get(LLAMA_CPP_PACKAGE) if LLAMA_CPP in run.subjects else None
-    kernel = gains.gain([run], BEST, "loop")
-    lines = [
-        f"- **The headline** (list, picture and table at the top): {told}.{missing}",
-        *filter(None, [kernel.limit() if kernel else ""]),
-        *[f"llama.cpp's `llama_decode` ({LLAMA_CPP_PACKAGE} {built}, {CALLED}){itself()}."] * bool(built),
-        f"Measured {meta['created'][:10]} on {wording.machine_line(env)}.",
-    ]
-    return " ".join(lines)
+    sentences += [f"llama.cpp ({LLAMA_CPP_PACKAGE} {built}) is {CALLED}, {itself()}"] * bool(built)
+    if missing := [f"`{name}`" for name in gains.SUBJECTS if name not in gains.known(run)]:
+        sentences.append(f"Not in it: {listed(missing)}")
+    day = f"Measured {meta['created'][:10]} on {wording.machine_line(env)}"
+    sentences += [*[environment.busy(env).capitalize()] * bool(environment.busy(env)), day]
+    return f"{'. '.join(sentences)} ([trials](../data/{run.table.path.name}))."
 
 
 def itself() -> str:
     """As many threads; and how fast the peer is beside llama.cpp's own benchmark, where that was measured."""
-    path, same = llama_bench.TABLE, " uses as many threads as ours"
-    return f"{same} and runs at {llama_bench.beside(path)} times llama-bench's rate" if path.is_file() else same
+    path, same = llama_bench.TABLE, "with as many threads as ours"
+    return f"{same}, and runs at {llama_bench.beside(path)} times llama-bench's rate" if path.is_file() else same
 
 
 # The README -----------------------------------------------------------------------------------------------------------
@@ -207,17 +184,17 @@ def subject(run: Setting, theirs: Trial) -> tuple[str, str]:
     return file, wording.processor(run.table.meta["environment"])
 
 
-def place(table: Recorded, home: Path) -> str:
+def place(table: Recorded, link: Linking) -> str:
     """A link to a table's notebook, and whether the table is of older code."""
-    return linked(table.section, home) + f" ({older(table)})" * bool(older(table))
+    return linked(table, link) + f" ({older(table)})" * bool(older(table))
 
 
 def older(table: Recorded) -> str:
     return provenance.complaint(table.meta)
 
 
-def linked(section: dict, home: Path) -> str:
-    return f"[notebook {section['number']}]({page(section, home)})"
+def linked(table: Recorded, link: Linking) -> str:
+    return f"[notebook {table.section['number']}]({link(table.section)})"
 
 
 def page(section: dict, home: Path) -> str:
@@ -229,7 +206,7 @@ def page(section: dict, home: Path) -> str:
 def claimed(
     sections: Sequence[dict],
     measured: Sequence[Setting],
-    home: Path,
+    link: Linking,
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
     again: Sequence[Repeat] = (),
@@ -241,22 +218,21 @@ def claimed(
     here = wording.processor(measured[0].table.meta["environment"]) if measured else ""
     parts = [answer(measured, behind, again)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="{WIDTH}" alt="{escape(f["caption"])}">' for f in pictures]
-    parts += [gains.places(measured, others, loaded=serving(behind, home, here)).markdown()] if pictures else []
+    parts += [gains.places(measured, others, loaded=serving(behind, link, here)).markdown()] if pictures else []
     return "\n\n".join(filter(None, parts))
 
 
-def contested(behind: Sequence[Recorded], home: Path) -> str:
+def contested(behind: Sequence[Recorded], link: Linking) -> str:
     """The table of other runtimes, as Markdown of docs/peers.md; "" of none. behind: as of `claimed`."""
-    lines = beside(behind, home)
+    lines = beside(behind, link)
     heads = ("other runtime", "file", "processor", f"rate of `{BEST}` over its rate", "measured in")
     return document.Table(heads, lines).markdown().replace("](docs/", "](") if lines else ""
 
 
-def costs(measured: Sequence[Setting], home: Path, behind: Sequence[Recorded] = ()) -> str:
-    """The run that the claim is of, and what the kernel costs, as Markdown. behind: as of `claimed`."""
-    if not measured:
-        return ""
-    return "\n".join([about(measured[0]), *losing(behind, home)])
+def costs(behind: Sequence[Recorded], link: Linking) -> str:
+    """What the kernel costs, as Markdown; "" where nothing was measured. behind: as of `claimed`."""
+    table = rivals.costs(behind, partial(place, link=link))
+    return table.markdown() * bool(table.rows)
 
 
 def with_llama_cpp(measured: Sequence[Setting]) -> Setting | None:
@@ -278,10 +254,11 @@ def refresh(
     others: Sequence[Machine] = (),
     again: Sequence[Repeat] = (),
 ) -> None:
-    """Put the texts between the markers of OUT's README and docs/peers.md, where it has them. others: contributed
-    machines. again: of `repeats`."""
+    """Put the texts between the markers of OUT's README and docs/, where it has them. others: contributed machines.
+    again: of `repeats`."""
     home = Path(out_dir)
-    measured = with_headline(home, behind)
-    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, home, behind, others, again))
-    document.put(home / "README.md", *COSTS, partial(costs, measured, home, behind))
-    document.put(home / "docs" / "peers.md", *BESIDE, partial(contested, behind, home))
+    measured, link = with_headline(home, behind), partial(page, home=home)
+    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, link, behind, others, again))
+    document.put(home / "README.md", *COSTS, partial(costs, behind, link))
+    document.put(home / "docs" / "statistics.md", *ABOUT, lambda: about(measured[0]) if measured else "")
+    document.put(home / "docs" / "peers.md", *BESIDE, partial(contested, behind, link))

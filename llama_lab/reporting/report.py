@@ -28,6 +28,7 @@ from llama_lab.reporting import (
     overview,
     readme,
     repeats,
+    rivals,
     structured,
     tour,
 )
@@ -214,6 +215,11 @@ def measured(section: dict, behind: Sequence[Recorded]) -> list[str]:
     ]
 
 
+def linked(section: dict) -> str:
+    """Where the page's links to a section's notebook lead."""
+    return section["page"] or f"#n{section['number']}"
+
+
 def versions(behind: Sequence[Recorded], out_dir: Path) -> Table:
     """Where and with what each table was measured."""
     known = [name for name in PACKAGES if any(t.meta["environment"]["packages"].get(name) for t in behind)]
@@ -252,15 +258,12 @@ def write(out_dir: Path) -> Path:
     shared = machines.newest(machines.contributed(contribution.FOLDER)[0])
     timed = readme.with_headline(out_dir, behind)
     again = repeats.repeats(run, timed, shared) if (run := readme.with_llama_cpp(timed)) else []
-    served = readme.served(behind)
-    link = served and (served.section["page"] or f"#n{served.section['number']}")
-    found = served.section["shown"][-1].removesuffix(".") if served else ""
-    once = "; ".join([*readme.once(served), f"[notebook {served.section['number']}]({link})"]) if served else ""
-    loaded = f"{found} ({once})" if served else ""
-    places = gains.places(timed, shared, f"{machines.PAGE}.html", loaded)
+    here = wording.processor(timed[0].table.meta["environment"]) if timed else ""
+    places = gains.places(timed, shared, f"{machines.PAGE}.html", readme.serving(behind, linked, here))
+    costs = rivals.costs(behind, partial(readme.place, link=linked))
     page = document.render(
         "report.html",
-        questions=brief.questions(behind, drawn, places, again),
+        questions=brief.questions(behind, drawn, places, costs, again),
         home=brief.machine(timed[0].table) if timed else "",
         sections=known,
         others=others(out_dir, known),

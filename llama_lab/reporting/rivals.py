@@ -1,5 +1,5 @@
 """Our fastest placement beside the fastest other runtime on every recorded file: where it leads least and most, and
-where it loses."""
+what it costs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import interval, listed, named_well, round_ratio, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
-from llama_lab.experiments.jit_placement.measure import costs
 from llama_lab.figures import model_label
 from llama_lab.reporting import document, overview
+from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import BEST, LLAMA_CPP
 from llama_lab.reporting.overview import Recorded, Setting
 
 FILES = ("07-compiled-kernels-sizes", "07-compiled-kernels-people")  # tables of whole files beside every runtime
 COMMANDS = "07-compiled-kernels-commands"
-SAMPLED = "02-jit-placement"  # greedy and drawn answers side by side
+STARTS = {commands.FIRST: "first command on a machine (compiles the kernels)", commands.WARM: "later commands"}
 CONTEST = "09-ollama"  # the headline's file beside most runtimes
 KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
 
@@ -164,7 +164,8 @@ def otherwise(ratios: Sequence[Ratio], limits: Sequence[str] = ()) -> str:
         (ratio, limit), alone = pairs[0], len(pairs) == 1
         of = f": {round_ratio(ratio.value)}{within(ratio, round_ratio)}" * alone
         shared = bool(limit) and {other for _, other in pairs} == {limit}
-        said.append(f"{verdict} in {len(pairs)}{of}" + f", only our kernels limited to {limit}" * shared)
+        every = f",{' all' * (not alone)} with our kernels limited to {limit}" * shared
+        said.append(f"{verdict} in {len(pairs)}{of}{every}")
     return f" ({'; '.join(said)})" if said else ""
 
 
@@ -176,16 +177,14 @@ def often(ratios: Sequence[Ratio], of: str = "", limits: Sequence[str] = ()) -> 
 
 
 def won(found: Sequence[Case]) -> str:
-    """`faster in 25 of 26 cases (undecided in 1: 1.44 [0.76, 2.71], only our kernels limited to AVX2)`."""
+    """`faster in 25 of 26 cases (undecided in 1: 1.44 [0.76, 2.71], with our kernels limited to AVX2)`."""
     return often([case.ratio for case in found], " cases", [case.limited for case in found])
 
 
-def ranging(found: Sequence[Case], does: str) -> str:
-    """`loop+fused` decodes at the least to the most times the rate of the fastest other runtime, and how often it is
-    faster. does: `decodes at`."""
-    ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
+def ranging(found: Sequence[Case]) -> str:
+    """`0.66 to 3.90 times the rate of the fastest other runtime: faster in 31 of 39 cases`, with intervals."""
     low, high = (least(found, choose).ratio for choose in (min, max))
-    return f"{ours} {does} {value(low)} to {times(high)} the rate of the fastest other runtime: {won(found)}"
+    return f"{value(low)} to {times(high)} the rate of the fastest other runtime: {won(found)}"
 
 
 def machines(found: Sequence[Case]) -> str:
@@ -227,79 +226,64 @@ def span(found: Sequence[Case]) -> str:
     return f"{min(bytes_) / 1e6:,.0f} to {megabytes(max(bytes_))}"
 
 
-# What it costs, and where it loses ------------------------------------------------------------------------------------
+# What it costs --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Loss:
-    """A sentence without its full stop, and the model and file that it is of."""
+class Cost:
+    """What the kernel costs. ours: with it. theirs: of other runtimes. about: what both are of."""
 
-    text: str
+    what: str
+    ours: str
+    theirs: str
     about: str
 
 
-def starts(table: Recorded) -> Loss | None:
-    """The first command and later ones of the file where the first loses most; None where none were timed."""
+def starts(table: Recorded) -> list[Cost]:
+    """The first command and later ones of the file where the first loses most; none where none were timed."""
     entries = commands.table(record.read(table.path, kind=commands.Command)[0])
     by = {(e["file"], e["phase"], e["name"]): e["s"] for e in entries if e["tokens"] == 1}
     mine = {at: s for at, s in by.items() if at[2] != commands.PEER and (*at[:2], commands.PEER) in by}
     firsts = [at for at in mine if at[1] == commands.FIRST]
     if not firsts:
-        return None
+        return []
     file, _, name = max(firsts, key=lambda at: mine[at].median / by[(*at[:2], commands.PEER)].median)
 
-    def both(phase: str) -> str:
-        pair = [by[file, phase, who] for who in (name, commands.PEER)]
-        ours, theirs = (f"{document.short(s.median)} s{within(s, document.short) if s.n > 1 else ''}" for s in pair)
-        return f"takes {ours} (llama.cpp: {theirs}, n = {min(s.n for s in pair)})"
+    def seconds(phase: str, who: str) -> str:
+        s = by[file, phase, who]
+        return f"{document.short(s.median)} s{within(s, document.short) if s.n > 1 else ''} (n = {s.n})"
 
-    later = f"; a later one {both(commands.WARM)}" if (file, commands.WARM, name) in mine else ""
-    return Loss(
-        f"The first command on a machine compiles the kernels and {both(commands.FIRST)}{later}",
-        f"{file}, `{name}`, one token",
-    )
+    timed, about = [phase for phase in STARTS if (file, phase, name) in mine], f"{file}, `{name}`, one token"
+    theirs = {phase: f"{named_well(LLAMA_CPP)} {seconds(phase, commands.PEER)}" for phase in timed}
+    return [Cost(STARTS[phase], seconds(phase, name), theirs[phase], about) for phase in timed]
 
 
-def sampling(table: Recorded) -> Loss | None:
-    """What drawing tokens adds under `step`, and where it costs most; None where both kinds did not run side by
-    side, or where no cost shows."""
-    rows = record.read(table.path)[0]
-    spent = {cost.name: cost for cost in costs(rows, summary.subjects(rows))}
-    if "step" not in spent or spent["step"].added.low <= 0:
-        return None
-    added, most = spent["step"].added, min(spent.values(), key=lambda cost: cost.ratio.value)
-    settings = next(t.sampling for t in rows if t.sampling != "greedy")
-    kernel = f"; `{BEST}` was not timed with sampling, where the same cost would weigh more" * (BEST not in spent)
-    text = (
-        f"Sampling ({settings}) adds {added.median:.1f} ms{within(added, '.1f')} per token to `step` in float32, and"
-        f" `{most.name}` then runs at {times(most.ratio)} its greedy rate{kernel}"
-    )
-    return Loss(text, model_label(rows[0].model))
-
-
-def memory(table: Recorded) -> Loss | None:
-    """Peak memory of two subjects' own processes; None where it was not measured."""
+def memory(table: Recorded) -> list[Cost]:
+    """Peak memory of two subjects' own processes; none where it was not measured."""
     rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY)
     peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (BEST, LLAMA_CPP)}
     if not all(peaks.values()):
-        return None
-    mine, other = (megabytes(summary.median(peak)) for peak in peaks.values())
-    n = min(map(len, peaks.values()))
+        return []
+    mine, other = (f"{megabytes(summary.median(peak))} (n = {len(peak)})" for peak in peaks.values())
     row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
-    return Loss(
-        f"A `{BEST}` process peaks at {mine} of memory (llama.cpp: {other}, n = {n})",
-        model_label(row.model),
-    )
+    return [
+        Cost(
+            "peak memory of the process",
+            mine,
+            f"{named_well(LLAMA_CPP)} {other}",
+            f"{model_label(row.model)}, `{BEST}`",
+        )
+    ]
 
 
-def accuracy(table: Recorded) -> Loss | None:
-    """What fewer bits cost under the kernel and under the others on the same file; None where one of them is
+def accuracy(table: Recorded) -> list[Cost]:
+    """What fewer bits cost under the kernel and under the others on the same file; none where one of them is
     missing."""
     rows, _ = record.read(table.path, kind=quality.Window)
     known = {entry["subject"]: entry for entry in quality.table(rows) if entry["top1"] is not None}
     read = [name for name in RIVAL_READERS if name in known]
     if KERNEL not in known or not read:
-        return None
+        return []
 
     def kept(names: Sequence[str]) -> str:
         ends = sorted(known[name]["top1"] for name in names)
@@ -309,19 +293,22 @@ def accuracy(table: Recorded) -> Loss | None:
     ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
     level = " (the intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
     again = standings.OPENVINO
-    more = f"; {named_well(again)}, which rounds the weights once more, for {kept([again])}" if again in known else ""
-    text = (
-        f"`{BEST}` rounds each activation to a byte. On the file's own weights it agrees with float32 arithmetic on the"
-        f" most probable next token for {kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} of"
-        f" {known[KERNEL]['tokens']:,} tokens; {others} agree for {kept(read)}{level}{more}. These figures do not"
-        " include the quality lost by quantising the weights"
-    )
-    return Loss(text, model_label(rows[0].model))
+    more = f"; {named_well(again)} {kept([again])} (it rounds the weights once more)" if again in known else ""
+    mine = f"{kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} (it rounds activations to bytes)"
+    what = f"tokens (of {known[KERNEL]['tokens']:,}) predicted as in float32 arithmetic on the same weights"
+    return [Cost(what, mine, f"{others} {kept(read)}{level}{more}", f"{model_label(rows[0].model)}, `{BEST}`")]
 
 
-LOSSES = {  # table → what it says
-    SAMPLED: sampling,
-    f"{CONTEST}-quality": accuracy,
-    COMMANDS: starts,
-    CONTEST: memory,
-}
+COSTS = {COMMANDS: starts, CONTEST: memory, f"{CONTEST}-quality": accuracy}  # table → what it says
+
+
+def costs(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table:
+    """What the kernel costs and what other runtimes do better, a line each. place: a link in Markdown to where a
+    table is shown."""
+    found = [(table, cost) for stem, say in COSTS.items() if (table := named(behind, stem)) for cost in say(table)]
+    where = {table.path: wording.processor(table.meta["environment"]) for table, _ in found}
+    rows = [(c.what, c.ours, c.theirs, f"{c.about}, {where[table.path]}, {place(table)}") for table, c in found]
+    if prompts := cases(behind, sizes.PREFILL):
+        on = f"{files(prompts)} files, {machines(prompts)}, {place(prompts[0].table)}"
+        rows.insert(0, ("reading prompts", ranging(prompts), "1 (the fastest on each file)", on))
+    return Table(("what the kernel costs", "with the kernel", "other runtimes", "measured with"), rows)

@@ -20,6 +20,10 @@ PACE = {  # ms a token
 SECTION = dict(name="02-jit-placement", number="02", question="Where?", finding="It is so.", figures=[])
 
 
+def here(section):
+    return f"n{section['number']}"
+
+
 def trials(names=tuple(PACE), noise=0.0):
     """Six blocks in each of two processes, the baseline twice in each."""
     twice = [*names, "step" + AGAIN] if "step" in names else names
@@ -51,18 +55,21 @@ def recorded(folder, name, rows, **meta):
 
 def test_the_machine_stands_once_with_n_the_control_and_what_is_missing():
     quiet, noisy = readme.about(run(("step", "loop"))), readme.about(run(("step",), noise=0.2))
-    assert "each rate is the median of 12 answers in 2 processes" in quiet
-    assert "The A/A control, `step` against itself: 1.00 [1.00, 1.00] (" in quiet
+    assert quiet.startswith("Each rate is the median of 12 answers in 2 processes ")
+    assert "`step` against itself, the A/A control: 1.00 [1.00, 1.00]. " in quiet
     assert "Not in it: `eager`, `layer`, `step+fused`, `loop+fused` and `llamacpp`." in quiet
-    assert quiet.endswith("Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3.")
-    assert re.search(r"`step` against itself: [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+%\)", noisy)
+    assert "Measured 2026-01-01 on C, 2 cores, 16 GiB · jax 1, Python 3 (" in quiet
+    assert re.search(r"`step` against itself, the A/A control: [\d.]+ \[[^]]*\], .+ \(pairs scatter by \d+%\)", noisy)
+    probed = run(("step", "loop"))
+    probed.table.meta["bandwidth_gbps"] = dict(main=dict(min=0.5, median=0.8, max=1.0, n=4))
+    assert " The limit is the fastest bandwidth probe, 1 GB/s (median 1). " in readme.about(probed)
 
 
-def test_the_block_shows_one_picture(tmp_path):
+def test_the_block_shows_one_picture():
     figures = [dict(name="03-a", caption="Rates."), dict(name="03-b", caption="More.")]
-    block = readme.claimed([dict(SECTION, figures=figures)], [run()], tmp_path)
+    block = readme.claimed([dict(SECTION, figures=figures)], [run()], here)
     assert re.findall(r'<img src="(.*?)".* alt="(.*?)">', block) == [("figures/03-a.svg", "Rates.")]
-    assert readme.claimed([SECTION], [], tmp_path) == ""
+    assert readme.claimed([SECTION], [], here) == ""
 
 
 def test_only_what_stands_between_the_marks_is_written(tmp_path):
@@ -82,9 +89,10 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     assert [*written[:2], *written[-6:]] == ["before", begin, end, "between", below, "", rest, "after"]
     assert 'src="figures/03-a.svg"' in written[2]
     assert [line.count("|") for line in written[4:-6]] == [6] * (2 + len(gains.PLACES))
-    peers = tmp_path / "docs" / "peers.md"
+    peers, statistics = (tmp_path / "docs" / f"{name}.md" for name in ("peers", "statistics"))
     peers.parent.mkdir()
     peers.write_text("\n".join(readme.BESIDE))
+    statistics.write_text("\n".join(readme.ABOUT))
     known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
     contest = recorded(tmp_path / "contest", "09-ollama", rows)
@@ -92,23 +100,24 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     assert "[notebook 09](index.html#n09)" in peers.read_text()
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
     readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "02-jit-placement", trials(("step", "loop")))])
-    assert f"([trials](data/{contribution.HEADLINE}.csv))" in path.read_text()
-    assert "Not in it:" not in path.read_text()
+    assert f"([trials](../data/{contribution.HEADLINE}.csv))" in statistics.read_text()
+    assert "Not in it:" not in statistics.read_text()
 
 
 def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
     (said,) = readme.distances(run(), [], [])
-    assert "is 2.00 [2.00, 2.00] times as fast as llama.cpp. `loop`, on float32 weights, runs at 0.42 [" in said
+    assert (
+        "is 2.00 [2.00, 2.00] times as fast as llama.cpp. Without the kernel, `loop` on float32 weights runs at 0.42 ["
+        in said
+    )
     known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
     contest = recorded(tmp_path / "data", "09-ollama", rows)
-    (line,) = readme.beside([contest], tmp_path)
+    (line,) = readme.beside([contest], here)
     assert line[0] == "llama.cpp"
     assert line[2:4] == ("C", "2.00 [2.00, 2.00]")
-    assert len(readme.contested([contest], tmp_path).splitlines()) == 3
-    assert readme.contested([], tmp_path) == readme.costs([], tmp_path) == ""
-    assert readme.losing([], tmp_path) == []
-    assert readme.costs([run()], tmp_path, [contest]).startswith("- **The headline**")
+    assert len(readme.contested([contest], here).splitlines()) == 3
+    assert readme.contested([], here) == readme.costs([], here) == ""
 
 
 def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_path):
@@ -120,7 +129,7 @@ def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_pa
         about = dict(environment=ENVIRONMENT | dict(watch=watch))
         contest = recorded(tmp_path, "09-ollama", rows, **about)
         said = readme.distances(run(), [contest], [])[-1]
-        assert said.endswith(f" {words} (97 MB{aside}; {UNKNOWN}).")
+        assert said == f"{words} (97 MB{aside}; {UNKNOWN})."
 
 
 def machine(measured, rows, name="m", **environment):
@@ -141,10 +150,12 @@ def test_the_build_of_llama_cpp_is_named(monkeypatch, tmp_path):
     packages = {readme.LLAMA_CPP_PACKAGE: "0.3", "jax": "1"}
     timed = run()
     vars(timed.table)["meta"] = timed.table.meta | dict(environment=ENVIRONMENT | dict(packages=packages))
-    assert "`llama_decode` (llama-cpp-python 0.3, " in readme.about(timed)
-    assert "uses as many threads as ours and runs at " in readme.about(timed)
+    said = (
+        "llama.cpp (llama-cpp-python 0.3) is [called as llama-bench calls it, plus an arg-max](peers.md), with as many"
+    )
+    assert f"{said} threads as ours, and runs at " in readme.about(timed)
     monkeypatch.setattr(readme.llama_bench, "TABLE", tmp_path / "none.csv")
-    assert readme.about(timed).count("uses as many threads as ours.") == 1
+    assert readme.about(timed).count("with as many threads as ours. ") == 1
 
 
 def test_other_runs_are_a_line_each_from_the_least_to_the_most():
@@ -186,14 +197,15 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
 
 
 def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
-    jitted, whole, fused, led, about = readme.answer([run()], [], []).splitlines()
-    assert re.match(r"- \*\*Put one `jax.jit` .*\*\*$", jitted)
+    jitted, whole, fused, led = readme.answer([run()], [], []).splitlines()
+    assert re.match(
+        r"\*\*Put one `jax.jit` .*\*\* Measured with m, 4 \+ 4 tokens \(prompt \+ greedy answer\), on C, ", jitted
+    )
     assert whole.startswith("- `loop`, the whole answer in one program, is ")
     assert re.match(r"- `loop\+fused`, .*, is 4.75 times as fast as `loop`", fused)
     assert led.startswith("- On one ")
-    assert ": m, 4 + 4 tokens (prompt + greedy answer), on C. " in about
     ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
-    _, fused, _ = readme.answer([ladder, engines], [], []).splitlines()
+    _, fused = readme.answer([ladder, engines], [], []).splitlines()
     assert fused.endswith("(notebook 09).")
     assert readme.answer([run(("eager", "step"))], [], []).count("**") == 2
     assert readme.answer([], [], []) == ""
@@ -209,11 +221,11 @@ def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     assert " here and 1.25 times in [another run](m#other-runs)" in repeats.ranging(again[:1], "2 times", "m")
 
 
-def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):
+def test_the_place_of_a_server_says_what_was_found_under_load_and_where():
     section = dict(SECTION, number="10", shown=["It needs little.", "It keeps up."])
     under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
-    link = "[notebook 10](docs/index.html#n10)"
-    assert readme.serving([under_load], tmp_path) == f"It keeps up (C; {link})"
-    assert readme.serving([under_load], tmp_path, here="C") == f"It keeps up ({link})"
-    assert readme.served([told(f"data/{readme.SERVED}.csv", section | dict(shown=[]), {})]) is None
-    assert readme.serving([run().table], tmp_path) == ""
+    link = "[notebook 10](n10)"
+    assert readme.serving([under_load], here) == f"It keeps up (C; {link})"
+    assert readme.serving([under_load], here, here="C") == f"It keeps up ({link})"
+    assert readme.serving([told(f"data/{readme.SERVED}.csv", section | dict(shown=[]), {})], here) == ""
+    assert readme.serving([run().table], here) == ""

@@ -1,5 +1,7 @@
 """Other runtimes beside ours on every file: the least and the most, files counted once, and what is lost."""
 
+import re
+
 from llama_jax.plumbing import paths
 from llama_lab.bench.statistics import Ratio
 from llama_lab.reporting import rivals
@@ -41,7 +43,10 @@ def test_where_ours_is_not_faster_each_verdict_has_its_number_and_a_single_case_
     assert rivals.otherwise([faster]) == ""
     assert rivals.otherwise([faster, slower, slower, open_]) == " (slower in 2; undecided in 1: 1.40 [0.80, 2.70])"
     said = rivals.often([faster, open_], " cases", ["", "AVX2"])
-    assert said == "faster in 1 of 2 cases (undecided in 1: 1.40 [0.80, 2.70], only our kernels limited to AVX2)"
+    assert said == "faster in 1 of 2 cases (undecided in 1: 1.40 [0.80, 2.70], with our kernels limited to AVX2)"
+    assert rivals.often([slower, slower], "", ["AVX2"] * 2).endswith(
+        "slower in 2, all with our kernels limited to AVX2)"
+    )
     assert "limited" not in rivals.often([slower, slower], "", ["", "AVX2"])
 
 
@@ -60,9 +65,11 @@ def test_prompts_are_told_from_the_least_ratio_to_the_most_with_how_often_ours_i
         pace, weights = {"loop+fused": ours, "llamacpp": 4.5}, file[0]
         made += rows(file, pace, tokens=1, prompt=length, tokenize_ns=0, weights_hash=weights)
     found = rivals.cases([recorded(tmp_path, rivals.FILES[1], made)], rivals.sizes.PREFILL)
-    said = rivals.ranging(found, "reads prompts at")
-    assert said.startswith("`loop+fused` reads prompts at 0.50 [0.50, 0.50] to 2.25 [2.25, 2.25] times the rate of ")
-    assert ": faster in 2 of 3 cases (slower in 1: 0.50 [0.50, 0.50], only our kernels limited to AVX2)" in said
+    said = rivals.ranging(found)
+    assert said.startswith("0.50 [0.50, 0.50] to 2.25 [2.25, 2.25] times the rate of the fastest other runtime: ")
+    assert ": faster in 2 of 3 cases (slower in 1: 0.50 [0.50, 0.50], with our kernels limited to AVX2)" in said
+    (row,) = rivals.costs([recorded(tmp_path, rivals.FILES[1], made)], lambda table: table.path.stem).rows
+    assert row == ("reading prompts", said, "1 (the fastest on each file)", f"2 files, C, {rivals.FILES[1]}")
     assert rivals.machines(found) == "C"
     assert rivals.drawn(found) == ""
     random = [row.model_copy(update=dict(model="random:n")) if row.run == "n" else row for row in made]
@@ -78,6 +85,9 @@ def test_what_is_published_counts_distinct_files_and_says_what_is_lost():
     found = rivals.cases(behind)
     assert rivals.files(found) == len({row.weights_hash for row in (case.first for case in found)}) < len(found)
     assert {"Q4_K_M"} < {case.kind for case in found}  # not that of most of its blocks
-    lost = [rivals.LOSSES[table.path.stem](table) for table in behind if table.path.stem in rivals.LOSSES]
-    assert len(lost) == 3
-    assert all(lost)
+    assert rivals.costs([], str).rows == []
+    costs = rivals.costs(behind, lambda table: table.path.stem).rows
+    assert [row[-1].rpartition(", ")[2] for row in costs] == [
+        rivals.FILES[0], rivals.COMMANDS, rivals.COMMANDS, rivals.CONTEST, f"{rivals.CONTEST}-quality"
+    ]  # fmt: skip
+    assert all(re.search(r"\d", cell) for row in costs for cell in row[1:3])
