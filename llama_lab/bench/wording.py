@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from llama_lab.bench import environment
 
@@ -35,6 +35,13 @@ def interval(estimate, form: str | Callable[[float], str] = ".2f", name: str = "
 def within(estimate, form: str | Callable[[float], str] = ".2f") -> str:
     """The same after a space; "" if there is no interval."""
     return f" {interval(estimate, form)}" if math.isfinite(ends(estimate)[0]) else ""
+
+
+def span(values: Iterable[float], form: str | Callable[[float], str] = ".2f") -> str:
+    """`3.55 to 7.28`: the least and the most, once where both read the same; "" of none. form: as of `interval`."""
+    known = list(values)
+    said = (form(end) if callable(form) else f"{end:{form}}" for end in ((min(known), max(known)) if known else ()))
+    return " to ".join(dict.fromkeys(said))
 
 
 def round_ratio(value: float) -> str:

@@ -19,7 +19,7 @@ from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, gains, machines, overview, readme, repeats
+from llama_lab.reporting import document, gains, machines, overview, readme
 from llama_lab.reporting import rivals as other_runtimes
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.repeats import Repeat
@@ -178,9 +178,8 @@ def ends(tables: Tables) -> Said | None:
         return None
     low, high = (other_runtimes.least(found, choose) for choose in (min, max))
     files = f"{other_runtimes.files(found)} files at several lengths{other_runtimes.limits(found)}"
-    days = sorted({case.table.meta["created"][:10] for case in found})
     places = [f"{end}: {case.place}" for end, case in (("smallest ratio", low), ("largest", high))]
-    when = repeats.ends((days[0], days[-1]))
+    when = wording.span((case.table.meta["created"][:10] for case in found), str)
     ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
     text = f"Across {files}, {ours} decodes at {other_runtimes.ranging(found)}."
     return Said(text, ("; ".join(places),), "", when, found[0].table.section)

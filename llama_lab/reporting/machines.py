@@ -135,13 +135,9 @@ def by_features(machines: Sequence[Machine], names: Sequence[str]) -> Table:
     rows = []
     for (isa, features), members in sorted(groups.items()):
         columns = [[float(cell.value) for m in members if (cell := m.over(name))] for name in compiled]
-        rows.append((isa, ", ".join(features), ", ".join(m.about["machine"] for m in members), *map(span, columns)))
+        spans = [wording.span(column, document.short) for column in columns]
+        rows.append((isa, ", ".join(features), ", ".join(m.about["machine"] for m in members), *spans))
     return Table(("Kernels for", "Features", "Machines", *(f"{name} over step" for name in compiled)), rows)
-
-
-def span(values: Sequence[float]) -> str:
-    """`2.93 to 5.00`; the number where there is one, "" if there is none."""
-    return " to ".join(map(document.short, (min(values), max(values)) if len(values) > 1 else values))
 
 
 def beside(out_dir: Path) -> Table:

@@ -4,7 +4,7 @@ machines, and the range of a ratio over those machines."""
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +97,7 @@ def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
     if not found:
         return f"{here} as fast as llama.cpp"
     ratios = [repeat.ratio for repeat in found]
-    least_to_most = ends(round_ratio(ratio.value) for ratio in (ratios[0], ratios[-1]))
+    least_to_most = wording.span((ratio.value for ratio in ratios), round_ratio)
     where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
     often = f", {rivals.often(ratios)}" * bool(rivals.otherwise(ratios))
     why = " (cause of the spread unknown)" * far_apart(found)
@@ -113,9 +113,4 @@ def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:
 def spread(above: str, below: str, others: Sequence[Machine]) -> str:
     """`3.55 to 7.28`: one subject over another on other machines; "" where none has both."""
     found = [ratio for machine in others if (ratio := summary.paired_ratio(machine.trials, above, below)).n]
-    return ends(round_ratio(choose(ratio.value for ratio in found)) for choose in (min, max) if found)
-
-
-def ends(said: Iterable[str]) -> str:
-    """`3.55 to 7.28` of the least and the most; said once where both are the same."""
-    return " to ".join(dict.fromkeys(said))
+    return wording.span((ratio.value for ratio in found), round_ratio)

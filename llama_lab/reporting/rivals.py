@@ -286,8 +286,7 @@ def accuracy(table: Recorded) -> list[Cost]:
         return []
 
     def kept(names: Sequence[str]) -> str:
-        ends = sorted(known[name]["top1"] for name in names)
-        return " to ".join(dict.fromkeys(f"{share:.1%}" for share in (ends[0], ends[-1])))
+        return wording.span((known[name]["top1"] for name in names), ".1%")
 
     others = listed([named_well(known[name]["backend"]) for name in read])
     ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]

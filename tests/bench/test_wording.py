@@ -38,6 +38,13 @@ def test_a_title_has_the_number_of_the_text(ratio, said):
     assert wording.round_ratio(ratio) == said
 
 
+def test_a_span_is_said_once_where_both_ends_read_the_same():
+    spans = [wording.span(values) for values in ([], [3.0], [3.001, 3.0], iter([5.0, 2.934, 4.0]))]
+    assert spans == ["", "3.00", "3.00", "2.93 to 5.00"]
+    assert wording.span({7, 3}, "d") == "3 to 7"
+    assert wording.span([12.44, 2.0], wording.round_ratio) == "2.00 to 12.4"
+
+
 def test_a_text_is_cut_at_its_clauses_and_never_within_brackets():
     assert wording.opening("JAX 0.4.38 to v. 0.12 is slow. Then more.") == "JAX 0.4.38 to v. 0.12 is slow."
     assert wording.opening("It is 2x [1, 3] (n = 2, one process), " + "and so on, " * 40).endswith("and so on …")

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import within
+from llama_lab.bench.wording import span, within
 from llama_lab.experiments.activation_extraction import probing, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
@@ -88,7 +88,7 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
     axes.plot(best["layer"], best["auc"], "o", color=OURS, markersize=9)
     words = f" layer {early}: from here on within\n the interval of the best, layer {best['layer']}"
     axes.text(early, 0.04, words, transform=axes.get_xaxis_transform(), fontsize=9.5, color=GREY)
-    controls = " to ".join(dict.fromkeys(f"{pick(e['control'] for e in entries):.2f}" for pick in (min, max)))
+    controls = span(e["control"] for e in entries)
     axes.set_xlabel(
         f"layer after which the residual stream is read (0: the embedding)\n{first['tokens']:,} tokens of"
         f" {first['examples']} examples, {first['share']:.0%} of the tokens with the property; band: 95% interval over"

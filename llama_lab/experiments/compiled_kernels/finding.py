@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 
 from llama_jax.kernels import isa
 from llama_lab.bench import standings, summary
 from llama_lab.bench.claim import Claim, stated
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, named_well
+from llama_lab.bench.wording import interval, listed, named_well, span
 from llama_lab.experiments.compiled_kernels import commands, file_types, rows, scaling, sizes, where
 
 
@@ -154,15 +154,9 @@ def instructions(entries: Sequence[dict]) -> str:
         if pairs:
             fewest = listed([*dict.fromkeys(least["file"].rpartition("/")[2] for least, _ in pairs)])
             apart = f"in {sum(shown)} of {len(pairs)} cases the intervals are apart"
-            apart += f" ({spread(compress(losses, shown))})" * any(shown)
-            lines.append(f"In {words} the ratio is {spread(losses)} smaller with {fewest}; {apart}.")
+            apart += f" ({span(compress(losses, shown), '.0%')})" * any(shown)
+            lines.append(f"In {words} the ratio is {span(losses, '.0%')} smaller with {fewest}; {apart}.")
     return "\n".join(lines)
-
-
-def spread(shares: Iterable[float]) -> str:
-    """`11% to 39%`: from the least to the most."""
-    found = sorted(shares)
-    return " to ".join(dict.fromkeys(f"{share:.0%}" for share in (*found[:1], *found[-1:])))
 
 
 def types(entries: Sequence[dict]) -> str:
@@ -286,9 +280,8 @@ def of_rows(costs: Sequence[dict], counts: Sequence[int] = (4, 8)) -> str:
         words = []
         for kind in rows.KINDS:
             for n in counts:
-                found = sorted(e["ratio"].value for e in some if (e["kind"], e["rows"]) == (kind, n))
-                ends = " to ".join(dict.fromkeys(f"{value:.2f}x" for value in (*found[:1], *found[-1:])))
-                words += [f"{n} rows of a {kind} {ends}"] if found else []
+                found = [e["ratio"].value for e in some if (e["kind"], e["rows"]) == (kind, n)]
+                words += [f"{n} rows of a {kind} {span(found, '{:.2f}x'.format)}"] if found else []
         lines += [f"{named_well(engine)}, over one row: {', '.join(words)}"] if words else []
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from llama_lab.bench import footprints, frames, quality, roofline, standings, st
 from llama_lab.bench.claim import Claim, Comparison, fastest_beside
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import NO_RATIO, Ratio
-from llama_lab.bench.wording import interval, listed, named_well, weights
+from llama_lab.bench.wording import interval, listed, named_well, span, weights
 from llama_lab.experiments.fewer_bits.reading import ALL, read_as
 
 ALIKE = 1.15  # as a factor of the fewest: bytes a token that count as about as few
@@ -173,7 +173,7 @@ def near_the_roof(entries: Sequence[dict]) -> str:
     above = sum(e["mbu"].median > most["mbu"].median for e in few)
     ends = {0: "More bytes are nearer", len(few): "Fewer bytes are nearer"}
     nearer = ends.get(above, "Neither end is nearer by itself")
-    read = " to ".join(dict.fromkeys(f"{end(e['bytes'] for e in few) / 1e6:.0f}" for end in (min, max)))
+    read = span((e["bytes"] / 1e6 for e in few), ".0f")
     return (
         f"{nearer}: {named_well(most['name'])}, which reads {most['bytes'] / 1e6:.0f} MB a token, uses "
         f"{most['mbu'].median:.0%} of the bandwidth; of those that read {read} MB, {listed(shares)}."

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_lab.bench.wording import span
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End
 from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, colour, headline, model_label, new, styled
@@ -61,8 +62,7 @@ def draw_limit(axes, limit: float, fastest: float) -> None:
 
 def counted(counts: set[int]) -> str:
     """`3`, `3 to 10`, `0`."""
-    ends = sorted({min(counts, default=0), max(counts, default=0)})
-    return " to ".join(map(str, ends))
+    return span(counts or {0}, "d")
 
 
 @styled

@@ -13,7 +13,7 @@ from llama_lab.bench import frames, summary
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Run, Trial
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, span
 
 GROWN = {"layers": "layers", "width": "width", "context": "cache slots"}  # axis → what there is more of
 PROBES = ("bytes_ms", "usual_bytes_ms")  # of a point: by the fastest probe of bandwidth, by the median one
@@ -178,8 +178,7 @@ def finding(points: Mapping[str, Sequence[dict]]) -> str:
     if crossed:
         rows = f"{' to '.join(crossed)} rows" + ", by probe" * (len(crossed) > 1)
         of_batch.append(f"reading takes as long as arithmetic at {rows}")
-    counts = sorted(p["n"] for p in every)
-    n = " to ".join(dict.fromkeys(str(count) for count in (*counts[:1], *counts[-1:])))
+    n = span((p["n"] for p in every), "d")
     under = f"Under {listed([f'`{name}`' for name in usual(points)])}, n = {n} answers per point"
     grown = "; ".join([": ".join([under, *grown[:1]]), *grown[1:]])
     said = [f"the ratio is largest at {furthest(points)}. {grown}" if every else "", "; ".join(of_batch)]

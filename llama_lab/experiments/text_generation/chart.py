@@ -14,6 +14,7 @@ from llama_lab.bench import statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.wording import span
 from llama_lab.experiments.text_generation.measure import CACHED, SUBJECTS, UNCACHED
 from llama_lab.figures.style import OTHERS, colour, headline, new, styled
 
@@ -38,18 +39,13 @@ def claim(trials: Sequence[Trial]) -> Claim:
     if longer.outcome != Verdict.SLOWER:
         return longer.generic
     said = "Without a KV cache, which keeps what was computed before, an answer{of} takes {times:.1f} times as long."
-    of = f" of {span(sizes)} tokens" if (sizes := [t.new_tokens for t in answers(trials)]) else ""
+    of = f" of {span(sizes, 'd')} tokens" if (sizes := [t.new_tokens for t in answers(trials)]) else ""
     return replace(stated(said, of=of, times=ratio.value), evidence=(longer,))
 
 
 def answers(trials: Sequence[Trial]) -> list[Trial]:
     """The valid answers with the cache and without it."""
     return [t for name in (CACHED, UNCACHED) for t in summary.warm(trials, name)]
-
-
-def span(values: Sequence[int]) -> str:
-    """`17`, `35 to 39`."""
-    return " to ".join(f"{value}" for value in dict.fromkeys((min(values), max(values))))
 
 
 def finding(trials: Sequence[Trial]) -> str:
@@ -61,7 +57,7 @@ def finding(trials: Sequence[Trial]) -> str:
             for name, values in seconds(trials).items()
             if values
         ),
-        f"the prompts have {span(prompts)} tokens" if prompts else "",
+        f"the prompts have {span(prompts, 'd')} tokens" if prompts else "",
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import intervals, statistics
-from llama_lab.bench.wording import listed, named_well
+from llama_lab.bench.wording import listed, named_well, span
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.style import colour, footnote, headline, new, styled
 
@@ -29,8 +29,7 @@ def ttft_tails(entries: Sequence[dict], first: str | None = None) -> Figure:
         x, y = [e["tokens"] * apart for e in here], [e["p95"] / e["p50"] for e in here]
         axes.plot(x, y, next(lines), marker="o", color=colour(name), linewidth=2, markersize=6, label=named_well(name))
         axes.vlines(x, *zip(*map(tail_interval, here), strict=True), color=colour(name), linewidth=5, alpha=0.35)
-        ends = " to ".join(dict.fromkeys(f"{ratio:.2f}" for ratio in (min(y), max(y))))
-        said.append(f"{ends}{' times its median' * (not i)} under {named_well(name)}")
+        said.append(f"{span(y)}{' times its median' * (not i)} under {named_well(name)}")
     at = sorted({e["tokens"] for e in held})
     axes.set_xscale("log")
     axes.minorticks_off()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import listed, span
 from llama_lab.experiments.upgrading_jax import table
 from llama_lab.experiments.upgrading_jax.environments import FLAGGED
 
@@ -47,7 +47,7 @@ def turns(trials: Sequence[Trial], meta: dict) -> list[str]:
         apart = f" ({slowest}: {value:{form}})" * bool(np.isfinite(value))
         known = {name: value for name, value in values.items() if np.isfinite(value)}
         if (at := turn([*known.values()])) is not None:
-            before, after = (spread(part, form) for part in ([*known.values()][:at], [*known.values()][at:]))
+            before, after = (span(part, form) for part in ([*known.values()][:at], [*known.values()][at:]))
             since = [*known][at]
             said.append(f"{what}: {before} before {since}, {after} from {since} on{apart}")
     return said
@@ -81,10 +81,6 @@ def turn(values: Sequence[float]) -> int | None:
         if apart > best and (before.max() < after.min() or after.max() < before.min()):
             best, at = apart, i
     return at
-
-
-def spread(values: Sequence[float], form: str) -> str:
-    return " to ".join(dict.fromkeys(f"{value:{form}}" for value in (min(values), max(values))))
 
 
 def of_the_flag(trials: Sequence[Trial], meta: dict) -> str:
