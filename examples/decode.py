@@ -3,7 +3,7 @@ import jax.numpy as jnp
 
 import llama_jax as ll
 
-loaded = ll.load()  # SmolLM2-135M-Instruct in float32: config, params (a pytree), tokenizer
+loaded = ll.load()  # SmolLM2-135M, a q4_1 file, in float32: config, params (a pytree), tokenizer
 config, STOP, SLOTS = loaded.config, loaded.tokenizer.stop[0], 100  # slots of the cache, for prompt and answer
 HEADS, KV_HEADS, DIM = config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
@@ -48,7 +48,7 @@ def loop(model, cache, token, start):  # the whole answer: no token returns to P
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place
 ids = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?"))
 cache = jnp.zeros((config.num_hidden_layers, 2, SLOTS, KV_HEADS, DIM))
-for position, prompt_token in enumerate(ids):  # placement `step+donate`; a real prefill takes one pass
+for position, prompt_token in enumerate(ids):  # a prefill token by token: a real one takes one pass
     token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last one begins the answer
-answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))  # placement `loop`: one call per answer
+answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))  # one call per answer
 print(loaded.tokenizer.decode(answer[:n]))

@@ -226,9 +226,10 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
 
 def disturbed(table: Sequence[dict]) -> str:
     """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" if it was."""
-    twins = [e["ratio_to_baseline"] for e in table if e["name"].endswith(AGAIN)]
-    loud = [ratio for ratio in twins if ratio["verdict"] in DIFFERENT or ratio["scattered"]]
-    return f"baseline against itself {times(loud[0])}, {loud[0]['judged']}" if loud else ""
+    twins = {e["name"].removesuffix(AGAIN): e["ratio_to_baseline"] for e in table if e["name"].endswith(AGAIN)}
+    loud = {name: ratio for name, ratio in twins.items() if ratio["verdict"] in DIFFERENT or ratio["scattered"]}
+    said = [f"{name} against itself {times(ratio)}, {ratio['judged']}" for name, ratio in loud.items()]
+    return "; ".join(said[:1])
 
 
 def tokens_word(e: dict) -> str:

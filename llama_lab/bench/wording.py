@@ -85,9 +85,13 @@ def bandwidths(meta: dict) -> tuple[float, float, float] | None:
 
 def probed(meta: dict) -> str:
     """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits from the fastest of 20
-    bandwidth probes, 63 GB/s (median 34 GB/s)`; "" of a table without probes."""
+    bandwidth probes, 63 GB/s (median 34 GB/s)`; of several runs, each of which has its own limit, `limits from the
+    fastest bandwidth probe of each run, 54 to 63 GB/s`; "" of a table without probes."""
     if (probes := bandwidths(meta)) is None:
         return ""
+    fastest = span((run["max"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict)), ".0f")
+    if "to" in fastest:
+        return f"limits from the fastest bandwidth probe of each run, {fastest} GB/s"
     least, usual, most = probes
     n = sum(run["n"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict))
     if most <= APART * usual:
@@ -95,13 +99,13 @@ def probed(meta: dict) -> str:
     return f"limits from the fastest of {n} bandwidth probes, {most:.0f} GB/s (median {usual:.0f} GB/s)"
 
 
-MAKERS = {"llamacpp": "llama.cpp", "ik-llamacpp": "ik_llama.cpp", "ollama": "Ollama", "openvino": "OpenVINO",
-          "torch": "PyTorch"}  # fmt: skip
+MAKERS = {"torch-compile": "torch.compile", "llamacpp": "llama.cpp", "ik-llamacpp": "ik_llama.cpp", "ollama": "Ollama",
+          "openvino": "OpenVINO", "torch": "PyTorch"}  # fmt: skip
 
 
 def named_well(name: str) -> str:
     """A runtime, or a subject under one, as its makers write it: `Ollama`, `llama.cpp+q4_0`."""
-    prefix = next((prefix for prefix in MAKERS if name.startswith(prefix)), "")
+    prefix = next((prefix for prefix in MAKERS if re.match(rf"{prefix}(?![.\w])", name)), "")
     return MAKERS.get(prefix, "") + name.removeprefix(prefix)
 
 

@@ -13,8 +13,9 @@ from functools import partial
 
 from llama_lab.bench import environment, provenance, record, standings, summary, wording, workload
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import APART, bandwidths, listed, named_well, weights
+from llama_lab.bench.wording import APART, listed, named_well, weights
 from llama_lab.experiments.kv_cache import measure as kv_cache
+from llama_lab.experiments.kv_cache.finding import saving
 from llama_lab.experiments.shapes_and_recompilation import measure as served
 from llama_lab.experiments.shapes_and_recompilation import table as shapes
 from llama_lab.experiments.what_may_be_jitted.measure import PLACEMENTS, Traced
@@ -87,14 +88,14 @@ def placed(at: int, tables: Tables) -> Said | None:
     if gain is None:
         return None
     words = gain.words(what, than, times)
-    told = f"beside {other_runtime(run, other)}" if other else "no other runtime ran beside it"
-    return said_of(run.table, f"{words[0].upper()}{words[1:]}.", run.model, told)
+    told = [] if other else ["no other runtime ran beside it"]
+    return said_of(run.table, f"{words[0].upper()}{words[1:]}.", run.model, asked(run, above), *told)
 
 
-def other_runtime(run: Setting, other: Trial) -> str:
-    """`llama.cpp on a q4_1 file (97 MB of weights)`; that it is the fastest, where there are several."""
-    many = len(other_runtimes.others(run)) > 1
-    return f"{named_well(other.backend)}{', the fastest other runtime,' * many} on a {read_by(run, other)}"
+def asked(run: Setting, subject: str) -> str:
+    """`36–38 + 17 tokens (prompt + answer), n = 40`."""
+    good = summary.warm(run.rows, subject)
+    return f"{overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
 
 
 def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
@@ -103,7 +104,9 @@ def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or readme.with_llama_cpp([run]) is None:
         return None
-    return said_of(run.table, readme.beside_llama_cpp(run, again, f"{machines.PAGE}.html"), run.model)
+    return said_of(
+        run.table, readme.beside_llama_cpp(run, again, f"{machines.PAGE}.html"), run.model, asked(run, machines.BEST)
+    )
 
 
 def calls(tables: Tables) -> Said | None:
@@ -147,27 +150,28 @@ def contested(at: int, tables: Tables) -> Said | None:
     run, others = runs[at], other_runtimes.strongest(runs[at])
     mine, all_of = other_runtimes.ours(run), [*map(named_well, other_runtimes.others(run))]
     over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
-    names, good = [named_well(other.backend) for other in others], summary.warm(run.rows, mine)
+    names = [named_well(other.backend) for other in others]
+    aside = [f" ({words})" if (words := other_runtimes.parted(run, mine, other.subject)) else "" for other in others]
     text = (
-        f"On a {read_by(run, others[0])}, {rate(run, mine)}: {over[0]} the rate of {names[0]}"
+        f"On a {read_by(run, others[0])}, {rate(run, mine)}: {over[0]} the rate of {names[0]}{aside[0]}"
         f"{', the fastest other runtime here' * (len(all_of) > 1)}"
     )
-    served = "".join(f", and {ratio} that of {name}" for ratio, name in zip(over[1:], names[1:], strict=True))
-    lengths = f"{overview.lengths(good)} tokens (prompt + answer), n = {len(good)}"
+    each = [*zip(over, names, aside, strict=True)]
+    served = "".join(f", and {ratio} that of {name}{but}" for ratio, name, but in each[1:])
     said = f"{text}{served}.{apart(run, tables) if at == 0 else ''}"
-    return said_of(run.table, said, run.model, f"beside {listed(all_of)}", lengths)
+    return said_of(run.table, said, run.model, f"beside {listed(all_of)}", asked(run, mine))
 
 
 def apart(run: Setting, tables: Tables) -> str:
     """` Memory was slower than above (fastest bandwidth probe 56 GB/s, not 75): compare rates within a run.`, and that
     the machine was busy; "" where either was not probed, or both are alike."""
-    above = tables.get(HEADLINE)
-    here, there = (bandwidths(table.meta) if table else None for table in (run.table, above))
-    if not here or not there or max(here[2], there[2]) <= APART * min(here[2], there[2]):
+    above = other_runtimes.greedy(tables.get(HEADLINE))
+    here, there = (max((t.bandwidth_gbps or 0 for t in of.rows), default=0) if of else 0 for of in (run, above))
+    if not here or not there or max(here, there) <= APART * min(here, there):
         return ""
-    how = "slower" if here[2] < there[2] else "faster"
+    how = "slower" if here < there else "faster"
     busy = "The machine was busy, and memory" if environment.busy(run.table.meta["environment"]) else "Memory"
-    probes = f"fastest bandwidth probe {here[2]:.0f} GB/s, not {there[2]:.0f}"
+    probes = f"fastest bandwidth probe {here:.0f} GB/s, not {there:.0f}"
     return f" {busy} was {how} than above ({probes}): compare rates within a run."
 
 
@@ -190,16 +194,19 @@ def cached(tables: Tables) -> Said | None:
     if (table := tables.get("04-kv-cache")) is None:
         return None
     rows, (model, contexts) = record.read(table.path)[0], (table.meta["parameters"][k] for k in ("model", "contexts"))
-    gains = {n: ratio for n in sorted(contexts) if (ratio := kv_cache.saving(rows, model, n)).n}
+    gains = {n: ratio for n in sorted(contexts) if (ratio := saving(rows, model, n)).n}
     if len(gains) < 2:
         return None
     few, many = min(gains), max(gains)
-    row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
+    short, long = (
+        next(r for r in rows if r.run == kv_cache.after(model, n) and r.subject == "step") for n in (few, many)
+    )
     text = (
         f"After {few} tokens a KV cache makes a jitted step {times(gains[few])} as fast; after {many},"
-        f" {times(gains[many])} (without one, a token computes all {row.cache_slots:,} positions of its buffer)."
+        f" {times(gains[many])} (without one, a token computes all {short.cache_slots:,} or {long.cache_slots:,}"
+        " positions of its buffer)."
     )
-    return about(table, row, text, ALONE)
+    return about(table, long, text, ALONE)
 
 
 LADDER = f"{other_runtimes.CONTEST}-ladder"  # three panels, which need the page's width

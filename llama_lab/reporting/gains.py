@@ -12,7 +12,7 @@ from llama_lab.bench.claim import settled
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import round_ratio, weights
-from llama_lab.reporting import document, machines, rivals
+from llama_lab.reporting import document, machines, overview, rivals
 from llama_lab.reporting.document import Table
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -31,7 +31,7 @@ LITTLE = 1.25  # times as fast: up to here it is *only* so many times
 HEADS = ("you want to", "put jit around", "placement", "gain", "in [{}other runs]({})")
 PLACES = (  # cells of HEADS but the last two, and what those compare; None of a server, whose rate depends on its load
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
-    ("generate whole answers, or a batch of them", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
+    ("generate whole answers", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
     ("stream in bursts", "a few tokens at a time", "`chunk8`", ("chunk8", "step")),
     (
         "run any of these faster on a CPU, from a quantised file",
@@ -58,16 +58,22 @@ class Gain:
     def words(self, what: str, than: str, say: Callable[[Ratio], str]) -> str:
         """The comparison in plain words. than: with a place for the weights of what is below. say: its number."""
         gains = self.above == CLAIM[0][0] and self.ratio.verdict == Verdict.FASTER
-        return compared(ADVICE if gains else what, than.format(kept(self.run, self.below)), self.ratio, say)
+        above, below = (self.trials(name)[0] for name in (self.above, self.below))
+        same = above.weights_hash == below.weights_hash and standings.weights(below) == "float32"
+        read = "the same weights in float32" if same else kept(self.run, self.below)
+        return compared(ADVICE if gains else what, than.format(read), self.ratio, say)
 
     def rate(self, name: str) -> str:
         """`65.0`: tokens a second, the median."""
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """`, reading 18% of the bytes`; "" of what is unknown."""
-        above, below = (self.trials(name)[0].bytes_per_token for name in (self.above, self.below))
-        return f", reading {above / below:.0%} of the bytes" if above and below else ""
+        """`; 18% of the bytes; 50% → 67% of the bandwidth limit`; "" of what is unknown."""
+        sides = [self.trials(name) for name in (self.below, self.above)]
+        below, above = (side[0].bytes_per_token for side in sides)
+        shares = [f"{share:.0%}" for side in sides if (share := overview.share(side))]
+        limit = f"; {' → '.join(shares)} of the bandwidth limit" * (len(shares) == len(sides))
+        return f"; {above / below:.0%} of the bytes{limit}" if above and below else ""
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)

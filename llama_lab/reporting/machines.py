@@ -99,7 +99,8 @@ def newest(machines: Sequence[Machine]) -> list[Machine]:
 
 def ratios(machines: Sequence[Machine], names: Sequence[str]) -> Table:
     """What each machine is, and the ratio of every subject to the baseline. names: the subjects."""
-    heads = ("Machine", "What it is", f"{BEST} over {LLAMA_CPP}", "A/A", *names)
+    pairs = ((BEST, LLAMA_CPP), (BEST, "loop"), ("step", "eager"))
+    heads = ("Machine", "What it is", *(f"{above} over {below}" for above, below in pairs), "A/A", *names)
     rows = []
     for m in machines:
         env, busy = m.environment, environment.busy(m.environment)
@@ -107,8 +108,8 @@ def ratios(machines: Sequence[Machine], names: Sequence[str]) -> Table:
         what = f"{name}{amx(m.about['features'])}, {env['cores']} cores, {env['ram_bytes'] / 2**30:.0f} GiB"
         what += f" ({busy})" if busy else ""
         about = (env["kernels"], str(env["packages"].get("jax")), m.about["version"], m.about["measured"][:10])
-        control, best = m.over(m.about["baseline"] + AGAIN), m.over(BEST, LLAMA_CPP)
-        rows.append((m.label, what, best, control, *map(m.over, names), *about))
+        control = m.over(m.about["baseline"] + AGAIN)
+        rows.append((m.label, what, *(m.over(*pair) for pair in pairs), control, *map(m.over, names), *about))
     return Table((*heads, "Kernels for", "jax", "llama-jax", "Measured"), rows, frozenset(range(2, len(heads))))
 
 
@@ -191,11 +192,11 @@ def sections(machines: Sequence[Machine], ours: Table, again: Table | None) -> l
     every = [
         Section(
             "Over `step`",
-            """Speed over that of `step` in the same blocks, with its 95% interval; above 1 is faster. The third column
-            has `loop+fused` over llama.cpp. *Undecided* ratios may be on either side of 1. *A/A* is `step` measured as
-            if it were another subject: its distance from 1 is that run's noise. Where a processor has AMX, Intel's
-            matrix unit, llama.cpp uses it and the kernels of `+fused` do not. A row that does not name AMX does not say
-            whether the processor has it.""",
+            """Speed over that of `step` in the same blocks, with its 95% interval; above 1 is faster. A column that
+            names two subjects has the first over the second. *Undecided* ratios may be on either side of 1. *A/A* is
+            `step` measured as if it were another subject: its distance from 1 is that run's noise. Where a processor
+            has AMX, Intel's matrix unit, llama.cpp uses it and the kernels of `+fused` do not. A row that does not name
+            AMX does not say whether the processor has it.""",
             ratios(machines, names),
         ),
         Section(

@@ -23,6 +23,7 @@ from llama_lab.reporting import notebooks
 from llama_lab.reporting.document import Number, short
 
 JOINTS = {Verdict.FASTER: " than ", Verdict.SLOWER: " than ", Verdict.EQUAL: " of "}  # of a verdict with its baseline
+FIRST = "first token"
 OWN = "gguf"  # how `standings.weights` says that a file's own blocks are multiplied
 COLUMNS = ("table", "words", "model", "lengths", "subject", "weights", "first", "middle", "share", "void", "ratio",
            "verdict")  # fmt: skip
@@ -54,7 +55,9 @@ class Recorded:
         def place(row: Row) -> tuple[str, str, bool]:
             first = made_for_first or getattr(row, "new_tokens", 0) == 1
             words = f"context {row.prompt_tokens + row.new_tokens}" if several else setting(row)
-            return f"first token {row.prompt_tokens}" if first else words, row.model, first
+            again = words * made_for_first  # such as `tail`
+            known = [f"{FIRST} {row.prompt_tokens}", again] if first else [words]
+            return " · ".join(filter(None, known)), row.model, first
 
         warm = [row for row in (rows if issubclass(kind, Trial) else whole(rows)) if row.phase == "warm"]
         return [Setting(self, *key, members) for key, members in summary.grouped(warm, place).items()]
@@ -127,7 +130,7 @@ class Setting:
             ratio = summary.paired_ratio(self.rows, subject, baseline, seed, **pairing)
         return dict(
             table=self.table.path.stem,
-            words=" · ".join(filter(None, ["first token" if self.first else self.setting, size])),
+            words=" · ".join(filter(None, [re.sub(rf"^{FIRST} \d+", FIRST, self.setting), size])),
             model=self.model,
             lengths=lengths(valid),
             subject=subject,

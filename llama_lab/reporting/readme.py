@@ -10,9 +10,9 @@ from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, summary, wording
 from llama_lab.bench.record import Trial
-from llama_lab.bench.standings import OLLAMA
+from llama_lab.bench.standings import OLLAMA, TORCH
 from llama_lab.bench.statistics import DIFFERENT, Ratio
-from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
+from llama_lab.bench.wording import bandwidths, interval, listed, named_well
 from llama_lab.peers import llama_bench
 from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, repeats, rivals
 from llama_lab.reporting.machines import Machine
@@ -27,7 +27,8 @@ BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
 READ = (
-    "Brackets are 95% confidence intervals within one run; [other runs and machines](docs/machines.md) can fall outside"
+    "A ratio is a geometric mean of pairs. Brackets are 95% confidence intervals within one run;"
+    " [other runs and machines](docs/machines.md) can fall outside"
     " them. *Undecided* means that the trials do not show which is faster."
 )
 HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
@@ -56,7 +57,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         return []
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
     if found := rivals.cases(behind):
-        low, high = (round_ratio(rivals.least(found, choose).ratio.value) for choose in (min, max))
+        low, high = (rivals.value(rivals.least(found, choose).ratio) for choose in (min, max))
         weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
         files = f"{rivals.files(found)} files ({weigh}; {rivals.machines(found)})"
         fast = f"{low} to {high} times as fast as [the fastest other runtime timed](docs/peers.md#results)"
@@ -68,7 +69,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     if each:
         (first, on), *more = each
         ratios = listed([f"{first} as fast as {named_well(OLLAMA)} on {on}", *(f"{some} on {on}" for some, on in more)])
-        said.append(f"In runs of their own, `{BEST}` is {ratios}.")
+        said.append(f"In runs of their own, `{BEST}` is {ratios}.{torch(served[0][0])}")
     return said
 
 
@@ -85,8 +86,19 @@ def conditions(contest: Setting, other: Trial, run: Setting) -> str:
     """`q4_1 (97 MB; busy machine)`: what a contest was measured on; its processor where that is not the run's."""
     here, there = (wording.processor(of.table.meta["environment"]) for of in (run, contest))
     busy = "busy machine" * bool(environment.busy(contest.table.meta["environment"]))
-    aside = (rivals.megabytes(other.weights_bytes), there * (there != here), busy, older(contest.table))
+    medians = rivals.parted(contest, BEST, other.subject)
+    aside = (rivals.megabytes(other.weights_bytes), medians, there * (there != here), busy, older(contest.table))
     return f"{overview.kept(other, contest.rows)} ({'; '.join(filter(None, aside))})"
+
+
+def torch(contest: Setting) -> str:
+    """How far `loop` is from the fastest way to run PyTorch in the same blocks; "" where one of them did not run."""
+    rates = {t.subject: summary.warm(contest.rows, t.subject) for t in contest.rows if t.backend == TORCH and t.valid}
+    rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
+    if not rates or "loop" not in contest.subjects:
+        return ""
+    ratio = rivals.times(summary.paired_ratio(contest.rows, "loop", fastest := max(rates, key=rates.get)))
+    return f" `loop` on {gains.kept(contest, 'loop')} is {ratio} as fast as {named_well(fastest)}."
 
 
 def beside(behind: Sequence[Recorded], link: Linking) -> list[tuple[str, ...]]:
@@ -99,15 +111,17 @@ def beside(behind: Sequence[Recorded], link: Linking) -> list[tuple[str, ...]]:
         files = f"{rivals.files(found)} files, {rivals.span(found)}{rivals.drawn(found)}"
         on = summary.grouped(found, lambda case: case.processor)
         processors = listed([f"{rivals.files(on[name])} files on {name}" for name in sorted(on)])
-        alone = sum(case.ratio.clusters <= 1 for case in found)
-        luck = f"; {alone} were timed in one process, so their intervals omit what differs between processes"
-        cases = f"{low_to_high}, {rivals.won(found)}{luck * bool(alone)}"
+        luck = "; intervals of one process omit what differs between processes"
+        cases = f"{low_to_high}, {rivals.won(found)}{luck * any(case.luck for case in found)}"
         rows.append((rivals.contestants(found), files, processors, cases, linked(low.table, link)))
     for contest in contests(behind):
         every = [named_well(name) for name in rivals.others(contest)]
         first, *more = rivals.strongest(contest)
         name = named(first) + f", the fastest of {listed(every)}" * (len(every) > 1)
-        also = [f"{named(other)}: {over(contest, other)}" for other in more]
+        each = [
+            (f"{named(other)}: {over(contest, other)}", rivals.parted(contest, BEST, other.subject)) for other in more
+        ]
+        also = ["; ".join(filter(None, words)) for words in each]
         ratios = over(contest, first) + f" ({listed(also)})" * bool(also)
         rows.append((name, *subject(contest, first), ratios, place(contest.table, link)))
     return rows

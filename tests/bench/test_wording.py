@@ -45,6 +45,13 @@ def test_a_span_is_said_once_where_both_ends_read_the_same():
     assert wording.span([12.44, 2.0], wording.round_ratio) == "2.00 to 12.4"
 
 
+def test_a_runtime_is_named_as_its_makers_write_it_however_often_it_is_asked_for():
+    names = ["llamacpp+q4_0", "ik-llamacpp", "torch", "torch-compile+nocache", "torch-script", "loop"]
+    well = [wording.named_well(name) for name in names]
+    assert well == ["llama.cpp+q4_0", "ik_llama.cpp", "PyTorch", "torch.compile+nocache", "PyTorch-script", "loop"]
+    assert [*map(wording.named_well, well)] == well
+
+
 def test_a_text_is_cut_at_its_clauses_and_never_within_brackets():
     assert wording.opening("JAX 0.4.38 to v. 0.12 is slow. Then more.") == "JAX 0.4.38 to v. 0.12 is slow."
     assert wording.opening("It is 2x [1, 3] (n = 2, one process), " + "and so on, " * 40).endswith("and so on …")
@@ -69,6 +76,10 @@ def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
     }
     assert wording.probed(dict(bandwidth_gbps=apart)) == (
         "limits from the fastest of 30 bandwidth probes, 63 GB/s (median 34 GB/s)"
+    )
+    apart["c"]["max"] = 54.2
+    assert wording.probed(dict(bandwidth_gbps=apart)) == (
+        "limits from the fastest bandwidth probe of each run, 54 to 63 GB/s"
     )
     assert wording.probed({}) == wording.probed(dict(bandwidth_gbps={})) == ""
 

@@ -149,7 +149,7 @@ ROWS = {
     "fewer_bits": (of_fewer_bits, "decodes faster than llama.cpp", F, None),
     "ollama": (of_ollama, "times as fast as Ollama", F, None),
     "time_to_first_token": (of_first_token, "our first token is earliest at 2 of 2 lengths", F, F),
-    "activation_extraction": (of_extraction, "times as fast as transformers", F, F),
+    "activation_extraction": (of_extraction, "times that of transformers", F, F),
     "gpu": (of_gpu, "On the GPU loop decodes", F, None),
     "upgrading_jax": (of_upgrading, "times as fast as 0.1", F, None),
     "past_one_token_a_pass": (of_drafts, "no effect is shown on open questions", F, UNDECIDED),
@@ -190,8 +190,8 @@ def test_the_sentence_is_said_where_they_do_and_the_generic_one_where_they_do_no
 
 
 def grown(before, after):
-    same = dict(placement="step", bytes_ms=1.0, usual_bytes_ms=1.0, flops_ms=2.0)
-    return [dict(layers=[dict(same, value=v, median=ms) for v, ms in (("2", before), ("8", after))])]
+    same = dict(axis="layers", placement="step", bytes_ms=1.0, usual_bytes_ms=1.0, flops_ms=2.0)
+    return [dict(layers=[dict(same, value=v, bytes=float(v), median=ms) for v, ms in (("2", before), ("8", after))])]
 
 
 def calls(*dispatch):

@@ -60,6 +60,16 @@ def test_first_tokens_are_compared_by_their_times(tmp_path, name):
     assert (lines["loop"].verdict, lines["chunk8"].verdict) == ("faster than step", "slower than step")
 
 
+def test_first_tokens_of_two_runs_are_two_lines(tmp_path):
+    """Requests one after another are not pooled with the interleaved ones."""
+    late = [row.model_copy(update=dict(run="tail")) for row in trials(first=7, tokens=2) if row.subject == "step"]
+    rows = [*trials(tokens=2), *late]
+    lines = [line for line in lines_of(tmp_path, rows, "11-time-to-first-token") if line.subject == "step"]
+    assert [(line.words, line.middle.median, line.middle.n) for line in lines] == [
+        ("first token", pytest.approx(50), 12), ("first token · tail", pytest.approx(70), 12)
+    ]  # fmt: skip
+
+
 def test_drawn_answers_are_compared_with_the_baselines_drawn_answers(tmp_path):
     """Under `loop` a greedy token takes less time, a drawn one as long."""
     drawn = [

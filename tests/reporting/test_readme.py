@@ -120,6 +120,17 @@ def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_pa
     assert readme.contested([], here) == readme.costs([], here) == ""
 
 
+def test_the_loop_is_beside_the_fastest_way_to_run_pytorch(tmp_path):
+    torch = {"llamacpp": "torch-compile", "eager": "torch"}
+    rows = [
+        row.model_copy(update=dict(backend="torch", subject=torch[row.subject])) if row.subject in torch else row
+        for row in trials()
+    ]
+    contest = Setting(recorded(tmp_path, "09-ollama", rows), "", "m", False, rows)
+    assert readme.torch(contest) == " `loop` on float32 weights is 0.42 [0.42, 0.42] times as fast as torch.compile."
+    assert readme.torch(run()) == ""
+
+
 def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_path):
     served = dict(subject="ollama", backend="ollama", dtype="q4_1", weights_bytes=97_000_000)
     changes = {"llamacpp": served}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_lab.bench import frames, summary
+from llama_lab.bench import frames, statistics, summary
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.published import figure_of
 from llama_lab.bench.rows import Run
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.activation_extraction.beyond import (
     IDLE,
@@ -26,7 +27,8 @@ NOT_YET = "not measured yet"
 
 def tallied(rows: Sequence[Pass], kind: str, seed: int = 0) -> list[dict]:
     """One entry per run and subject of one kind, of `summary.tally`: {run, subject, rate: Summary of tokens/s, ratio:
-    to the first subject, judged against the run's A/A control, says: its verdict, idle, apart: Summaries, …}."""
+    to the first subject, judged against the run's A/A control, verdict: in words, idle, apart: Summaries, …}. The first
+    subject ran twice in each block, and both runs count in its rate (geometric mean) as they do in the ratios."""
     mine, entries = [row for row in whole(rows) if Run.read(row.run).kind == kind], []
     for run in dict.fromkeys(row.run for row in mine):
         of_run = [row for row in mine if row.run == run]
@@ -35,7 +37,10 @@ def tallied(rows: Sequence[Pass], kind: str, seed: int = 0) -> list[dict]:
         values = dict(rate="tg", idle="idle", apart="apart")
         frame = summary.tally(warm, ["run", "subject"], values, against=subjects[0], seed=seed, order=order)
         for e in frame.to_dict("records"):
-            entries.append(e | dict(says=summary.BASELINE if e["subject"] == subjects[0] else e["ratio"].judged))
+            rates = summary.both_rates(warm, e["subject"])
+            rate = statistics.summarise([*rates.values()], seed, [process for process, _ in rates])
+            first = e["subject"] == subjects[0]
+            entries.append(e | dict(rate=rate, verdict=summary.BASELINE if first else e["ratio"].judged))
     return entries
 
 
@@ -57,7 +62,7 @@ def most(name: str):
 
 
 RATE = frames.interval("tokens/s", "rate")
-OVER = {"of the first": "ratio.value", "from": "ratio.low", "to": "ratio.high", "says": "says"}
+OVER = {**frames.interval("ratio", "ratio", "value", ends="ratio "), "verdict": "verdict"}
 IDLE_COLUMNS = frames.Columns(
     {
         "pipeline": "subject",
@@ -81,7 +86,11 @@ MESH_COLUMNS = frames.Columns(
         "error": lambda e: max((row.error for row in e["every"] if row.error is not None), default=None),
     },
     index="devices",
-    digits={**dict.fromkeys(("tokens/s", "low", "high", "of the first", "from", "to"), 2), "apart": 6, "error": 6},
+    digits={
+        **dict.fromkeys(("tokens/s", "low", "high", "ratio", "ratio low", "ratio high"), 2),
+        "apart": 6,
+        "error": 6,
+    },
 )
 UPLOAD_COLUMNS = frames.Columns(
     {
@@ -90,7 +99,8 @@ UPLOAD_COLUMNS = frames.Columns(
         "objects": lambda e: e["first"].objects,
         "MB": lambda e: e["first"].bytes / 1e6,
         "MB/s": lambda e: e["rate"].median * e["first"].bytes / e["first"].tokens / 1e6,
-        **OVER,
+        **frames.RATIO,
+        "verdict": "verdict",
         "n": "n",
     },
     index=["delay ms", "writers"],
@@ -123,13 +133,19 @@ def idle_words(rows: Sequence[Pass], seed: int = 0) -> str:
 
 
 def mesh_words(rows: Sequence[Pass], seed: int = 0) -> str:
-    """What the mesh makes of one device's tokens/s, and how far its activations are from those of it."""
+    """What the mesh makes of one device's tokens/s, how far its activations are from those of it, and whether dividing
+    a batch costs anything."""
     mesh = next((e for e in meshes(rows, seed) if e["subject"] == SPREAD and e["ratio"].n), None)
     if mesh is None:
         return f"A mesh is {NOT_YET}."
     ratio, apart = mesh["ratio"], max(mesh["points"]["apart"])
     same = "the same activations" if apart == 0 else f"activations within {apart:.1g} of a token's length"
-    return f"The {SPREAD} gives {same} at {ratio.words} the tokens/s of one device: {ratio.judged}, n = {ratio.n}."
+    said = f"The {SPREAD} gives {same} at {ratio.words} the tokens/s of one device: {ratio.judged}, n = {ratio.n}."
+    cost = {
+        Verdict.FASTER: " Dividing the batch is no cost here; why was not measured.",
+        Verdict.SLOWER: f" Two halves of a batch cost {1 / ratio.value:.2f} times the whole batch.",
+    }
+    return said + cost.get(ratio.verdict, "")
 
 
 def upload_words(rows: Sequence[Pass], gaps: Sequence[dict] = (), seed: int = 0) -> str:

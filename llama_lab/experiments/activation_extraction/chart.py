@@ -26,7 +26,7 @@ LABELS = {
     rungs.DISK: "ceiling: disk only",
 }
 ALONE = {rungs.FORWARD: "the forward pass alone", rungs.DISK: "the disk alone"}  # of CEILINGS
-OURS = OTHERS[0]
+OURS, FAR = OTHERS[0], 2.0  # times the slower ceiling: from there on the other one is named, not drawn
 
 
 def passes(axes, values: Sequence[float], height: float, shade: str) -> None:
@@ -39,27 +39,32 @@ def band(axes, summary, height: float, shade: str) -> None:
 
 @styled
 def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
-    """Tokens/s of `extract` and of the two rungs before it beside the slower ceiling, and their shares of it; the other
-    ceiling in words."""
+    """Tokens/s of `extract` and of the two rungs before it beside both ceilings, and their shares of the slower one. A
+    ceiling far beyond the others is named at the edge."""
     table = {e["subject"]: e for e in extraction_table.table(trials, seed) if e["rate"].n}
     ceilings = sorted((name for name in CEILINGS if name in table), key=lambda name: table[name]["rate"].median)
-    names = [name for name in LABELS if name in table and name not in ceilings[1:]]
+    names = [name for name in LABELS if name in table]
+    slow = {name: table[name]["rate"].median for name in ceilings}
+    far = [name for name in ceilings[1:] if slow[name] > FAR * slow[ceilings[0]]]
     figure, axes = new(9, 0.5 * len(names) + 1.8)
     heights = rows.heights(axes, [LABELS[name] for name in names])
     for name, height in zip(names, heights.values(), strict=True):
         rate, shade = table[name]["rate"], LIMIT_COLOUR if name in CEILINGS else OURS
+        if name in far:
+            words = f"{rate.median:,.0f} tokens/s, beyond this axis →"
+            rows.beside(axes, height, words, x=0.995, ha="right", color=shade)
+            continue
         passes(axes, table[name]["values"], height, shade)
         band(axes, rate, height, shade)
         rows.beside(axes, height, "" if name in CEILINGS else share_of(extraction_table.overlap(trials, name, seed)))
     axes.set_xlim(left=0)
-    above = "".join(f"; {LABELS[name]}: {table[name]['rate'].median:,.0f}" for name in ceilings[1:])
     overlap = extraction_table.overlap(trials, seed=seed)
     if overlap.n:
-        rows.beside(axes, len(names) - 0.45, f"of the ceiling,\nmean of {overlap.n} pairs", color=GREY)
-    axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval{above})", fontsize=10)
+        rows.beside(axes, len(names) - 0.45, f"of the slower ceiling,\nmean of {overlap.n} pairs", color=GREY)
+    axes.set_xlabel("tokens/s (point: one pass; bar: median; band: 95% interval)", fontsize=10)
     how = "is slower than" if overlap.high < 1 else "is faster than" if overlap.low > 1 else "cannot be told apart from"
     slower = ALONE[ceilings[0]] if ceilings else ""
-    said = f"`extract` {how} {slower}, its ceiling"
+    said = f"`extract` {how} {slower}, its slower ceiling"
     headline(figure, said if overlap.n else "Overlap: not measured")
     return figure
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from llama_lab.bench import summary
 from llama_lab.bench.claim import Claim, Comparison, stated
-from llama_lab.bench.wording import within
+from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.activation_extraction import promises, workers_table
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
@@ -21,10 +21,10 @@ def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
     first = Comparison(ratio, "`extract`", other, "speed")
     cut = extraction_table.rivals(rows, seed).get(CUT)
     other = Comparison(cut, "`extract`", "transformers, upper layers removed", "speed") if cut else first
-    sentence = "With equal layers, `extract` is {first} times as fast as a first version"
+    sentence = "With equal layers, packed `extract` has {first} times the rate of a padded first version"
     return (
         stated(
-            sentence + " and {other} times as fast as transformers.",
+            sentence + ", {other} times that of transformers.",
             when=bool(cut),
             first=first,
             other=other,
@@ -43,6 +43,7 @@ def extraction(rows: Sequence[Extraction], seed: int = 0) -> str:
     return claim(rows, seed).text(
         f"`extract` writes {summary.median(rates):,.0f} tokens/s" if rates else "",
         *parts(rows, seed),
+        filled(rows),
         Comparison(whole, "`extract`", f"transformers running all {depth} layers", "speed").words
         if whole and whole.n
         else "",
@@ -61,6 +62,15 @@ def parts(rows: Sequence[Extraction], seed: int = 0) -> list[str]:
         for below, name in itertools.pairwise(reversed(over))
     ]
     return [step.words for step in steps if step.ratio.n]
+
+
+def filled(rows: Sequence[Extraction]) -> str:
+    """How much of what the model reads is text: of `extract` and of what it is compared with; "" where either is not
+    measured."""
+    over = {"`extract`": extraction_table.PRODUCT, "the first version": FIRST, "transformers": CUT}
+    fills = {name: row.fill for name, of in over.items() for row in extraction_table.ladder(rows) if row.subject == of}
+    said = [f"{fill:.0%} under {name}" for name, fill in fills.items()]
+    return f"of the tokens that the model reads, text is {listed(said)}" if len(said) > 1 else ""
 
 
 def near_the_ceiling(rows: Sequence[Extraction], seed: int = 0) -> str:

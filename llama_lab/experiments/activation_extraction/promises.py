@@ -33,17 +33,11 @@ EVERYTHING = {  # `extract` over each of these: fewer layers and packing, of whi
     "`extract` over the first version with the same layers": FIRST,
 }
 
-FOUND = {  # verdict on a change → what is said of so many of them
-    Verdict.FASTER: lambda n: "gains" if n == 1 else "gain",
-    Verdict.EQUAL: lambda n: "changes nothing" if n == 1 else "change nothing",
-    Verdict.SLOWER: lambda n: "loses" if n == 1 else "lose",
-    Verdict.UNDECIDED: lambda n: "is not decided" if n == 1 else "are not decided",
-}
-
 
 def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """One entry per change of the plan: {change, promised, standing, measured: the ratio in words, pairs, rung, to:
-    what it is measured over, programs and compile_s of both first passes, in words}.
+    """One entry per change of the plan: {change, promised, least: that is promised, standing, measured: the ratio in
+    words, ratio, verdict: in words, pairs, rung, to: what it is measured over, programs and compile_s of both first
+    passes, in words}.
 
     Two more follow: what the plan's own code does where it says `vmap`, and `extract` over where the plan began.
     """
@@ -57,45 +51,61 @@ def changes(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
 
 
 def kept(entries: Sequence[dict]) -> str:
-    """How many of the plan's changes were measured here, and what was found of them. entries: `changes`."""
-    verdicts = {e["change"]: e["verdict"] for e in entries if e["change"] in CHANGES}
-    absent = [change for change, verdict in verdicts.items() if verdict is None]
-    counts = Counter(verdict for verdict in verdicts.values() if verdict is not None)
-    found = [f"{count} {word(count)}" for verdict, word in FOUND.items() if (count := counts[verdict])]
-    words = f"{counts.total()} of the {len(CHANGES)} changes were measured: {listed(found) or 'none'}."
-    if counts and not counts[Verdict.FASTER]:
-        words += " None is shown to gain."
+    """How many of the plan's changes were measured here, which of them keep the least that was promised, and what each
+    makes of the rung before it. entries: `changes`."""
+    planned = [e for e in entries if e["change"] in CHANGES]
+    found, absent = [e for e in planned if e["ratio"]], [e["change"] for e in planned if not e["ratio"]]
+    keeping = [e["change"] for e in found if e["ratio"].low >= e["least"]]
+    below = [e["change"] for e in found if e["ratio"].high < e["least"]]
+    unsure = [e["change"] for e in found if e["change"] not in (*keeping, *below)]
+    words = f"{len(found)} of the {len(CHANGES)} changes were measured on warm passes"
+    if found and len(below) == len(found):
+        words += ": none keeps its promise; each interval ends below it"
+    elif found:
+        parts = [
+            f"{listed(keeping)} keep{'s' * (len(keeping) == 1)} the promise" if keeping else "",
+            f"{listed(unsure)} {'is' if len(unsure) == 1 else 'are'} undecided" if unsure else "",
+            f"{listed(below)} {'does' if len(below) == 1 else 'do'} not, as the interval ends below it"
+            if below
+            else "",
+        ]
+        words += ": " + "; ".join(filter(None, parts))
+    counts = Counter(e["ratio"].verdict for e in found)
+    judged = [f"{counts[v]} {'is' if counts[v] == 1 else 'are'} {v}" for v in Verdict if counts[v]]
+    words += f". Against the rung before, {listed(judged)}." if judged else "."
     return f"{words} Not measured: {listed(absent)}." if absent else words
 
 
 def promised(*quantities: str) -> dict:
-    """{promised: the published factors in words, standing}."""
+    """{promised: the published factors in words, least: of the first, standing}."""
     promised_ends = [ends(CLAIM, quantity) for quantity in quantities]
     factors = (" to ".join(f"{end.value:g}x" for end in both) for both in promised_ends)
-    return dict(promised="; ".join(factors), standing=promised_ends[0][0].standing)
+    least = promised_ends[0][0]
+    return dict(promised="; ".join(factors), least=least.value, standing=least.standing)
 
 
 def step(rows: Sequence[Extraction], rung: str, seed: int, to: str = "") -> dict:
-    """{measured, verdict: of the ratio, None if it was not measured, pairs, rung, to, programs, compile_s} of a rung
-    over another: by default the one that it adds a thing to."""
+    """{measured, ratio: None if it was not measured, verdict, pairs, rung, to, programs, compile_s} of a rung over
+    another: by default the one that it adds a thing to."""
     to = to or ADDED_TO[rung]
     here = extraction_table.ladder(rows)
     if not {rung, to} <= set(extraction_table.measured(here)):
-        return dict(measured=NOT_MEASURED, verdict=None, pairs=0, rung=rung, to=to, programs="", compile_s="")
+        none = dict(measured=NOT_MEASURED, ratio=None, verdict="", pairs=0)
+        return none | dict(rung=rung, to=to, programs="", compile_s="")
     both = [[row for row in here if row.subject == name and row.phase == "cold" and row.valid] for name in (to, rung)]
     programs, seconds = (
         " → ".join(form.format(extraction_table.middle([read(row) for row in first])) for first in both)
         for form, read in (("{:.0f}", lambda row: row.compiled), ("{:.1f}", lambda row: row.compile_seconds))
     )
     ratio = summary.paired_ratio(here, rung, to, seed)
-    measured = extraction_table.gained(ratio)
-    about = dict(measured=measured, verdict=ratio.verdict, pairs=ratio.n)
+    measured, verdict = (ratio.words, ratio.judged) if ratio.n else ("no pair of valid passes", "")
+    about = dict(measured=measured, ratio=ratio, verdict=verdict, pairs=ratio.n)
     return dict(**about, rung=rung, to=to, programs=programs, compile_s=seconds)
 
 
 COLUMNS = frames.Columns(
     {
-        **frames.same("change", "promised", "standing", "measured", "pairs", "rung"),
+        **frames.same("change", "promised", "standing", "measured", "verdict", "pairs", "rung"),
         "over": "to",
         "programs": "programs",
         "compile s": "compile_s",

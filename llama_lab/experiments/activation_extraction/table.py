@@ -10,7 +10,7 @@ import numpy as np
 from llama_lab.bench import frames, summary
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Row
-from llama_lab.bench.statistics import Ratio, Verdict
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.activation_extraction import rungs
 from llama_lab.experiments.activation_extraction.passes import LADDER, SCALING, Extraction
 from llama_lab.experiments.activation_extraction.rungs import BASE, FIRST, PRODUCT
@@ -89,23 +89,15 @@ def gains(rows: Sequence[Extraction], seed: int = 0) -> dict[str, Ratio]:
 
 
 def additions(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:
-    """{addition, to, ratio, says: its verdict} of each of `gains`, and of the A/A control."""
+    """{addition, to, ratio, verdict} of each of `gains`, and of the A/A control."""
     steps = [(name, rungs.ADDED_TO[name], ratio, ratio.judged) for name, ratio in gains(rows, seed).items()]
     steps.append(("A/A control", "itself", summary.control(ladder(rows), seed), "control"))
-    return [dict(zip(("addition", "to", "ratio", "says"), step, strict=True)) for step in steps]
+    return [dict(zip(("addition", "to", "ratio", "verdict"), step, strict=True)) for step in steps]
 
 
 ADDITIONS = frames.Columns(
-    {"addition": "addition", "to": "to", **frames.RATIO, "pairs": "ratio.n", "says": "says"}, digits=3
+    {"addition": "addition", "to": "to", **frames.RATIO, "pairs": "ratio.n", "verdict": "verdict"}, digits=3
 )
-
-
-def gained(gain: Ratio) -> str:
-    """`1.62x [1.51, 1.73]`, and in words where that is nothing, or a loss, or undecided."""
-    if not gain.n:
-        return "no pair of valid passes"
-    words = {Verdict.EQUAL: "gains nothing: ", Verdict.SLOWER: "loses: ", Verdict.UNDECIDED: "not decided: "}
-    return words.get(gain.verdict, "") + gain.words + gain.aside
 
 
 def overlap(rows: Sequence[Extraction], subject: str = PRODUCT, seed: int = 0) -> Ratio:
@@ -135,6 +127,20 @@ def like_for_like(rows: Sequence[Extraction], seed: int = 0) -> Ratio:
 def budget(meta: dict) -> list[dict[str, float]]:
     """{stage: ms per batch}, an entry a unit and pass; none where it was not measured."""
     return next((note["budget"] for note in meta.get("processes", ()) if "budget" in note), [])
+
+
+def hidden(batches: Sequence[dict[str, float]]) -> str:
+    """How many times as fast a batch would be without its copy, and without all but its longest stage. batches:
+    `budget`."""
+    if not batches:
+        return "The budget of a batch is not recorded."
+    middles = {stage: float(np.median([e[stage] for e in batches])) for stage in batches[0]}
+    whole, longest = float(np.median([sum(e.values()) for e in batches])), max(middles, key=middles.get)
+    return (
+        f"One after the other the stages take {whole:.0f} ms. Without the copy a batch would be"
+        f" {whole / (whole - middles['copy']):.2f} times as fast; a pipeline that hid everything but the longest stage"
+        f" ({longest}, {middles[longest]:.0f} ms) could gain {whole / middles[longest]:.2f} times."
+    )
 
 
 def scaled(rows: Sequence[Extraction], seed: int = 0) -> list[dict]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 
 from llama_lab.experiments.growth import table
 from llama_lab.figures.labels import readable
@@ -13,59 +15,119 @@ from llama_lab.figures.marks import label
 from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, footnote, headline, new, styled
 
 ACROSS = 3  # panels in a line
+AROUND = 0.45  # powers of ten beside a panel's points, both sides together
+LABELS = 1.09  # height of the line with the names of models over another's, so that the panels are as high
+MARGIN = 0.2  # powers of ten that the margin of a further panel takes
+APART = 0.13  # powers of ten between two sizes that are both written
+Points = Sequence[dict]
 
 
 @styled
-def growth(axes_points: Mapping[str, Sequence[dict]]) -> Figure:
-    """Milliseconds per step against each size, a panel each, beside what bandwidth and arithmetic allow.
+def growth(axes_points: Mapping[str, Points]) -> Figure:
+    """Milliseconds per step against each size, a panel each, beside what bandwidth and arithmetic allow. A power of ten
+    is as wide in each panel; whole models stand at equal distances.
 
     axes_points: axis → `table.axis_of`.
     """
     found = {axis: points for axis, points in axes_points.items() if points}
-    lines = 1 + (len(found) > ACROSS)
-    size = dict(columns=min(len(found), ACROSS) or 1, lines=lines)
-    figure, panels = new(11.5, 2.2 + 2.9 * lines, **size, sharey=True, squeeze=False)
-    for axes, (axis, points) in zip(panels.flat, found.items(), strict=False):
-        beside_limit(axes, points)
-        axes.set_title(table.NOUNS[axis], fontsize=11)
-    for axes in panels[:, 0]:
-        axes.set(yscale="log", ylabel="ms a step (log scale)")
-        readable(axes.yaxis)
-    for axes in panels.flat[max(1, len(found)) :]:
-        axes.set_axis_off()
-    empty, number = panels.size > len(found) > 0, Line2D([], [], linestyle="", label="2.0x: measured over limit")
-    shown = [*panels.flat[0].get_legend_handles_labels()[0], number]
-    where = dict(loc="center", fontsize=11) if empty else dict(loc="upper left", fontsize=9)
-    panels.flat[-1 if empty else 0].legend(handles=shown, **where)
+    lines = [[*found][i : i + ACROSS] for i in range(0, len(found), ACROSS)] or [[]]
+    widest = max(sum(room(found[axis]) for axis in line) for line in lines)
+    figure, whole = new(11.5, 2.2 + 2.9 * len(lines))
+    whole.remove() if found else whole.set_axis_off()
+    tall = [1.0] * (len(lines) - 1) + [LABELS if "model" in lines[-1] else 1.0]
+    rows, panels, grown = figure.add_gridspec(len(lines), 1, height_ratios=tall), [], table.growths(found)
+    for row, line in zip(rows, lines, strict=True):
+        rooms = [room(found[axis]) for axis in line]
+        left = widest - sum(rooms) - MARGIN
+        ratios = [*rooms, *[left] * (left > 0)]
+        places = row.subgridspec(1, len(ratios) or 1, width_ratios=ratios or None)
+        for axis, place in zip(line, places, strict=False):
+            panels.append(figure.add_subplot(place, sharey=panels[0] if panels else None))
+            panel(panels[-1], axis, found[axis])
+            if axis in grown:
+                words = "{longer:.1f}x the time, {more:.1f}x the bytes"
+                panels[-1].set_xlabel(words.format(**grown[axis]), fontsize=9.5)
+            if axis == line[0]:
+                panels[-1].set(yscale="log", ylabel="ms a step (log scale)")
+                readable(panels[-1].yaxis)
+            else:
+                panels[-1].tick_params(labelleft=False)
+    number = Line2D([], [], linestyle="", label="2.0x: measured over limit")
+    shown = [*(panels[0].get_legend_handles_labels()[0] if panels else ()), number]
+    if len(lines) > 1 and left > 0.8:
+        rest = figure.add_subplot(places[-1])
+        rest.set_axis_off()
+        title = "Both axes are logarithmic,\nat one scale in all panels:\nan equal slope is equal growth."
+        look = dict(fontsize=9.5, title_fontsize=9.5, handlelength=1.5, borderpad=0, alignment="left")
+        rest.legend(handles=shown, title=title, loc="center left", **look)
+    else:
+        (panels[0] if panels else whole).legend(handles=shown, loc="upper left", fontsize=9)
     every = [p for points in found.values() for p in points]
     counts = sorted({p["n"] for p in every}) or [0]
     processes = min((p["processes"] for p in every), default=0)
     n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
     words = f"median of n = {n} answers in {processes} process{'es' * (processes != 1)}"
-    own = " Square: under the placement that its label names." if any(" " in p["value"] for p in every) else ""
-    said = f"Mark: {words}; line: all of them; number: how many times the limit.{own} Red band: up to the limit by the"
-    footnote(figure, f"{said} median probe. Sizes are not to scale.")
+    alone = " Square: under the placement that its label names." if any(" " in p["value"] for p in every) else ""
+    said = (
+        f"Mark: {words}; line: all of them; number: how many times the limit.{alone} Red band: up to the limit by the"
+    )
+    footnote(figure, f"{said} median probe.")
     headline(figure, table.claim(axes_points))
     return figure
 
 
-def beside_limit(axes, points: Sequence[dict]) -> None:
-    """One size: its points at equal distances, what each took, and the limit of each. A point under a placement of its
-    own is joined with no other: it would be a step of two things at once."""
-    x, alike = range(len(points)), [i for i, p in enumerate(points) if " " not in p["value"]]
-    for joined in (alike, *([i] for i in x if i not in alike)):
+def scaled(points: Points) -> bool:
+    """Whether the sizes are numbers, and not models."""
+    return points[0]["axis"] != "model"
+
+
+def room(points: Points) -> float:
+    """A panel's width in powers of ten."""
+    if not scaled(points):
+        return 0.5 * len(points)
+    return math.log10(int(points[-1]["value"]) / int(points[0]["value"])) + AROUND
+
+
+def panel(axes, axis: str, points: Points) -> None:
+    """One size."""
+    x = [int(p["value"]) for p in points] if scaled(points) else [*range(len(points))]
+    beside_limit(axes, x, points)
+    names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
+    words = ["\n".join([label(model), *own(placement)]) for model, placement in names]
+    if scaled(points):
+        axes.set_xscale("log")
+        axes.xaxis.set_minor_locator(NullLocator())
+        beside = 10 ** (AROUND / 2)
+        axes.set_xlim(x[0] / beside, x[-1] * beside)
+        clear = [math.log10(x[-1] / at) >= APART for at in x[:-1]]
+        words = [word if seen else "" for word, seen in zip(words, [*clear, True], strict=True)]
+    else:
+        axes.set_xlim(-0.6, len(points) - 0.6)
+    axes.set_xticks(x, words, fontsize=9.5)
+    axes.set_title(table.NOUNS[axis] + " (at equal distances)" * (not scaled(points)), fontsize=11)
+    axes.margins(y=0.15)  # a number stands to the left of its mark, where no line rises to the next
+
+
+def own(placement: str) -> list[str]:
+    """The lines of a placement's name below a model's: `loop+q4_1`, `+fused`; none for none."""
+    first, plus, last = placement.rpartition("+")
+    return [part for part in (first, plus + last) if part]
+
+
+def beside_limit(axes, x: Sequence[float], points: Points) -> None:
+    """What each point took, and its limit. A point under a placement of its own is joined with no other: it would be a
+    step of two things at once."""
+    alike = [i for i, p in enumerate(points) if " " not in p["value"]]
+    for joined in (alike, *([i] for i in range(len(points)) if i not in alike)):
+        at = [x[i] for i in joined]
         took, limits = [points[i]["median"] for i in joined], [table.limit(points[i]) for i in joined]
         mark = "o-" if joined is alike else "s"
-        axes.plot(joined, took, mark, color=OTHERS[0], linewidth=1.8, label="measured")
-        axes.plot(joined, limits, "--" if joined is alike else "_", color=LIMIT_COLOUR, markersize=14, label="limit")
+        axes.plot(at, took, mark, color=OTHERS[0], linewidth=1.8, label="measured")
+        axes.plot(at, limits, "--" if joined is alike else "_", color=LIMIT_COLOUR, markersize=14, label="limit")
         usual = [table.limit(points[i], table.PROBES[1]) for i in joined]
-        axes.fill_between(joined, limits, usual, color=LIMIT_COLOUR, alpha=0.15, linewidth=0)
+        axes.fill_between(at, limits, usual, color=LIMIT_COLOUR, alpha=0.15, linewidth=0)
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)
-    for at in {0, *alike[-1:], len(points) - 1, max(x, key=lambda i: table.over(points[i]))}:
-        words = f"{table.over(points[at]):.1f}x"
-        axes.annotate(words, (at, points[at]["median"]), (-3, 6), textcoords="offset points", ha="right", fontsize=9.5)
-    names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
-    words = ["\n".join([label(model), *placement.replace("+", " +").split()]) for model, placement in names]
-    axes.set_xticks(x, words, fontsize=9.5)
-    axes.set_xlim(-0.6, len(points) - 0.6)
-    axes.margins(y=0.15)  # a number stands to the left of its mark, where no line rises to the next
+    most = max(range(len(points)), key=lambda i: table.over(points[i]))
+    for i in {0, *alike[-1:], len(points) - 1, most}:
+        words, spot = f"{table.over(points[i]):.1f}x", (x[i], points[i]["median"])
+        axes.annotate(words, spot, (-3, 6), textcoords="offset points", ha="right", fontsize=9.5)

@@ -13,12 +13,22 @@ from llama_lab.bench import frames, summary
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Run, Trial
-from llama_lab.bench.wording import listed, span
+from llama_lab.bench.wording import bandwidths, listed, span
 
-GROWN = {"layers": "layers", "width": "width", "context": "cache slots"}  # axis → what there is more of
+GROWN = {"layers": "layers", "width": "width", "context": "cache slots", "batch": "rows"}  # axis → what is more
 PROBES = ("bytes_ms", "usual_bytes_ms")  # of a point: by the fastest probe of bandwidth, by the median one
-ABOUT = 1.1  # an excess below this many times the luck of a process is not told apart from it
-NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}
+ABOUT = 1.1  # an excess below this many times the spread between processes is not told apart from it
+FAR = 2.0  # times: from such an excess on the time grows far more than the bytes
+NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}  # axis → its name in figure and table
+
+
+def pooled(meta: dict) -> dict:
+    """The meta of the table with the probes of all its points as those of one run, since every limit here is that of
+    the fastest probe of all."""
+    if (probes := bandwidths(meta)) is None:
+        return meta
+    n = sum(run["n"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict))
+    return meta | dict(bandwidth_gbps={"all points": dict(zip(("min", "median", "max"), probes, strict=True), n=n)})
 
 
 def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None, usual: float | None = None) -> list[dict]:
@@ -48,7 +58,7 @@ def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None, usu
 
 COLUMNS = frames.Columns(
     {
-        "axis": "axis",
+        "axis": lambda point: NOUNS[point["axis"]],
         "value": "value",
         "ms": "median",
         "bytes_ms": "bytes_ms",
@@ -88,35 +98,68 @@ def twins(points: Mapping[str, Sequence[dict]]) -> list[float]:
     """Medians of the one configuration that most panels share."""
     same: dict[tuple, list[float]] = {}
     for p in alike(points):
-        same.setdefault((round(p["bytes"]), p["placement"]), []).append(p["median"])
+        rows = p["value"] if p["axis"] == "batch" else "1"
+        same.setdefault((round(p["bytes"]), rows, p["placement"]), []).append(p["median"])
     return max(same.values(), key=len, default=[])
 
 
-def against_luck(points: Mapping[str, Sequence[dict]]) -> str:
-    """How much more the time grows than the bytes along each axis, beside how far one configuration's times lie apart
-    from process to process."""
+def spread(points: Mapping[str, Sequence[dict]]) -> float:
+    """How many times the fastest process's time the slowest one's is, of the one configuration that was measured most
+    often; NaN if none was measured twice."""
     same = twins(points)
+    return max(same) / min(same) if len(same) > 1 else float("nan")
+
+
+def paces(points: Mapping[str, Sequence[dict]]) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
+    """What grows → how many times its first size's time over bytes its last size has: where that is not told apart
+    from the spread between processes, where it is less, and where it is more; nothing where no spread is known."""
     excess = {GROWN[axis]: n["longer"] / n["more"] for axis, n in growths(points).items()}
-    if len(same) < 2 or not excess:
-        return "No configuration was measured twice, so luck is not known."
-    luck = max(same) / min(same)
-    within = {name: times for name, times in excess.items() if max(times, 1 / times) < ABOUT * luck}
-    beyond = {name: times for name, times in excess.items() if name not in within}
+    least = ABOUT * spread(points)
+    return (
+        {name: times for name, times in excess.items() if max(times, 1 / times) < least},
+        {name: times for name, times in excess.items() if times <= 1 / least},
+        {name: times for name, times in excess.items() if times >= least},
+    )
+
+
+def against_spread(points: Mapping[str, Sequence[dict]]) -> str:
+    """How much more the time grows than the bytes along each axis, beside how far one configuration's times lie apart
+    from process to process; which point is furthest above its limit, and what the first further rows cost."""
+    same, (within, less, more) = twins(points), paces(points)
+    if not any((within, less, more)):
+        return "No configuration was measured twice, so the spread between processes is not known."
+    fold = spread(points)
     said = [
-        f"One configuration, measured {len(same)} times, takes {min(same):.1f} to {max(same):.1f} ms:"
-        f" {luck:.2f}-fold, by luck alone."
+        f"One configuration, measured in {len(same)} processes, takes {span(same, '.1f')} ms: {fold:.2f}-fold between"
+        " processes."
     ]
     if within:
         said.append(
-            f"Time over bytes changes {each(within)}: not clearly more than luck, so these data do not show an effect."
+            f"Time over bytes changes {each(within)}, against {fold:.2f}-fold between processes: no effect is shown"
+            f" (one would be from {ABOUT * fold:.2f}-fold on)."
         )
-    for name, times in beyond.items():
+    for name, times in (less | more).items():
         to, use = ("falls to", "more") if times < 1 else ("rises to", "less")
         said.append(
-            f"Along {name} time over bytes {to} {times:.2f} times that of the smallest size, beyond luck: the largest"
-            f" uses {use} of the bandwidth."
+            f"Along {name} time over bytes {to} {times:.2f} times that of the smallest size, beyond that spread: the"
+            f" largest uses {use} of the bandwidth."
         )
-    return "\n".join(said)
+    most = max(alike(points), key=over)
+    said.append(f"The point furthest above its limit is {furthest(points)}, at {over(most):.1f} times.")
+    return "\n".join([*said, *filter(None, [further_rows(points)])])
+
+
+def further_rows(points: Mapping[str, Sequence[dict]]) -> str:
+    """What the second size of the batch takes over the first, in time and bytes; "" where that is not more than the
+    spread between processes."""
+    few, many = (*points.get("batch", ()), None, None)[:2]
+    if many is None or not many["median"] / few["median"] >= ABOUT * spread(points):
+        return ""
+    rows = f"{few['value']} row{'s' * (few['value'] != '1')}"
+    return (
+        f"{many['value']} rows take {many['median'] / few['median']:.1f} times the time of {rows} for"
+        f" {many['bytes'] / few['bytes'] - 1:.0%} more bytes; these data do not say why."
+    )
 
 
 def each(times: Mapping[str, float]) -> str:
@@ -145,13 +188,25 @@ def usual(points: Mapping[str, Sequence[dict]]) -> list[str]:
 
 
 def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
-    """How far steps under the usual placement are above their limits, by the fastest probe and by the median one."""
-    if not (every := alike(points)):
+    """How the time grows beside the bytes along each axis; where that is not known, how far steps are above their
+    limits."""
+    if not alike(points):
         return Claim("No size was measured.")
-    times = [[over(p, probe) for p in every] for probe in PROBES]
+    within, less, more = paces(points)
+    far = "far more" if more and min(more.values()) >= FAR else "more"
+    groups = [(how, of) for how, of in (("about as", within), ("less than", less), (f"{far} than", more)) if of]
+    if not groups:
+        return Claim(f"A step under {listed(usual(points))} takes {limits(points)}.")
+    (how, first), *others = groups
+    rest = [f"{how.removesuffix(' than')} along {listed([*of])}" for how, of in others]
+    return Claim(", ".join([f"A step's time grows {how} its bytes along {listed([*first])}", *rest]) + ".")
+
+
+def limits(points: Mapping[str, Sequence[dict]]) -> str:
+    """How far steps under the usual placement are above their limits, by the fastest probe and by the median one."""
+    times = [[over(p, probe) for p in alike(points)] for probe in PROBES]
     most, median = (f"{min(of):.1f} to {max(of):.1f}" for of in times)
-    beside = f" (median probe: {median})" * (median != most)
-    return Claim(f"A step under {listed(usual(points))} takes {most} times its memory or arithmetic limit{beside}.")
+    return f"{most} times its memory or arithmetic limit" + f" (median probe: {median})" * (median != most)
 
 
 def furthest(points: Mapping[str, Sequence[dict]]) -> str:
@@ -162,24 +217,32 @@ def furthest(points: Mapping[str, Sequence[dict]]) -> str:
 
 
 def finding(points: Mapping[str, Sequence[dict]]) -> str:
-    """The claim with what it rests on; how bytes and time grow along each axis; what a batch gains, and the rows at
-    which the time to compute overtakes the time to read."""
+    """The claim; how bytes and time grow along each axis; how far above its limit a step is; what a batch gains, and
+    the rows at which the time to compute overtakes the time to read."""
     every, batch = alike(points), points.get("batch", ())
+    if not every:
+        return claim(points).sentence
     rates = [int(p["value"]) / p["median"] for p in batch]
+    under = f"Under {listed([f'`{name}`' for name in usual(points)])}, n = {span((p['n'] for p in every), 'd')} answers"
     grown = [
         f"{n['size']:g} times the {GROWN[axis]} take {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
         for axis, n in growths(points).items()
     ]
+    said = ["; ".join([": ".join([f"{under} per point", *grown[:1]]), *grown[1:]])]
+    said.append(f"A step takes {limits(points)}, the most at {furthest(points)}")
     of_batch = []
     if len(rates) > 1:
         few, many = batch[0]["value"], batch[-1]["value"]
         of_batch.append(f"A batch of {many} makes {rates[-1] / rates[0]:.1f} times the tokens/s of a batch of {few}")
-    crossed = {f"{rows:.0f}": None for probe in PROBES if math.isfinite(rows := crossing(batch, probe))}
-    if crossed:
-        rows = f"{' to '.join(crossed)} rows" + ", by probe" * (len(crossed) > 1)
-        of_batch.append(f"reading takes as long as arithmetic at {rows}")
-    n = span((p["n"] for p in every), "d")
-    under = f"Under {listed([f'`{name}`' for name in usual(points)])}, n = {n} answers per point"
-    grown = "; ".join([": ".join([under, *grown[:1]]), *grown[1:]])
-    said = [f"the ratio is largest at {furthest(points)}. {grown}" if every else "", "; ".join(of_batch)]
+    if crossed := crossings(batch):
+        of_batch.append(f"reading takes as long as arithmetic at {crossed}")
+    said.append("; ".join(of_batch))
     return " ".join([claim(points).sentence, *(f"{s[0].upper()}{s[1:]}." for s in said if s)])
+
+
+def crossings(batch: Sequence[dict]) -> str:
+    """`14 rows (fastest bandwidth) or 21 (median)`: where the limits of a batch cross; "" where they do not."""
+    fastest, median = (f"{rows:.0f}" if math.isfinite(rows := crossing(batch, probe)) else "" for probe in PROBES)
+    if fastest and median and fastest != median:
+        return f"{fastest} rows (fastest bandwidth) or {median} (median)"
+    return f"{fastest or median} rows" if fastest or median else ""

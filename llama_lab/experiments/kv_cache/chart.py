@@ -184,18 +184,20 @@ def three_digits(ratio: Ratio) -> str:
 
 @styled
 def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Figure:
-    """The cache in each type: decode rate (left), and the next token's distance from float32's (right)."""
+    """The cache in each type: megabytes and decode rate (left), the next token's distance from float32's (right)."""
     timed = {name: label for name, label in TYPES.items() if any(t.subject == name for t in trials)}
     figure, (left, right) = new(10, 3.2, columns=2, gridspec_kw={"width_ratios": [1.3, 1]})
-    heights, baseline = rows.heights(left, list(timed.values())), next(iter(TYPES))
+    baseline = next(iter(TYPES))
+    kept = {t.subject: f"\n{t.kv_bytes / 1e6:.3g} MB" for name in timed for t in summary.warm(trials, name)[:1]}
+    names = {name: label + kept.get(name, "") for name, label in timed.items()}
+    heights = rows.heights(left, list(names.values()))
     ratios = {name: summary.paired_ratio(trials, name, baseline, seed) for name in timed if name != baseline}
-    for name, label in timed.items():
+    for name, label in names.items():
         good = summary.warm(trials, name)
         if good:
             rates = [t.tg for t in good]
             rate = statistics.summarise(rates, seed, [t.process for t in good])
             words = "baseline" if name == baseline else three_digits(ratios[name])
-            words = f"{good[0].kv_bytes / 1e6:.3g} MB\n{words}"
             rows.subject(left, name, rates, rate, heights[label], words, seed)
     left.set_xlim(left=0)
     left.set_xlabel("decode rate, tokens/s (point: one answer;\nbar: median; band: its 95% interval)")
@@ -208,11 +210,7 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     right.set_xlabel(f"KL divergence from float32,\nnats per token ({quality[0]['tokens'] if quality else 0} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
     right.xaxis.set_major_formatter(lambda x, _: decimal(x))
-    faster, slower = (
-        listed([timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == verdict])
-        for verdict in (Verdict.FASTER, Verdict.SLOWER)
-    )
+    faster = listed([timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == Verdict.FASTER])
     words = f"{faster} decodes faster than float32" if faster else "No smaller cache is shown to decode faster"
-    words += f"; {slower} is slower" if slower else ""
     headline(figure, words)
     return figure

@@ -14,7 +14,7 @@ from llama_jax.checkpoint import Checkpoint
 from llama_jax.config import ModelConfig
 from llama_jax.placement import Placement
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import AGAIN, frames, passages, run, statistics, summary
+from llama_lab.bench import AGAIN, frames, passages, run, summary
 from llama_lab.bench.experiment import Experiment, Runner, Seed
 from llama_lab.bench.phases import Plan
 from llama_lab.bench.published import figure_of
@@ -123,11 +123,10 @@ def published_case(trials: Sequence[Trial], seed: int = 0) -> dict:
 
 
 def latencies(trials: Sequence[Trial], model: str) -> dict[str, dict[int, list[float]]]:
-    """Subject → context → ms per token after the first of each valid answer; `limit`: what the bandwidth allows."""
+    """Subject → context → ms per token after the first of each valid answer."""
     warm = [t for t in trials if t.run == after(model, t.prompt_tokens) and t.phase == "warm" and t.valid]
     mine = {name: [t for t in warm if t.subject in (name, name + AGAIN)] for name in COMBINATIONS}
-    series = {name: summary.grouped(rows, "prompt_tokens", lambda t: t.tpot * 1e3) for name, rows in mine.items()}
-    return series | dict(limit=summary.grouped(mine["step"], "prompt_tokens", lambda t: 1e3 / t.limit))
+    return {name: summary.grouped(rows, "prompt_tokens", lambda t: t.tpot * 1e3) for name, rows in mine.items()}
 
 
 def by_weights(trials: Sequence[Trial], seed: int = 0) -> list[dict]:
@@ -149,12 +148,6 @@ BY_WEIGHTS = frames.Columns(
     index="weights",
     digits=1,
 )
-
-
-def saving(trials: Sequence[Trial], model: str, context: int, seed: int = 0) -> statistics.Ratio:
-    """Decode rate of a jitted step with a cache over one without, after prompts of one length."""
-    here = [t for t in trials if t.run == after(model, context)]
-    return summary.over(summary.rates(here, "step"), summary.rates(here, "step+nocache"), seed)
 
 
 # Arithmetic and bytes: counted, not timed -----------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def peer_ladder(
     if prefill_limit and wide:  # of those that multiply in float32; 8-bit products may pass it
         for e in wide:
             rows.tick(panels[1], prefill_limit, heights[e["name"]])
-        panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "float32 limit", **above)
+        panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "compute limit", **above)
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     marks = [f"Point: one of n ≥ {n} answers; bar: median; band: 95% interval; prefill of {prompt_tokens} tokens"]
     ours, theirs = standings.fastest(entries), table.rival(entries)

@@ -35,7 +35,8 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
 
     limits: length → ms, `table.limits`.
     """
-    shown, asked = table.highlighted(trials)[:LINES], table.shared_lengths(trials)
+    trials = side_by_side.interleaved(trials)
+    shown, asked = table.highlighted(trials)[:LINES], table.lengths(trials)
     if not shown:
         return notes.nothing("No subject has first tokens at every length.")
     figure, axes = new(9.5, 5.4)
@@ -47,10 +48,12 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     took = {name: table.middle(trials, name, asked[-1]) for name in shown}
     kept = side_by_side.kept(trials)
     words = {name: f"{named_well(name)} ({kept[name]}): {ms:,.0f} ms" for name, ms in took.items()}
-    by_length(axes, trials, looks, words, limits, {}, seed, close=True)
-    first = min(took, key=took.get)
+    by_length(axes, trials, looks, words, {n: limits[n] for n in asked}, {}, seed, close=True)
+    first, names = min(took, key=took.get), table.placements(trials) + table.rivals(trials)
+    always = len(asked) > 1 and {first} == {table.best(trials, names, [n]) for n in asked}
+    where = f"every length, {{}} at {asked[-1]} tokens" if always else f"{asked[-1]} prompt tokens, {{}}"
     words = "" if finding.with_kernels(trials) else "Without our kernels, "
-    words += f"{named_well(first)} has the earliest first token at {asked[-1]} prompt tokens, {took[first]:,.0f} ms"
+    words += f"{named_well(first)} has the earliest first token at {where.format(f'{took[first]:,.0f} ms')}"
     headline(figure, words)
     return figure
 
@@ -78,7 +81,7 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
         peers.get(backends[name], []).append(name)
     ahead = {table.best(trials, modes, asked[-1:]) for modes in peers.values()}
     drawn = {name: looks[name] for name in names if backends[name] == standings.JAX or name in ahead}
-    by_length(left, trials, drawn, {name: name for name in drawn}, limits, reading, seed)
+    by_length(left, trials, drawn, {name: named_well(name) for name in drawn}, limits, reading, seed)
     raced = [
         (name, n, *same_file.over(trials, name, n, seed))
         for name in names
@@ -170,7 +173,7 @@ def ratios_by_length(
         )
         ends[name] = max(here), here[max(here)][1]
     of_length(axes, asked)
-    named_ends(axes, ends, looks, {name: name for name in names}, asked)
+    named_ends(axes, ends, looks, {name: named_well(name) for name in names}, asked)
     axes.axhline(1, color="black", linewidth=1)
     n = min((ratio.n for _, _, ratio in ratios), default=0)
     axes.set_title(f"{title}, n ≥ {n} pairs; bars: 95%", fontsize=10)
@@ -206,7 +209,7 @@ def named_ends(
         shade = looks[name][0]
         style = dict(fontsize=9, va="center", color=shade, annotation_clip=False)
         lead = dict(arrowstyle="-", color=shade, linewidth=0.6)
-        axes.annotate(named_well(words[name]), ends[name], (asked[-1] * 1.16, at), arrowprops=lead, **style)
+        axes.annotate(words[name], ends[name], (asked[-1] * 1.16, at), arrowprops=lead, **style)
 
 
 def limit_below(axes, asked: Sequence[int], limits: dict[int, float], reading: dict[str, float]) -> None:

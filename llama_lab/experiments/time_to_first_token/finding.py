@@ -54,22 +54,24 @@ def ahead(entries: Sequence[dict]) -> str:
 
 
 def at_shared(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """`table.ratios` at the lengths that all subjects share."""
-    return [r for r in table.ratios(trials, seed) if r["tokens"] in table.shared_lengths(trials)]
+    """`table.ratios` where all subjects were asked side by side."""
+    return table.ratios(side_by_side.interleaved(trials), seed)
 
 
 def soonest(trials: Sequence[Start], ratios: Sequence[dict], kind: str) -> str:
-    """`in float32 step exact is first at 10 tokens, at 400 not told apart from PyTorch-compile (0.97x [0.92, 1.04] as
-    long)`: of one kind of weights, by the verdicts. ratios: of `at_shared`."""
+    """`in float32 step exact is first at 10 tokens, at 400 undecided: OpenVINO takes 0.97x [0.92, 1.04] as long`: of
+    one kind of weights, by the verdicts. ratios: of `at_shared`."""
+    said = {Verdict.SLOWER: "later", Verdict.UNDECIDED: "undecided"}
     kinds, lengths, others = table.weights(trials), [], []
     alike = (r for r in ratios if kinds[r["peer"]] == kinds[r["best"]] == kind)
     for n, found in summary.grouped(alike, lambda r: r["tokens"]).items():
-        nearest = min(found, key=lambda r: r["ratio"].value)
-        if all(r["ratio"].verdict == Verdict.FASTER for r in found):
+        behind = [r for r in found if r["ratio"].verdict != Verdict.FASTER]
+        nearest = min(behind or found, key=lambda r: r["ratio"].value)
+        if not behind:
             lengths.append(nearest)
         else:
-            how = "later than" if nearest["ratio"].verdict == Verdict.SLOWER else "not told apart from"
-            others.append(f"at {n} {how} {named_well(nearest['peer'])} ({nearest['ratio'].words} as long)")
+            how = said.get(nearest["ratio"].verdict, nearest["ratio"].verdict)
+            others.append(f"at {n} {how}: {named_well(nearest['peer'])} takes {nearest['ratio'].words} as long")
     if not lengths:
         return f"in {kind} ours is {', '.join(others)}" if others else ""
     names = listed(list(dict.fromkeys(r["best"] for r in lengths)))
@@ -80,8 +82,8 @@ def soonest(trials: Sequence[Start], ratios: Sequence[dict], kind: str) -> str:
 def first_of_all(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """At each length that all subjects share the best placement beside the soonest peer, whatever their weights, as in
     `table.ratios`."""
-    found = []
-    for n in table.shared_lengths(trials):
+    found, trials = [], side_by_side.interleaved(trials)
+    for n in table.lengths(trials):
         ours, peer = (table.best(trials, names(trials), [n]) for names in (table.placements, table.rivals))
         if ours and peer:
             found.append(dict(tokens=n, best=ours, peer=peer, ratio=table.sooner(trials, ours, peer, n, seed)))
@@ -101,7 +103,8 @@ def compared(r: dict) -> Comparison:
 def beside(trials: Sequence[Start], r: dict) -> str:
     """`after 10 tokens llama.cpp+q4_0 takes 10.7 ms, step exact 33.3 ms: 0.31x [0.24, 0.41] as long, n = 4`. r: of
     `table.ratios`."""
-    peer, mine = (f"{table.middle(trials, r[name], r['tokens']):.3g} ms" for name in ("peer", "best"))
+    asked = side_by_side.interleaved(trials)
+    peer, mine = (f"{table.middle(asked, r[name], r['tokens']):.3g} ms" for name in ("peer", "best"))
     again = f" (weights {side_by_side.ROUNDED})" * (side_by_side.ROUNDED in side_by_side.kept(trials)[r["peer"]])
     took = f"{named_well(r['peer'])}{again} takes {peer}, {r['best']} {mine}"
     return f"after {r['tokens']} tokens {took}: {r['ratio'].words} as long, n = {r['ratio'].n}"

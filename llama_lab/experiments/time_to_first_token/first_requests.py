@@ -3,7 +3,7 @@ ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from llama_lab.bench.published import COLD_LOOP, figure_of
 from llama_lab.bench.summary import grouped, warm
 from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.time_to_first_token.measure import TAIL
+from llama_lab.experiments.time_to_first_token.side_by_side import interleaved
 from llama_lab.experiments.time_to_first_token.table import at_length, first_ms, middle, placements, rivals, weights
 
 NOT_APART = "not measured apart"
@@ -22,16 +23,16 @@ PARTS = ("compile_ms", "script_ms", "freeze_ms", "profiled_ms")  # of a first re
 def cold(trials: Sequence[Start], at: int, seed: int = 0) -> list[dict]:
     """First requests of fresh processes at one length, by subject: TTFT in ms of each, and its parts at the median.
 
-    warm_ms: the subject's warm median at that length. The parts add up to `median`: those of `parts` that are known;
-    usual_ms, what a warm request takes as well; once_ms, the rest. apart: whether PyTorch's compiling and scripting are
-    parts of their own; in older rows they hide in once_ms.
+    warm_ms: the subject's warm median at that length, beside all subjects. The parts add up to `median`: those of
+    `parts` that are known; usual_ms, what a warm request takes as well; once_ms, the rest. apart: whether PyTorch's
+    compiling and scripting are parts of their own; in older rows they hide in once_ms.
     """
     entries = []
     for name in placements(trials) + rivals(trials):
         starts = [t for t in at_length(trials, at) if (t.phase, t.subject) == ("cold", name) and t.valid]
         if not starts:
             continue
-        times, warm_ms = [first_ms(t) for t in starts], middle(trials, name, at)
+        times, warm_ms = [first_ms(t) for t in starts], middle(interleaved(trials), name, at)
         whole = statistics.summarise(times, seed).median
         known = dict(zip(PARTS, np.median([parts(t) for t in starts], axis=0).tolist(), strict=True))
         usual = max(0.0, float(np.nanmin([warm_ms, whole - sum(known.values())])))
@@ -96,22 +97,15 @@ def beyond(calls: Sequence[int], nth: int) -> int:
 
 
 def cold_table(entries: Sequence[dict]):
-    """First requests as a pandas.DataFrame: seconds, their parts, and the process's peak memory. A part that was
+    """First requests as a pandas.DataFrame: seconds, their parts, and the process's peak memory. Compiling that was
     measured apart for nobody has no column. entries: of `cold`."""
     frame = frames.show(entries, COLUMNS)
-    return frame.loc[:, [not frame[name].isin([NOT_APART, ""]).all() for name in frame]]
+    return frame.loc[:, [not frame[name].isin([NOT_APART]).all() for name in frame]]
 
 
-def seconds(key: str, scripts: bool = False) -> Callable:
-    """A column of a part in seconds; NOT_APART where it hides in another one. scripts: of TorchScript, empty for who
-    scripts nothing."""
-
-    def words(entry) -> str:
-        if not entry["apart"]:
-            return NOT_APART
-        return "" if scripts and not entry["scripts"] else f"{entry[key] / 1e3:.3f}"
-
-    return words
+def prepared(entry: dict) -> float:
+    """ms of a first request that neither compile nor recur: of a subject that scripts, scripting included."""
+    return entry["median"] - entry["compile_ms"] - entry["usual_ms"]
 
 
 COLUMNS = frames.Columns(
@@ -119,19 +113,32 @@ COLUMNS = frames.Columns(
         **frames.same("tokens", "subject"),
         "processes": "n",
         "cold s": frames.scaled("median", 1e3),
-        "compile s": seconds("compile_ms"),
-        "script s": seconds("script_ms", scripts=True),
-        "freeze s": seconds("freeze_ms", scripts=True),
-        "first run s": seconds("profiled_ms", scripts=True),
-        "other, once s": frames.scaled("once_ms", 1e3),
+        "compile s": lambda e: f"{e['compile_ms'] / 1e3:.3f}" if e["apart"] else NOT_APART,
+        "other, once s": lambda e: prepared(e) / 1e3,
         "warm s": frames.scaled("warm_ms", 1e3),
-        "second run s": seconds("next_ms", scripts=True),
         "load s": "load_s",
         "peak GB": lambda e: (e["peak_rss_bytes"] or 0) / 1e9,
     },
     index=("tokens", "subject"),
     digits=3,
 )
+SCRIPTS = frames.Columns(
+    {
+        "subject": "subject",
+        "script, ms": "script_ms",
+        "freeze, ms": "freeze_ms",
+        "first run, ms": "profiled_ms",
+        "rest of other, ms": "once_ms",
+        "second run, ms": "next_ms",
+    },
+    index="subject",
+    digits=1,
+)  # of `scripted`
+
+
+def scripted(entries: Sequence[dict]) -> list[dict]:
+    """The entries of subjects under TorchScript. entries: of `cold`."""
+    return [e for e in entries if e["scripts"]]
 
 
 def mixing(trials: Sequence[Start], at: int) -> list[dict]:

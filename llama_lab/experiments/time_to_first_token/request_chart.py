@@ -7,6 +7,7 @@ from itertools import cycle
 from operator import itemgetter
 
 import numpy as np
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from llama_lab.bench import intervals, statistics
@@ -14,21 +15,27 @@ from llama_lab.bench.wording import listed, named_well, span
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.style import colour, footnote, headline, new, styled
 
+DARKER = 0.55  # of a colour, where a second line has it
+
 
 @styled
 def ttft_tails(entries: Sequence[dict], first: str | None = None) -> Figure:
     """How many times the median the P95 is, against prompt length, where the sample can hold a P95; a line per
-    subject. entries: `table.tails`. first: whose first token is soonest, which may have no tail."""
+    subject. entries: `side_by_side.tails`. first: whose first token is soonest, which may have no tail."""
     held = [e for e in sorted(entries, key=itemgetter("tokens")) if e["p95"] is not None]
     if not held:
         return notes.nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
     figure, axes = new(9, 4.4)
-    names, lines, said = list(dict.fromkeys(e["subject"] for e in held)), cycle(("-", "--", ":")), []
+    names, said, taken = list(dict.fromkeys(e["subject"] for e in held)), [], set()
+    looks = cycle(zip(("-", "--", ":"), ("o", "s", "D"), strict=True))
     for i, name in enumerate(names):
         here, apart = [e for e in held if e["subject"] == name], 1.03 ** (i - (len(names) - 1) / 2)
         x, y = [e["tokens"] * apart for e in here], [e["p95"] / e["p50"] for e in here]
-        axes.plot(x, y, next(lines), marker="o", color=colour(name), linewidth=2, markersize=6, label=named_well(name))
-        axes.vlines(x, *zip(*map(tail_interval, here), strict=True), color=colour(name), linewidth=5, alpha=0.35)
+        shade = to_hex(DARKER * np.array(to_rgb(colour(name)))) if colour(name) in taken else colour(name)
+        taken.add(shade)
+        (dashes, marker), label = next(looks), named_well(name)
+        axes.plot(x, y, dashes, marker=marker, color=shade, linewidth=2, markersize=6, label=label)
+        axes.vlines(x, *zip(*map(tail_interval, here), strict=True), color=shade, linewidth=5, alpha=0.35)
         said.append(f"{span(y)}{' times its median' * (not i)} under {named_well(name)}")
     at = sorted({e["tokens"] for e in held})
     axes.set_xscale("log")
@@ -46,7 +53,7 @@ def ttft_tails(entries: Sequence[dict], first: str | None = None) -> Figure:
 
 
 def tail_interval(e: dict) -> tuple[float, float]:
-    """95% interval of the P95 over the median. e: of `table.tails`."""
+    """95% interval of the P95 over the median. e: of `side_by_side.tails`."""
 
     def over(values, axis=-1):
         return np.percentile(values, 95, axis) / np.median(values, axis)

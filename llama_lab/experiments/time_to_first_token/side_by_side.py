@@ -12,8 +12,20 @@ from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, named_well
 from llama_lab.experiments.time_to_first_token import table
+from llama_lab.experiments.time_to_first_token.measure import TAIL, WARM
 
 ROUNDED = "rounded again"
+
+
+def interleaved(trials: Sequence[Start]) -> list[Start]:
+    """The warm requests in which all subjects were asked side by side: those of a tail came at another time, beside
+    fewer subjects."""
+    return [t for t in trials if t.run == WARM]
+
+
+def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
+    """`table.tails` of the requests of tails alone."""
+    return table.tails([t for t in trials if t.run == TAIL], seed)
 
 
 def kept(trials: Sequence[Start]) -> dict[str, str]:
@@ -25,6 +37,7 @@ def kept(trials: Sequence[Start]) -> dict[str, str]:
 def entries(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     """One entry per subject that was asked at all shared lengths, the best first: {subject, weights, and of each
     length `10 ms`, its median, and `10 over`, how many times as long it takes as the placement that is best there}."""
+    trials = interleaved(trials)
     at, kinds = table.shared_lengths(trials), kept(trials)
     first = {n: table.best(trials, table.placements(trials), [n]) for n in at}
     found = []
@@ -47,6 +60,7 @@ def columns(at: Sequence[int]) -> frames.Columns:
 def late(trials: Sequence[Start], seed: int = 0) -> str:
     """`llama.cpp (2.55x [2.40, 2.72]) and llama.cpp+q8_0 (…)`: the peers on weights that no placement
     reads whose first token after the longest prompt is later than the best placement's."""
+    trials = interleaved(trials)
     at, kinds = max(table.shared_lengths(trials), default=0), table.weights(trials)
     ours = {kinds[name] for name in table.placements(trials)}
     found = [
@@ -59,7 +73,7 @@ def late(trials: Sequence[Start], seed: int = 0) -> str:
 
 def tail_words(entries: Sequence[dict]) -> list[str]:
     """How much longer the P95 is than the median, in ms and as a factor, a line per subject. entries: of
-    `table.tails`."""
+    `tails`."""
     lines = []
     for name, found in summary.grouped((e for e in entries if e["p95"] is not None), itemgetter("subject")).items():
         less = ", ".join(f"{e['p95'] - e['p50']:.0f} at {e['tokens']}" for e in found)
@@ -71,6 +85,7 @@ def tail_words(entries: Sequence[dict]) -> list[str]:
 def near_limit(trials: Sequence[Start], subject: str, limits: dict[int, float]) -> str:
     """`at 10 tokens step exact takes 5.1 times the float32 limit (52.5 of 10.3 ms), at 400 1.5 times (634 of 426 ms)`.
     limits: `table.limits`."""
+    trials = interleaved(trials)
     at = [n for n in table.shared_lengths(trials) if n in limits and np.isfinite(table.middle(trials, subject, n))]
     found = [(n, table.middle(trials, subject, n), limits[n]) for n in dict.fromkeys([*at[:1], *at[-1:]])]
     said = [(f"at {n} tokens", f"{ms / least:.1f} times", f"({ms:.3g} of {least:.3g} ms)") for n, ms, least in found]
@@ -90,4 +105,4 @@ TAILS = frames.Columns(
     },
     index=("tokens", "subject"),
     digits=1,
-)  # of `table.tails`
+)  # of `tails`

@@ -54,11 +54,22 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     most = "Under load {mine} makes at most {tokens:.0f} tokens/s"
     if not others:
         return stated(most + ".", **numbers)
-    beside = sorted((e for e in others if e["rate"] == mine["rate"]), key=lambda e: -e["tokens_s"])
-    if beside and mine["tokens_s"] >= KEPT_UP * mine["offered"]:
-        words = "At {rate:g} requests/s {mine} delivers {tokens:.0f} of the {offered:.0f} tokens/s requested, {theirs}."
-        made = [f"{named_well(e['server'])} {e['tokens_s']:.0f}" for e in beside]
-        return stated(words, theirs=listed(made), **numbers)
+
+    def beside(rate: float) -> list[dict]:
+        return sorted((e for e in others if e["rate"] == rate), key=lambda e: -e["tokens_s"])
+
+    def theirs(rate: float) -> str:
+        return listed([f"{named_well(e['server'])} {e['tokens_s']:.0f}" for e in beside(rate)])
+
+    if beside(mine["rate"]) and mine["tokens_s"] >= KEPT_UP * mine["offered"]:
+        words = "At {rate:g} requests/s {mine} delivers {tokens:.0f} of the {offered:.0f} tokens/s requested, {theirs}"
+        less = [e for e in known if e["server"] == mine["server"] and e["rate"] < mine["rate"]]
+        kept = [e for e in less if any(o["tokens_s"] >= KEPT_UP * o["offered"] for o in beside(e["rate"]))]
+        level = max(kept, key=itemgetter("rate"), default=None)  # the highest load that another server keeps up with
+        if level:
+            words += f", and at {level['rate']:g} requests/s {level['tokens_s']:.0f} of {level['offered']:.0f},"
+            words += f" {theirs(level['rate'])}"
+        return stated(words + ".", theirs=theirs(mine["rate"]), **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
     return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)
 

@@ -223,7 +223,20 @@ def test_what_was_measured_is_said():
     table = beyond_table.show(beyond_table.uploads(rows), beyond_table.UPLOAD_COLUMNS)
     assert table.loc[(50, 1), "MB/s"] == pytest.approx(1, rel=0.01)
     assert table.loc[(50, 2), "MB/s"] == pytest.approx(2, rel=0.01)
-    assert list(table["says"]) == ["baseline", "faster"]
+    assert list(table["verdict"]) == ["baseline", "faster"]
+    assert list(table)[3:] == ["ratio", "low", "high", "verdict", "n"]
+    assert "Two halves of a batch cost 2.00 times the whole batch." in beyond_table.mesh_words(rows)
+    assert "Dividing the batch is no cost here; why was not" in beyond_table.mesh_words(measured(cost=0.5))
+
+
+def test_the_baselines_rate_is_over_both_its_runs():
+    rows = [
+        row.model_copy(update=dict(wall_ns=4 * row.wall_ns)) if row.subject.endswith(AGAIN) else row
+        for row in measured()
+    ]
+    one, two = beyond_table.uploads(rows)
+    assert one["rate"].median == pytest.approx(500, rel=0.01)  # 1,000 and 250 tokens/s
+    assert two["rate"].median / one["rate"].median == pytest.approx(two["ratio"].value, rel=0.01)
 
 
 def test_what_was_not_measured_is_one_line(tmp_path, monkeypatch):

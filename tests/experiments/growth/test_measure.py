@@ -6,6 +6,7 @@ import pytest
 from llama_jax import checkpoint
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Run
+from llama_lab.bench.wording import probed
 from llama_lab.experiments.growth import chart, measure, table
 from tests.bench.test_record import trial
 
@@ -65,8 +66,10 @@ def test_an_axis_in_the_order_of_its_sizes():
     assert table.crossing([one, four, sixteen]) == pytest.approx(2, rel=1e-6)
     assert np.isnan(table.crossing([four, sixteen]))
     said = table.finding(dict(batch=table.axis_of(made(), "batch", gflops=100.0, usual=5.0)))  # 200 ms
-    assert "takes 1.2 to 1.2 times its memory or arithmetic limit (median probe: 0.6 to 1.2). The ratio is" in said
-    assert said.endswith("reading takes as long as arithmetic at 2 to 4 rows, by probe.")
+    assert said.startswith("A step under chunk8 takes 1.2 to 1.2 times its memory or arithmetic limit (median probe: ")
+    assert "limit (median probe: 0.6 to 1.2), the most at " in said
+    assert "16 times the rows take 1.0 times the bytes, 8.0 times the time." in said
+    assert said.endswith("reading takes as long as arithmetic at 2 rows (fastest bandwidth) or 4 (median).")
     void = [t.model_copy(update=dict(valid=False)) if t.run == "batch 4" else t for t in made()]
     assert [(p["value"], p["flops_ms"]) for p in table.axis_of(void, "batch")] == [("1", None), ("16", None)]
 
@@ -106,22 +109,64 @@ def test_a_model_under_a_placement_of_its_own_stands_last_and_is_joined_with_no_
     assert table.claim(dict(model=points)).sentence == table.claim(dict(model=points[:-1])).sentence
 
 
+def test_the_probes_of_all_points_count_as_those_of_one_run():
+    runs = {f"batch {i}": dict(min=20.0 + i, median=30.0 + i, max=60.0 + 10 * i, n=4) for i in range(3)}
+    meta = dict(bandwidth_gbps=runs, created="2026")
+    said = "limits from the fastest of 12 bandwidth probes, 80 GB/s (median 31 GB/s)"
+    assert probed(table.pooled(meta)) == said
+    assert table.pooled(meta)["created"] == "2026"
+    assert table.pooled({}) == {}
+
+
 def point(axis, value, median, size, placement="chunk8"):
-    return dict(axis=axis, value=value, median=median, bytes=size, placement=placement)
+    limits = dict(bytes_ms=size / 1e8, usual_bytes_ms=size / 1e8, flops_ms=None)
+    about = dict(ms=[median], n=1, processes=1, placement=placement)
+    return dict(axis=axis, value=value, median=median, bytes=size) | limits | about
 
 
-def test_what_grows_more_than_the_bytes_stands_beside_what_luck_does():
-    points = {
+def grown():
+    return {
         "layers": [point("layers", "3", 3.0, 1e8), point("layers", "30", 12.5, 4e8)],
-        "width": [point("width", "192", 6.0, 1e8), point("width", "960", 12.0, 4e8), point("width", "9", 12.0, 4e8)],
+        "width": [point("width", "192", 6.0, 1e8), point("width", "960", 12.0, 4e8), point("width", "961", 12.0, 4e8)],
+        "batch": [point("batch", "1", 10.0, 4e8), point("batch", "2", 99.0, 4.2e8, "another")],
     }
-    points["batch"] = [point("batch", "1", 10.0, 4e8), point("batch", "2", 99.0, 4e8, "another")]
+
+
+def test_what_grows_more_than_the_bytes_stands_beside_the_spread_between_processes():
+    points = grown()
     assert table.twins(points) == [12.5, 12.0, 12.0, 10.0]
-    assert table.against_luck(points).split("\n") == [
-        "One configuration, measured 4 times, takes 10.0 to 12.5 ms: 1.25-fold, by luck alone.",
-        "Time over bytes changes 1.04-fold along layers: not clearly more than luck, so these data do not show an"
-        " effect.",
-        "Along width time over bytes falls to 0.50 times that of the smallest size, beyond luck: the largest uses more"
-        " of the bandwidth.",
+    assert table.against_spread(points).split("\n") == [
+        "One configuration, measured in 4 processes, takes 10.0 to 12.5 ms: 1.25-fold between processes.",
+        "Time over bytes changes 1.04-fold along layers, against 1.25-fold between processes: no effect is shown (one"
+        " would be from 1.38-fold on).",
+        "Along width time over bytes falls to 0.50 times that of the smallest size, beyond that spread: the largest"
+        " uses more of the bandwidth.",
+        "Along rows time over bytes rises to 9.43 times that of the smallest size, beyond that spread: the largest uses"
+        " less of the bandwidth.",
+        "The point furthest above its limit is 2 rows, at 23.6 times.",
+        "2 rows take 9.9 times the time of 1 row for 5% more bytes; these data do not say why.",
     ]
-    assert table.against_luck({}) == "No configuration was measured twice, so luck is not known."
+    points["batch"][1]["median"] = 13.0  # as slow as another process may be
+    assert not table.further_rows(points)
+    assert table.against_spread({}).startswith("No configuration was measured twice")
+
+
+def test_the_claim_says_how_time_grows_beside_the_bytes_and_limits_where_no_spread_is_known():
+    points = grown()
+    said = "A step's time grows about as its bytes along layers, less along width, {} along rows."
+    assert table.claim(points).sentence == said.format("far more")
+    points["batch"][1]["median"] = 1.5 * 10.5
+    assert table.claim(points).sentence == said.format("more")
+    del points["layers"]
+    assert table.claim(points).sentence == "A step's time grows less than its bytes along width, more along rows."
+    alone = {"layers": [point("layers", "3", 3.0, 1e8), point("layers", "30", 12.5, 4e8)]}
+    assert table.claim(alone).sentence.startswith("A step under chunk8 takes 3.0 to 3.1 times its memory or arith")
+
+
+def test_the_panels_of_sizes_have_one_scale_and_say_what_they_grow_by():
+    figure = chart.growth(grown())
+    figure.draw_without_rendering()
+    panels = {axes.get_title("left"): axes for axes in figure.axes}
+    scales = [axes.get_window_extent().width / np.log10(np.divide(*axes.get_xlim()[::-1])) for axes in panels.values()]
+    assert max(scales) / min(scales) < 1.05
+    assert panels["layers"].get_xlabel() == "4.2x the time, 4.0x the bytes"

@@ -77,7 +77,7 @@ def test_charts_say_what_the_trials_say():
     wrong = dict(valid=False, reason="wrong: token 1")
     void = [t.model_copy(update=wrong) if t.subject == "torch" else t for t in made]
     for name, trials, texts in (
-        ("ladder", void, ["%)", "median (of limit)", "bandwidth limit", "float32 limit"]),
+        ("ladder", void, ["%)", "median (of limit)", "bandwidth limit", "compute limit"]),
         ("ladder", void, ["no valid trial: wrong: token 1"]),
         (
             "quality",

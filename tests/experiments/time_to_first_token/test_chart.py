@@ -5,9 +5,9 @@ import pytest
 from llama_jax import config
 from llama_lab import figures
 from llama_lab.bench.wording import named_well
-from llama_lab.experiments.time_to_first_token import chart, first_requests, request_chart, table
+from llama_lab.experiments.time_to_first_token import chart, first_requests, request_chart, side_by_side, table
 from llama_lab.experiments.time_to_first_token.measure import floor
-from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, everything, request
+from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, changed, everything, request
 from tests.figures.drawn import assert_drawn, assert_in_style, words
 
 
@@ -21,7 +21,7 @@ def cold(trials):
 
 
 def tails(trials):
-    return request_chart.ttft_tails(table.tails(trials))
+    return request_chart.ttft_tails(side_by_side.tails(trials))
 
 
 CHARTS = (by_length, cold, tails)
@@ -49,6 +49,27 @@ def test_the_best_of_each_kind_is_named_in_its_colour_at_the_end_of_its_line():
     assert ends == dict.fromkeys([*map(named_well, best), chart.LIMIT], 100)
     assert {line.get_color() for line in axes.lines} == {*map(figures.colour, best), chart.LIMIT_COLOUR}
     assert len(best) > 1
+
+
+def test_who_is_first_at_every_length_is_said_so():
+    assert "step exact has the earliest first token at every length, 120 ms at 100 tokens" in words(
+        by_length(everything())
+    )
+    beaten = changed(everything(), "llamacpp", 10, token_times_ns=[10**7, 2 * 10**7])
+    assert "step exact has the earliest first token at 100 prompt tokens, 120 ms" in words(by_length(beaten))
+
+
+def test_a_subject_at_the_end_of_its_line_is_named_as_its_makers_write_it():
+    made = [t.model_copy(update=dict(subject="torch-compile")) if t.subject == "torch" else t for t in everything()]
+    assert f"{named_well('torch-compile')} (float32)" in words(by_length(made))
+
+
+def test_two_tails_of_a_colour_differ_in_shade_and_mark():
+    asked = [t for t in everything(tail=200) if t.run == "tail"]
+    twins = [t.model_copy(update=dict(subject=name)) for name in ("torch", "torch-script") for t in asked]
+    (axes,) = tails(twins).axes
+    assert len({(line.get_color(), line.get_marker()) for line in axes.lines}) == 2
+    assert len({line.get_color() for line in axes.lines}) == len({line.get_marker() for line in axes.lines}) == 2
 
 
 def test_of_few_processes_the_range_of_their_medians_is_drawn_and_of_many_or_one_the_interval():
@@ -97,8 +118,8 @@ def test_a_percentile_is_drawn_only_where_the_sample_holds_it(tail):
     assert ("so there is no P95" in words(figure)) == (not tail)
     if tail:
         assert "No tail of step was measured." in words(
-            request_chart.ttft_tails(table.tails(everything(tail=tail)), "step")
+            request_chart.ttft_tails(side_by_side.tails(everything(tail=tail)), "step")
         )
         (line,) = figure.axes[0].lines
-        (e,) = [e for e in table.tails(everything(tail=tail)) if e["p95"]]
+        (e,) = [e for e in side_by_side.tails(everything(tail=tail)) if e["p95"]]
         assert line.get_xydata().tolist() == [[e["tokens"], e["p95"] / e["p50"]]]

@@ -2,6 +2,7 @@
 
 from llama_lab.bench.frames import show
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import named_well
 from llama_lab.experiments.time_to_first_token import finding, first_requests, side_by_side, table
 from tests.experiments.time_to_first_token.test_table import LENGTHS, everything
 
@@ -59,17 +60,21 @@ def test_a_length_that_is_not_decided_is_said_so():
         "float32",
     )
     assert said == (
-        "in float32 step exact is first at 10 tokens, at 100 not told apart from PyTorch-compile (0.97x [0.92, 1.04] as"
-        " long), at 400 later than PyTorch-compile (0.80x [0.70, 0.90] as long)"
+        f"in float32 step exact is first at 10 tokens, at 100 undecided: {named_well('torch-compile')} takes 0.97x"
+        f" [0.92, 1.04] as long, at 400 later: {named_well('torch-compile')} takes 0.80x [0.70, 0.90] as long"
     )
     assert finding.soonest([*trials, *kinds], [race(400, 0.8, 0.7, 0.9)], "float32").startswith(
         "in float32 ours is at 400"
+    )
+    open_one = race(50, 1.1, 0.9, 1.3, "torch")  # the soonest is not the one that is undecided
+    assert "at 50 undecided: PyTorch takes 1.10x" in finding.soonest(
+        [*trials, *kinds], [race(10, 1.3, 1.2, 1.4), race(50, 1.05, 1.02, 1.08), open_one], "float32"
     )
     assert finding.soonest(trials, [], "float32") == ""
 
 
 def test_tails_are_said_in_milliseconds_and_as_a_factor():
-    (said,) = side_by_side.tail_words(table.tails(everything(tail=194)))
+    (said,) = side_by_side.tail_words(side_by_side.tails(everything(tail=200)))
     assert said.startswith("PyTorch, P95 less the median, ms: ")
     assert said.count(" at 50 tokens") == 2
 

@@ -7,7 +7,7 @@ from llama_jax import config
 from llama_lab.bench import roofline
 from llama_lab.bench.cold import Start
 from llama_lab.bench.frames import show
-from llama_lab.experiments.time_to_first_token import finding, first_requests, table
+from llama_lab.experiments.time_to_first_token import finding, first_requests, side_by_side, table
 from llama_lab.experiments.time_to_first_token.measure import floor
 from tests.bench.test_record import trial
 
@@ -75,10 +75,10 @@ def test_an_entry_has_the_statistics_of_its_own_length_and_never_a_p99_that_cann
     assert found["low"] <= found["p50"] <= found["high"]
     assert found["p99"] is None
     assert show([found], table.COLUMNS).loc[(50, "torch"), "P99"] == "needs n ≥ 1,000"
-    many = everything(tail=1000)
+    many = [t for t in everything(tail=1000) if t.run == "tail"]
     found = entry(many, "torch", AT)
-    assert found["n"] == 1006
-    assert found["p99"] == pytest.approx(np.percentile(table.milliseconds(many, "torch", AT), 99))
+    assert found["n"] == 1000
+    assert found["p99"] == pytest.approx(np.percentile([table.first_ms(t) for t in many], 99))
     assert show([found], table.COLUMNS).loc[(AT, "torch"), "P99"] == f"{found['p99']:.1f}"
 
 
@@ -169,18 +169,28 @@ def test_a_length_of_a_tail_alone_takes_nothing_from_the_others():
     assert finding.first_token(trials) == finding.first_token(everything())
 
 
-def test_tails_are_of_those_with_a_p95_somewhere_at_all_their_lengths():
-    found = table.tails(everything(tail=194))
-    assert [(e["subject"], e["tokens"], e["n"]) for e in found] == [
-        ("torch", 10, 6),
-        ("torch", 50, 200),
-        ("torch", 100, 6),
-    ]
-    assert [e["p95"] is None for e in found] == [True, False, True]
+def test_requests_of_a_tail_are_beside_those_of_all_subjects_nowhere():
+    late = [request(name, n, b, "tail", 900) for name in ("step exact", "torch") for n in (50, 400) for b in range(9)]
+    trials = [*everything(), *late]
+    assert side_by_side.interleaved(trials) == side_by_side.interleaved(everything())
+    for said in (side_by_side.entries, finding.first_token, finding.at_shared, finding.first_of_all, side_by_side.late):
+        assert said(trials) == said(everything())
+    race = finding.first_of_all(everything())[1]
+    assert finding.beside(trials, race) == finding.beside(everything(), race)
+    limit = ("step exact", {50: 10.0})
+    assert side_by_side.near_limit(trials, *limit) == side_by_side.near_limit(everything(), *limit)
+    assert first_requests.cold(trials, AT) == first_requests.cold(everything(), AT)
+
+
+def test_tails_are_of_those_with_a_p95_somewhere_at_all_lengths_of_their_tail():
+    few = [request(name, 10, b, "tail") for name in ("torch", "step exact") for b in range(3)]
+    found = side_by_side.tails([*everything(tail=200), *few])
+    assert [(e["subject"], e["tokens"], e["n"]) for e in found] == [("torch", 10, 3), ("torch", 50, 200)]
+    assert [e["p95"] is None for e in found] == [True, False]
     said = table.tails_words(found).split("; ")
-    assert ["P95" in words for words in said] == [False, True, False]
+    assert ["P95" in words for words in said] == [False, True]
     assert all(words.startswith("torch at ") and "P50" in words and "n = " in words for words in said)
-    assert table.tails(everything(tail=193)) == []
+    assert side_by_side.tails(everything(tail=199)) == []
 
 
 def test_the_limit_is_the_bytes_of_a_short_prompt_and_the_arithmetic_of_a_long_one():
@@ -303,11 +313,19 @@ def test_what_older_rows_do_not_tell_apart_is_said():
     compiled = scripting("torch-compile", 160, calls=(), script_ns=0)
     found = first_requests.cold([*everything(), scripted, compiled], AT)
     frame = first_requests.cold_table(found)  # `torch` is of an older row
-    columns = ["compile s", "script s", "freeze s", "first run s", "second run s"]
-    assert frame.loc[(AT, "torch"), columns].tolist() == ["not measured apart"] * 5
-    assert frame.loc[(AT, "torch-script"), columns].tolist() == ["0.000", "0.018", "0.000", "0.029", "0.020"]
-    assert frame.loc[(AT, "torch-compile"), columns].tolist() == ["0.018", "", "", "", ""]
-    assert frame.loc[(AT, "step exact"), columns].tolist() == ["1.000", "", "", "", ""]
+    parts = {"torch": "not measured apart", "torch-script": "0.000", "torch-compile": "0.018", "step exact": "1.000"}
+    assert {name: frame.loc[(AT, name), "compile s"] for name in parts} == parts
+
+
+def test_what_scripting_prepares_is_other_once_and_has_a_table_of_its_own():
+    found = first_requests.cold([*everything(), scripting("torch-script", 160)], AT)
+    warm = table.middle(everything(), "torch-script", AT)
+    frame = first_requests.cold_table(found)
+    assert frame.loc[(AT, "torch-script"), "other, once s"] == pytest.approx((160 - warm) / 1e3, abs=1e-3)
+    own = show(first_requests.scripted(found), first_requests.SCRIPTS)
+    assert own.index.tolist() == ["torch-script"]
+    assert own.loc["torch-script"].tolist() == pytest.approx([18, 0, 29, 160 - warm - 18 - 29, 20], abs=0.1)
+    assert "script s" not in frame
 
 
 def test_a_figure_of_cold_starts_has_no_variants_on_the_same_weights():
