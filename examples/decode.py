@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import llama_jax as ll
 
 loaded = ll.load()  # SmolLM2-135M, a q4_1 file, in float32: config, params (a pytree), tokenizer
-config, STOP, SLOTS = loaded.config, loaded.tokenizer.stop[0], 100  # slots of the cache, for prompt and answer
+config, STOP, SLOTS = loaded.config, loaded.tokenizer.stop[0], 100  # cache SLOTS: the limit on prompt + answer
 HEADS, KV_HEADS, DIM = config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
 
@@ -45,10 +45,13 @@ def loop(model, cache, token, start):  # the whole answer: no token returns to P
     return jax.lax.while_loop(unfinished, more, (jnp.zeros(SLOTS, jnp.int32).at[0].set(token), 1, cache))
 
 
-jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches updated in place
+jitted_step, jitted_loop = (
+    jax.jit(step, donate_argnums=1),
+    jax.jit(loop, donate_argnums=1),
+)  # caches are not copied
 ids = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?"))
 cache = jnp.zeros((config.num_hidden_layers, 2, SLOTS, KV_HEADS, DIM))
 for position, prompt_token in enumerate(ids):  # a prefill token by token: a real one takes one pass
-    token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last one begins the answer
+    token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last begins the answer
 answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))  # one call per answer
 print(loaded.tokenizer.decode(answer[:n]))

@@ -50,6 +50,17 @@ def test_every_table_column_and_kind_of_row_is_described(path):
     assert undefined(rows, CARD) == []
 
 
+KINDS = r"(int8|i?q\d_\w+|bf16|f16|f32|mxfp4)"  # what KIND stands for
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.name)
+def test_every_quantisation_of_a_table_is_described(path):
+    found = {row.get("quantisation", "") for row in rows_of(path)} - {""}
+    forms = {re.sub(f"^(gguf-|kv-|){KINDS}(\\+|$)", r"\1KIND\3", value) for value in found}
+    assert forms - {"int8-dynamic"} <= spans(CARD), forms
+    assert "int8-dynamic" in spans(CARD)
+
+
 def test_what_a_card_does_not_describe_is_found():
     rows = [dict(run="kept", phase="read", model="m", a=""), dict(run="m/x", phase="warm", model="m", a="")]
     assert undefined(rows, "`run` `phase` `model` `warm`") == ["a", "read", "kept"]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -224,12 +225,13 @@ def table(trials: Sequence[Trial], baseline: str, names: Sequence[str] | None = 
     return [entry(trials, name, baseline, seed) for name in wanted]
 
 
-def disturbed(table: Sequence[dict]) -> str:
-    """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" if it was."""
+def disturbed(table: Sequence[dict], names: Mapping[str, str] = MappingProxyType({})) -> str:
+    """A short phrase for a figure where the run's own A/A control says that it was not quiet; "" if it was. names: of
+    subjects, as the figure's rows have them."""
     twins = {e["name"].removesuffix(AGAIN): e["ratio_to_baseline"] for e in table if e["name"].endswith(AGAIN)}
     loud = {name: ratio for name, ratio in twins.items() if ratio["verdict"] in DIFFERENT or ratio["scattered"]}
-    said = [f"{name} against itself {times(ratio)}, {ratio['judged']}" for name, ratio in loud.items()]
-    return "; ".join(said[:1])
+    said = (f"A/A control ({names.get(name, name)}) {times(r)}, {r['judged']}" for name, r in loud.items())
+    return next(said, "")
 
 
 def tokens_word(e: dict) -> str:

@@ -83,15 +83,26 @@ def bandwidths(meta: dict) -> tuple[float, float, float] | None:
     return min(of_run["min"] for of_run in runs), usual, max(of_run["max"] for of_run in runs)
 
 
+def pooled(meta: dict, part: str = "") -> dict:
+    """The meta of a table with the probes of its runs, of those whose names contain `part`, as of one run: for one
+    limit from the fastest of them all."""
+    known = {name: of_run for name, of_run in meta.get("bandwidth_gbps", {}).items() if isinstance(of_run, dict)}
+    runs = {name: of_run for name, of_run in known.items() if part in name}
+    if not (probes := bandwidths(dict(bandwidth_gbps=runs))):
+        return meta
+    n = sum(of_run["n"] for of_run in runs.values())
+    return meta | dict(bandwidth_gbps={"pooled": dict(zip(("min", "median", "max"), probes, strict=True), n=n)})
+
+
 def probed(meta: dict) -> str:
     """`bandwidth 33 GB/s (probes 30 to 34, n = 20)`; where they differ widely `limits from the fastest of 20
     bandwidth probes, 63 GB/s (median 34 GB/s)`; of several runs, each of which has its own limit, `limits from the
     fastest bandwidth probe of each run, 54 to 63 GB/s`; "" of a table without probes."""
     if (probes := bandwidths(meta)) is None:
         return ""
-    fastest = span((run["max"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict)), ".0f")
-    if "to" in fastest:
-        return f"limits from the fastest bandwidth probe of each run, {fastest} GB/s"
+    fastest = [f"{run['max']:.0f}" for run in meta["bandwidth_gbps"].values() if isinstance(run, dict)]
+    if len({*fastest}) > 1:
+        return f"limits from the fastest bandwidth probe of each run, {span(map(float, fastest), '.0f')} GB/s"
     least, usual, most = probes
     n = sum(run["n"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict))
     if most <= APART * usual:

@@ -253,10 +253,15 @@ class Page:
     meta: dict | None
     notes: tuple[str, ...] = ()
 
-    def keep(self, figure: Figure, topic: str, alt: str, *more: str, meta: dict | None = None, notes=None) -> None:
+    def keep(
+        self, figure: Figure, topic: str, alt: str, *more: str, meta: dict | None = None, notes=None, runs=None
+    ) -> None:
         """Save a figure and show it. alt: what it shows, in words. more: further labels; notes: in place of all the
-        page's. meta: of another table, where it is drawn from that."""
+        page's. meta: of another table, where it is drawn from that. runs: part of the names of those that its one
+        limit is from, of a table of several runs; "" of all."""
         about = meta or self.meta
+        if runs is not None:
+            about = wording.pooled(about, runs)
         words = ", ".join(filter(None, [*(self.notes if notes is None else notes), *more]))
         display(save(figure, f"{self.name}-{topic}", self.name, about, about["parameters"], alt, self.out_dir, words))
 

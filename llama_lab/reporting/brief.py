@@ -29,7 +29,7 @@ from llama_lab.sharing.contribution import HEADLINE
 
 ALONE = "no other runtime in this run"
 SHAPED = {
-    workload.GROWING: "with a cache that grows by each token",
+    workload.GROWING: "with unpadded prompts and a cache that grows with each token",
     workload.EXACT: "with each prompt's own length",
     workload.BUCKETS: "with prompts padded to a few lengths",
     workload.POWERS: "with prompts padded to powers of two",
@@ -89,7 +89,8 @@ def placed(at: int, tables: Tables) -> Said | None:
         return None
     words = gain.words(what, than, times)
     told = [] if other else ["no other runtime ran beside it"]
-    return said_of(run.table, f"{words[0].upper()}{words[1:]}.", run.model, asked(run, above), *told)
+    read = gain.bytes_read() if above == machines.BEST else ""
+    return said_of(run.table, f"{words[0].upper()}{words[1:]}{read}.", run.model, asked(run, above), *told)
 
 
 def asked(run: Setting, subject: str) -> str:
@@ -134,11 +135,12 @@ def compiled(tables: Tables) -> Said | None:
     if best is None:
         return None
     most = max(policies, key=lambda account: account.programs)
-    ratio = shapes.ratio(most, best)
+    ratio, new = shapes.ratio(most, best), table.meta["parameters"]["new_tokens"]
     text = (
-        f"`jit` compiles again for each new shape: for the same {best.requests} requests a freshly started server"
-        f" compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]};"
-        f" counting compilation, the requests then take {times(ratio)} as long (n = {ratio.n})."
+        f"`jit` compiles again for each new shape: for the same {best.requests} requests ({new} tokens each) a"
+        f" freshly started server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs}"
+        f" {SHAPED[most.subject]};"
+        f" counting compilation, the latter takes {times(ratio)} as long (n = {ratio.n})."
     )
     return said_of(table, text, table.meta["parameters"]["model"], ALONE)
 
@@ -163,16 +165,21 @@ def contested(at: int, tables: Tables) -> Said | None:
 
 
 def apart(run: Setting, tables: Tables) -> str:
-    """` Memory was slower than above (fastest bandwidth probe 56 GB/s, not 75): compare rates within a run.`, and that
+    """` Memory was slower than above (median bandwidth probe 36 GB/s, not 51): compare rates within a run.`, and that
     the machine was busy; "" where either was not probed, or both are alike."""
     above = other_runtimes.greedy(tables.get(HEADLINE))
-    here, there = (max((t.bandwidth_gbps or 0 for t in of.rows), default=0) if of else 0 for of in (run, above))
+    here, there = (probe(of) if of else None for of in (run, above))
     if not here or not there or max(here, there) <= APART * min(here, there):
         return ""
     how = "slower" if here < there else "faster"
     busy = "The machine was busy, and memory" if environment.busy(run.table.meta["environment"]) else "Memory"
-    probes = f"fastest bandwidth probe {here:.0f} GB/s, not {there:.0f}"
-    return f" {busy} was {how} than above ({probes}): compare rates within a run."
+    probes = f"median bandwidth probe {here:.0f} GB/s, not {there:.0f}"
+    return f" {busy} was {how} than in the run above ({probes}): compare rates within a run."
+
+
+def probe(run: Setting) -> float | None:
+    """The median of a run's bandwidth probes, GB/s; None without."""
+    return run.table.meta.get("bandwidth_gbps", {}).get(run.rows[0].run, {}).get("median")
 
 
 def ends(tables: Tables) -> Said | None:
@@ -181,11 +188,13 @@ def ends(tables: Tables) -> Said | None:
     if not found:
         return None
     low, high = (other_runtimes.least(found, choose) for choose in (min, max))
-    files = f"{other_runtimes.files(found)} files at several lengths{other_runtimes.limits(found)}"
+    on, lengths = f"{other_runtimes.processors(found)}{other_runtimes.drawn(found)}", {c.entry["tokens"] for c in found}
+    cases = f"Cases are {len(lengths)} lengths of each file{other_runtimes.limits(found)}."
     places = [f"{end}: {case.place}" for end, case in (("smallest ratio", low), ("largest", high))]
     when = wording.span((case.table.meta["created"][:10] for case in found), str)
     ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
-    text = f"Across {files}, {ours} decodes at {other_runtimes.ranging(found)}."
+    count, of = other_runtimes.files(found), f" of {other_runtimes.contestants(found)}"
+    text = f"Across {count} files ({on}), {ours} decodes at {other_runtimes.ranging(found, of)}. {cases}"
     return Said(text, ("; ".join(places),), "", when, found[0].table.section)
 
 
@@ -198,15 +207,14 @@ def cached(tables: Tables) -> Said | None:
     if len(gains) < 2:
         return None
     few, many = min(gains), max(gains)
-    short, long = (
-        next(r for r in rows if r.run == kv_cache.after(model, n) and r.subject == "step") for n in (few, many)
-    )
+    slots = {t.run: t.cache_slots for t in rows if t.subject == "step+nocache"}
+    buffers = " or ".join(dict.fromkeys(f"{slots[kv_cache.after(model, n)]:,}" for n in (few, many)))
     text = (
         f"After {few} tokens a KV cache makes a jitted step {times(gains[few])} as fast; after {many},"
-        f" {times(gains[many])} (without one, a token computes all {short.cache_slots:,} or {long.cache_slots:,}"
-        " positions of its buffer)."
+        f" {times(gains[many])} (without one, a token recomputes its whole buffer: {buffers} positions)."
     )
-    return about(table, long, text, ALONE)
+    row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
+    return about(table, row, text, f"n = {gains[many].n}", ALONE)
 
 
 LADDER = f"{other_runtimes.CONTEST}-ladder"  # three panels, which need the page's width

@@ -28,11 +28,11 @@ CLAIM = (  # (above, what it is, below, what that is), a sentence each; {}: the 
 )
 ADVICE = "put one `jax.jit` around the step that makes a token (`step`): greedy decoding"  # first, where it gains
 LITTLE = 1.25  # times as fast: up to here it is *only* so many times
-HEADS = ("you want to", "put jit around", "placement", "gain", "in [{}other runs]({})")
-PLACES = (  # cells of HEADS but the last two, and what those compare; None of a server, whose rate depends on its load
+HEADS = ("you want to", "put jit around", "placement", "gain")
+PLACES = (  # cells of HEADS but the last, and what those compare; None of a server, whose rate depends on its load
     ("learn JAX, or stream each token as it is made", "one token", "`step`", ("step", "eager")),
     ("generate whole answers", "the whole answer, a `lax.while_loop`", "`loop`", ("loop", "step")),
-    ("stream in bursts", "a few tokens at a time", "`chunk8`", ("chunk8", "step")),
+    ("stream in bursts", "eight tokens at a time", "`chunk8`", ("chunk8", "step")),
     (
         "run any of these faster on a CPU, from a quantised file",
         "the same, calling one kernel per token",
@@ -68,12 +68,12 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """`; 18% of the bytes; 50% → 67% of the bandwidth limit`; "" of what is unknown."""
-        sides = [self.trials(name) for name in (self.below, self.above)]
-        below, above = (side[0].bytes_per_token for side in sides)
-        shares = [f"{share:.0%}" for side in sides if (share := overview.share(side))]
-        limit = f"; {' → '.join(shares)} of the bandwidth limit" * (len(shares) == len(sides))
-        return f"; {above / below:.0%} of the bytes{limit}" if above and below else ""
+        """` on 18% of the bytes, at 67% of the bandwidth limit`; "" of what is unknown."""
+        above, below = (self.trials(name) for name in (self.above, self.below))
+        if not above[0].bytes_per_token or not below[0].bytes_per_token:
+            return ""
+        limit = f", at {share:.0%} of the bandwidth limit" if (share := overview.share(above)) else ""
+        return f" on {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)
@@ -161,10 +161,11 @@ def places(
 
     def cells(sides: tuple[str, str] | None) -> tuple[str, str]:
         if sides is None or (found := gain(measured, *sides)) is None:
-            return loaded * (sides is None), ""
+            return loaded * (sides is None), "–" * bool(loaded and sides is None)
         here, elsewhere = found.cells(others)
         return here + found.aside(measured[0]), elsewhere
 
     count = len(same_model(others, measured[0])) if measured else 0
-    heads = (*HEADS[:-1], HEADS[-1].format(f"{count} " * bool(count), page))
-    return Table(heads, [(*row, *cells(sides)) for *row, sides in PLACES])
+    elsewhere = [f"in [{f'{count} other runs' if count > 1 else 'another run'}]({page})"] * bool(count)
+    rows = [(*row, *cells(sides)[: 1 + len(elsewhere)]) for *row, sides in PLACES]
+    return Table((*HEADS, *elsewhere), rows)

@@ -55,7 +55,7 @@ class Recorded:
         def place(row: Row) -> tuple[str, str, bool]:
             first = made_for_first or getattr(row, "new_tokens", 0) == 1
             words = f"context {row.prompt_tokens + row.new_tokens}" if several else setting(row)
-            again = words * made_for_first  # such as `tail`
+            again = row.run * (made_for_first and row.run not in ("main", "warm"))  # such as `tail`
             known = [f"{FIRST} {row.prompt_tokens}", again] if first else [words]
             return " · ".join(filter(None, known)), row.model, first
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, summary, wording
 from llama_lab.bench.record import Trial
-from llama_lab.bench.standings import OLLAMA, TORCH
+from llama_lab.bench.standings import TORCH
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import bandwidths, interval, listed, named_well
 from llama_lab.peers import llama_bench
@@ -27,7 +27,7 @@ BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
 READ = (
-    "A ratio is a geometric mean of pairs. Brackets are 95% confidence intervals within one run;"
+    "Rates are medians, ratios geometric means of paired trials. Brackets are 95% confidence intervals within one run;"
     " [other runs and machines](docs/machines.md) can fall outside"
     " them. *Undecided* means that the trials do not show which is faster."
 )
@@ -60,16 +60,11 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         low, high = (rivals.value(rivals.least(found, choose).ratio) for choose in (min, max))
         weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
         files = f"{rivals.files(found)} files ({weigh}; {rivals.machines(found)})"
-        fast = f"{low} to {high} times as fast as [the fastest other runtime timed](docs/peers.md#results)"
+        fast = f"{low} to {high} times as fast as [{rivals.contestants(found)}](docs/peers.md#results)"
         said.append(f"On {files}, `{BEST}` is {fast}: {rivals.won(found)}.")
-    served = [
-        (contest, row) for contest in contests(behind) for row in rivals.strongest(contest) if row.backend == OLLAMA
-    ]
-    each = [(over(contest, row, rivals.times), conditions(contest, row, run)) for contest, row in served]
-    if each:
-        (first, on), *more = each
-        ratios = listed([f"{first} as fast as {named_well(OLLAMA)} on {on}", *(f"{some} on {on}" for some, on in more)])
-        said.append(f"In runs of their own, `{BEST}` is {ratios}.{torch(served[0][0])}")
+    if runs := contests(behind):
+        each = [f"on {conditions(of, run)}, `{BEST}` is {beaten(of)}{torch(of)}." for of in runs]
+        said.append(" ".join(f"In {'another' if at else 'a separate run'} {text}" for at, text in enumerate(each)))
     return said
 
 
@@ -82,13 +77,27 @@ def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     return said + wide * bool(loop.n)
 
 
-def conditions(contest: Setting, other: Trial, run: Setting) -> str:
+def beaten(contest: Setting) -> str:
+    """`1.97 times as fast as ik_llama.cpp and 3.92 times as fast as Ollama (ratio of medians 3.40)`: the fastest other
+    runtime, and Ollama."""
+    rivals_ = rivals.strongest(contest)
+    asides = [rivals.parted(contest, BEST, other.subject) for other in rivals_]
+    return listed([
+        f"{over(contest, other, rivals.times)} as fast as {named(other)}" + f" ({aside})" * bool(aside)
+        for other, aside in zip(rivals_, asides, strict=True)
+    ])  # fmt: skip
+
+
+def conditions(contest: Setting, run: Setting) -> str:
     """`q4_1 (97 MB; busy machine)`: what a contest was measured on; its processor where that is not the run's."""
     here, there = (wording.processor(of.table.meta["environment"]) for of in (run, contest))
-    busy = "busy machine" * bool(environment.busy(contest.table.meta["environment"]))
-    medians = rivals.parted(contest, BEST, other.subject)
-    aside = (rivals.megabytes(other.weights_bytes), medians, there * (there != here), busy, older(contest.table))
-    return f"{overview.kept(other, contest.rows)} ({'; '.join(filter(None, aside))})"
+    busy, other = (
+        "busy machine" * bool(environment.busy(contest.table.meta["environment"])),
+        rivals.strongest(contest)[0],
+    )
+    aside = (rivals.megabytes(other.weights_bytes), there * (there != here), busy, older(contest.table))
+    model = f"{contest.model}, " * (contest.model != run.model)
+    return f"{model}{overview.kept(other, contest.rows)} ({'; '.join(filter(None, aside))})"
 
 
 def torch(contest: Setting) -> str:
@@ -97,8 +106,9 @@ def torch(contest: Setting) -> str:
     rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
     if not rates or "loop" not in contest.subjects:
         return ""
-    ratio = rivals.times(summary.paired_ratio(contest.rows, "loop", fastest := max(rates, key=rates.get)))
-    return f" `loop` on {gains.kept(contest, 'loop')} is {ratio} as fast as {named_well(fastest)}."
+    ratio = summary.paired_ratio(contest.rows, "loop", fastest := max(rates, key=rates.get))
+    words = f"`loop` on {gains.kept(contest, 'loop')} is {rivals.times(ratio)} as fast as {named_well(fastest)}"
+    return f", and {words}" * bool(ratio.n)
 
 
 def beside(behind: Sequence[Recorded], link: Linking) -> list[tuple[str, ...]]:
@@ -109,20 +119,17 @@ def beside(behind: Sequence[Recorded], link: Linking) -> list[tuple[str, ...]]:
         low, high = (rivals.least(found, choose) for choose in (min, max))
         low_to_high = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
         files = f"{rivals.files(found)} files, {rivals.span(found)}{rivals.drawn(found)}"
-        on = summary.grouped(found, lambda case: case.processor)
-        processors = listed([f"{rivals.files(on[name])} files on {name}" for name in sorted(on)])
-        luck = "; intervals of one process omit what differs between processes"
-        cases = f"{low_to_high}, {rivals.won(found)}{luck * any(case.luck for case in found)}"
-        rows.append((rivals.contestants(found), files, processors, cases, linked(low.table, link)))
+        cases = f"{low_to_high}, {rivals.won(found)}"
+        rows.append((rivals.contestants(found), files, rivals.processors(found), cases, linked(low.table, link)))
     for contest in contests(behind):
         every = [named_well(name) for name in rivals.others(contest)]
         first, *more = rivals.strongest(contest)
         name = named(first) + f", the fastest of {listed(every)}" * (len(every) > 1)
-        each = [
-            (f"{named(other)}: {over(contest, other)}", rivals.parted(contest, BEST, other.subject)) for other in more
+        ratios, *also = [
+            "; ".join(filter(None, (over(contest, other), rivals.parted(contest, BEST, other.subject))))
+            for other in (first, *more)
         ]
-        also = ["; ".join(filter(None, words)) for words in each]
-        ratios = over(contest, first) + f" ({listed(also)})" * bool(also)
+        ratios += "".join(f" ({named(other)}: {words})" for other, words in zip(more, also, strict=True))
         rows.append((name, *subject(contest, first), ratios, place(contest.table, link)))
     return rows
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llama_lab.bench import summary, wording
 from llama_lab.bench.record import Trial
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import round_ratio
 from llama_lab.reporting import document, overview, rivals
 from llama_lab.reporting.document import Link, Table
@@ -99,7 +99,7 @@ def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
     ratios = [repeat.ratio for repeat in found]
     least_to_most = wording.span((ratio.value for ratio in ratios), round_ratio)
     where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
-    often = f", {rivals.often(ratios)}" * bool(rivals.otherwise(ratios))
+    often = f", {rivals.often(ratios)}" * any(ratio.verdict != Verdict.FASTER for ratio in ratios)
     why = " (cause of the spread unknown)" * far_apart(found)
     return f"{here} as fast as llama.cpp here and {least_to_most} times in {where}{why}{often}"
 

@@ -28,7 +28,12 @@ KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithm
 def value(ratio: Ratio, unit: str = "") -> str:
     """`3.66 [3.58, 3.73]`, with the verdict where the trials do not decide. unit: before the verdict."""
     verdict = f" ({ratio.verdict})" if ratio.verdict == Verdict.UNDECIDED else ""
-    return f"{round_ratio(ratio.value)}{within(ratio, round_ratio)}{unit}{verdict}"
+    return f"{value_of(ratio)}{unit}{verdict}"
+
+
+def value_of(ratio: Ratio) -> str:
+    """`3.66 [3.58, 3.73]`, without a verdict."""
+    return f"{round_ratio(ratio.value)}{within(ratio, round_ratio)}"
 
 
 def times(ratio: Ratio) -> str:
@@ -154,48 +159,51 @@ def least(found: Sequence[Case], choose: Callable = min) -> Case:
     return choose(found, key=lambda case: case.ratio.value)
 
 
-def otherwise(ratios: Sequence[Ratio], limits: Sequence[str] = ()) -> str:
-    """` (slower in 4 and undecided in 4)`: where ours is not faster, with the ratio where there is one; "" nowhere.
-    limits: the instructions that our kernels were limited to, of each; said where all of a verdict share them."""
-    known = zip(ratios, limits or [""] * len(ratios), strict=True)
-    by_verdict = summary.grouped((pair for pair in known if pair[0].verdict != Verdict.FASTER), lambda p: p[0].verdict)
-    said = []
-    for verdict, pairs in sorted(by_verdict.items()):
-        (ratio, limit), alone = pairs[0], len(pairs) == 1
-        of = f": {round_ratio(ratio.value)}{within(ratio, round_ratio)}" * alone
-        shared = bool(limit) and {other for _, other in pairs} == {limit}
-        every = f",{' all' * (not alone)} with our kernels limited to {limit}" * shared
-        said.append(f"{verdict} in {len(pairs)}{of}{every}")
-    return f" ({'; '.join(said)})" if said else ""
-
-
-def often(ratios: Sequence[Ratio], of: str = "", limits: Sequence[str] = ()) -> str:
-    """`faster in 25 of 26 (undecided in 1: 1.44 [0.76, 2.71])`; `faster in all 7`. of: what they are. limits: as of
-    `otherwise`."""
-    faster, rest = sum(ratio.verdict == Verdict.FASTER for ratio in ratios), otherwise(ratios, limits)
-    return f"faster in {f'{faster} of {len(ratios)}' if rest else f'all {len(ratios)}'}{of}{rest}"
+def often(ratios: Sequence[Ratio], of: str = "", why: Callable[[Verdict], str] = lambda verdict: "") -> str:
+    """`faster in 25 of 26 cases, undecided in 1 (1.44 [0.76, 2.71])`; `faster in all 7`. of: what they are. why: what
+    those of a verdict share; "" if nothing."""
+    by = summary.grouped(ratios, lambda ratio: ratio.verdict)
+    faster, said = len(by.pop(Verdict.FASTER, [])), []
+    for verdict, some in sorted(by.items()):
+        aside = ", ".join(filter(None, [*[value_of(some[0])] * (len(some) == 1), why(verdict)]))
+        said.append(f"{verdict} in {len(some)}" + f" ({aside})" * bool(aside))
+    count = f"{faster} of {len(ratios)}" if said or len(ratios) == 1 else f"all {faster}"
+    return ", ".join([f"faster in {count}{of}", *said])
 
 
 def won(found: Sequence[Case]) -> str:
-    """`faster in 25 of 26 cases, 10 in one process each (undecided in 1: 1.44 [0.76, 2.71], with ...)`."""
+    """`faster in 31 of 39 cases, slower in 4 (100 to 400 tokens, our kernels limited to AVX2), undecided in 4; 15 cases
+    ran in one process: …`."""
+
+    def why(verdict: Verdict) -> str:
+        some = [case for case in found if case.ratio.verdict == verdict]
+        limits = {case.limited for case in some}
+        tokens = wording.span((case.entry["tokens"] for case in some), ",")
+        return f"{tokens} tokens, our kernels limited to {limits.pop()}" if len(limits) == 1 and all(limits) else ""
+
     alone = sum(bool(case.luck) for case in found)
-    cases = f" cases{f', {alone} in one process each' * bool(alone)}"
-    return often([case.ratio for case in found], cases, [case.limited for case in found])
+    said = often([case.ratio for case in found], " cases", why)
+    narrow = "its interval is" if alone == 1 else "their intervals are"
+    worst = ", the smallest ratio among them," * bool(alone > 1 and least(found).luck)
+    luck = f"; {alone} case{'s' * (alone > 1)}{worst} ran in one process: {narrow} too narrow"
+    return said + luck * bool(alone)
 
 
 def parted(run: Setting, above: str, below: str) -> str:
-    """`ratio of medians 3.40`, where that lies outside the interval of the mean of pairs; "" elsewhere."""
+    """`by medians 3.40, outside the interval`, where the quotient of medians is so; "" elsewhere."""
     pairs = summary.paired_ratio(run.rows, above, below)
     medians = [summary.median([trial.tg for trial in summary.warm(run.rows, name)]) for name in (above, below)]
     quotient = medians[0] / medians[1]
-    level = pairs.low <= quotient <= pairs.high or round_ratio(quotient) == round_ratio(pairs.value)
-    return "" if level else f"ratio of medians {round_ratio(quotient)}"
+    outside = quotient < pairs.low or quotient > pairs.high  # never without an interval
+    apart = outside and round_ratio(quotient) != round_ratio(pairs.value)
+    return f"by medians {round_ratio(quotient)}, outside the interval" * apart
 
 
-def ranging(found: Sequence[Case]) -> str:
-    """`0.66 to 3.90 times the rate of the fastest other runtime: faster in 31 of 39 cases`, with intervals."""
+def ranging(found: Sequence[Case], of: str = "") -> str:
+    """`0.66 to 3.90 times the rate of A: faster in 31 of 39 cases`, with intervals. of: ` of A`."""
     low, high = (least(found, choose).ratio for choose in (min, max))
-    return f"{value(low)} to {times(high)} the rate of the fastest other runtime: {won(found)}"
+    low_to_high = f"{value(low)} to {times(high)}" if len(found) > 1 else times(high)
+    return f"{low_to_high} the rate{of}: {won(found)}"
 
 
 def machines(found: Sequence[Case]) -> str:
@@ -215,10 +223,17 @@ def drawn(found: Sequence[Case]) -> str:
 
 
 def limits(found: Sequence[Case]) -> str:
-    """`, 2 of them again with our kernels restricted to AVX2`; "" where none are."""
+    """`, and 2 files again with only our kernels limited to AVX2`; "" where none are."""
     fewer = [case for case in found if case.limited]
     which = listed(sorted({case.limited for case in fewer}))
-    return f", {files(fewer)} of them again with our kernels restricted to {which}" * bool(fewer)
+    count = f"{files(fewer)} file{'s' * (files(fewer) > 1)}"
+    return f", and {count} again with only our kernels limited to {which}" * bool(fewer)
+
+
+def processors(found: Sequence[Case]) -> str:
+    """`5 files on AMD EPYC (AVX-512 VNNI) and 6 files on Intel Xeon (AVX-512 VNNI)`."""
+    on = summary.grouped(found, lambda case: case.processor)
+    return listed([f"{files(on[name])} files on {name}" for name in sorted(on)])
 
 
 def contestants(found: Sequence[Case]) -> str:
@@ -305,7 +320,8 @@ def accuracy(table: Recorded) -> list[Cost]:
     again = standings.OPENVINO
     more = f"; {named_well(again)} {kept([again])} (it rounds the weights once more)" if again in known else ""
     mine = f"{kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} (it rounds activations to bytes)"
-    what = f"tokens (of {known[KERNEL]['tokens']:,}) predicted as in float32 arithmetic on the same weights"
+    tokens = f"tokens (of {known[KERNEL]['tokens']:,}) predicted as in float32 arithmetic on the same weights"
+    what = f"{tokens} (the loss from quantising them not counted)"
     return [Cost(what, mine, f"{others} {kept(read)}{level}{more}", f"{model_label(rows[0].model)}, `{BEST}`")]
 
 
@@ -319,6 +335,7 @@ def costs(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table
     where = {table.path: wording.processor(table.meta["environment"]) for table, _ in found}
     rows = [(c.what, c.ours, c.theirs, f"{c.about}, {where[table.path]}, {place(table)}") for table, c in found]
     if prompts := cases(behind, sizes.PREFILL):
-        on = f"{files(prompts)} files, {machines(prompts)}, {place(prompts[0].table)}"
-        rows.insert(0, ("reading prompts", ranging(prompts), "1 (the fastest on each file)", on))
-    return Table(("what the kernel costs", "with the kernel", "other runtimes", "measured with"), rows)
+        names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in prompts)])
+        on = f"{files(prompts)} files, {names}, {machines(prompts)}, {place(prompts[0].table)}"
+        rows.insert(0, ("reading prompts", ranging(prompts), f"baseline: {contestants(prompts)}", on))
+    return Table(("what", "with the kernel", "other runtimes", "measured with"), rows)

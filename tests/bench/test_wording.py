@@ -77,6 +77,9 @@ def test_what_the_probes_read_is_said_and_how_far_they_lie_apart():
     assert wording.probed(dict(bandwidth_gbps=apart)) == (
         "limits from the fastest of 30 bandwidth probes, 63 GB/s (median 34 GB/s)"
     )
+    few = wording.pooled(dict(bandwidth_gbps=apart | dict(d=dict(max=90.0, median=1.0, min=1.0, n=9)), kept=1), "a")
+    assert few == dict(bandwidth_gbps={"pooled": dict(max=63.0, median=34.5, min=29.8, n=10)}, kept=1)
+    assert wording.pooled({}) == {}
     apart["c"]["max"] = 54.2
     assert wording.probed(dict(bandwidth_gbps=apart)) == (
         "limits from the fastest bandwidth probe of each run, 54 to 63 GB/s"

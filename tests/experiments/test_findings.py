@@ -140,12 +140,12 @@ def of_drafts(patch, first, second):
 F, S, UNDECIDED = (Verdict.FASTER,), (Verdict.SLOWER,), (Verdict.UNDECIDED,)
 ROWS = {
     "headline": (of_headline, "; kernels on quantised weights ", F, F),
-    "text_generation": (of_text_generation, "Without a KV cache", F, None),
+    "text_generation": (of_text_generation, "Recomputing all earlier tokens", F, None),
     "honest_measurement": (of_honest_measurement, "such a ratio measures the compiler", F, F),
     "jit_placement": (of_jit_placement, "compiling the whole answer adds", F, F),
     "shapes_and_recompilation": (of_shapes, "A new server is fastest with one", F, F),
     "kv_cache": (of_kv_cache, ", 2.50 after 768.", F, F),
-    "compile_time": (of_compile_time, "programs on disk leave", S, S),
+    "compile_time": (of_compile_time, "At equal loading the first token takes", S, S),
     "fewer_bits": (of_fewer_bits, "decodes faster than llama.cpp", F, None),
     "ollama": (of_ollama, "times as fast as Ollama", F, None),
     "time_to_first_token": (of_first_token, "our first token is earliest at 2 of 2 lengths", F, F),
@@ -233,7 +233,11 @@ def with_prompts(wide, narrow):
 
 FATES = [Made(name="a", caught="the gate", why=""), Made(name="b", caught="", why="")]
 COUNTED = [  # experiment, what its claim is made of, what it says
-    ("host_loop", calls(1.0, 0.25), "Starting programs takes 50% of starting plus waiting on 0 and 20% on 1.$"),
+    (
+        "host_loop",
+        calls(1.0, 0.25),
+        "^The host spends 50% of launch-plus-wait time launching at 1M parameters, 20% at 1M.$",
+    ),
     ("host_loop", [[]], "No model"),
     (
         "growth",

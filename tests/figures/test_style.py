@@ -111,4 +111,4 @@ def test_a_control_that_differs_is_a_phrase_for_the_figure():
     assert summary.disturbed(summary.table(data, "step")) == ""
     times = dict(token_times_ns=[10**7, 2 * 10**7, 9 * 10**7])
     slow = [t.model_copy(update=times) if t.subject == "step (again)" else t for t in data]
-    assert summary.disturbed(summary.table(slow, "step")).startswith("step against itself 0.2")
+    assert summary.disturbed(summary.table(slow, "step")).startswith("A/A control (step) 0.2")

@@ -53,7 +53,7 @@ def test_extraction(measured, tmp_path):
         starts=1, probe=12, workers=[1], worker_examples=4, worker_unit=2, worker_starts=1, unit_examples=64,
         beyond_examples=4, beyond_blocks=1, upload_writers=[],
     )  # fmt: skip
-    assert "of the slower of its two ceilings" in finding
+    assert "of its slower ceiling" in finding
     drawn = figures.read_manifest(tmp_path)["figures"].values()
     assert {entry["notebook"] for entry in drawn} == {"15-activation-extraction"}
     assert not list(tmp_path.rglob("*.safetensors"))

@@ -109,11 +109,14 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
         ]  # of another run: it has its own limit
         probed = [row.model_copy(update=dict(bandwidth_gbps=most)) for row in rows]
         known[name] = recorded(tmp_path / "probed", name, [*probed, *chat])
-    probes = "fastest bandwidth probe 50 GB/s, not 75"
-    assert f" Memory was slower than above ({probes}): compare rates within a run." in brief.contested(0, known).text
+    probes = "median bandwidth probe 50 GB/s, not 75"
+    assert (
+        f" Memory was slower than in the run above ({probes}): compare rates within a run."
+        in brief.contested(0, known).text
+    )
     known["09-ollama"].meta["environment"]["watch"] = dict(others_cpu=0.5)
     assert (
-        f" The machine was busy, and memory was slower than above ({probes}): compare "
+        f" The machine was busy, and memory was slower than in the run above ({probes}): compare "
         in brief.contested(0, known).text
     )
 
@@ -149,7 +152,7 @@ def test_no_number_is_typed():
     """Digits stand in names of tables and types only, never in a sentence's words."""
     words = [q for q, _, _ in brief.QUESTIONS] + [brief.ALONE]
     told = (brief.placed, brief.calls, brief.compiled, brief.contested, brief.ends, brief.cached)
-    told += (*rivals.COSTS.values(), rivals.costs, rivals.limits, rivals.ranging, rivals.otherwise, rivals.often)
+    told += (*rivals.COSTS.values(), rivals.costs, rivals.limits, rivals.ranging, rivals.won, rivals.often)
     for function in told:
         body = inspect.getsource(function).partition('"""')[2].partition('"""')[2]
         words += [re.sub(r"\{[^}]*\}", "", text) for text in re.findall(r'f"([^"]*)"', body)]

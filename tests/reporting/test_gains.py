@@ -15,7 +15,7 @@ def test_the_claim_is_three_ratios_of_one_run_and_what_it_lacks_comes_from_anoth
     assert [re.search(r"([\d.]+) times", sentence)[1] for sentence in said] == ["8.00", "1.05", "4.75"]
     assert "(12.5 → 99.8 tokens/s)" in said[0]
     assert "is only 1.05 times as fast as " in said[1]
-    assert said[2].endswith(" in float32 (105 → 499 tokens/s; 100% of the bytes; 11% → 50% of the bandwidth limit).")
+    assert said[2].endswith(" in float32 (105 → 499 tokens/s on 100% of the bytes, at 50% of the bandwidth limit).")
     ladder = run(("eager", "layer", "step", "loop"))
     engines = run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     assert ["(notebook 09)" in sentence for sentence in gains.sentences([ladder, engines]).values()] == [
@@ -41,26 +41,27 @@ def test_a_number_has_no_interval_only_where_that_is_narrow_and_the_trials_decid
 
 def test_each_place_has_its_gain_with_its_range_over_other_machines_of_the_same_model():
     def cells(measured, others=()):
-        return [row[-2:] for row in gains.places(measured, others, "m", "under load").rows]
+        return [row[3:] for row in gains.places(measured, others, "m", "under load").rows]
 
     known = [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.5))]
     step, loop, chunk, fused, loaded = cells([run()], known)
     assert step == ("8.00 [8.00, 8.00] vs no `jit`", "8.00")
     assert loop == ("1.05 [1.05, 1.05] vs `step`", "1.05")
-    assert (chunk, loaded) == (("", ""), ("under load", ""))
+    assert (chunk, loaded) == (("", ""), ("under load", "–"))
     assert fused == ("4.75 [4.75, 4.75] `loop+fused` vs `loop`", "2.97 to 9.50")
     few = [known[0], machine("2026-01-03", trials(("step", "loop")))]
     assert cells([run()], few)[-2][1] == "2.97"  # the other has no kernel
     other = [t.model_copy(update=dict(model="n")) for t in trials()]
-    assert cells([run()], [machine("2026-01-03", other)])[0][1] == ""
+    assert len(cells([run()], [machine("2026-01-03", other)])[0]) == 1
     engines = run(("loop", "loop+fused"), dict(SECTION, number="09"))
     assert cells([run(("eager", "step")), engines])[-2][0].endswith("vs `loop` (notebook 09)")
-    assert {row for row in cells([]) if row[0] != "under load"} == {("", "")}
+    assert [row[3:] for row in gains.places([], page="m").rows] == [("",)] * len(gains.PLACES)
     own = machine(run().table.meta["created"], trials())
-    assert cells([run()], [own])[0][1] == ""  # the run itself
+    assert len(cells([run()], [own])[0]) == 1  # the run itself
     noisy = run(("step", "loop"), noise=0.2)
     assert re.search(r"vs `step` \(pairs scatter by \d+%\)", cells([noisy])[1][0])
-    assert gains.places([], page="m").heads[-1].endswith("(m)")
+    heads = [gains.places([run()], some, "m").heads[4:] for some in ([], known[:1], known)]
+    assert heads == [(), ("in [another run](m)",), ("in [2 other runs](m)",)]
 
 
 @pytest.mark.parametrize(

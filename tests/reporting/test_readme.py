@@ -88,7 +88,7 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     written = path.read_text().splitlines()
     assert [*written[:2], *written[-6:]] == ["before", begin, end, "between", below, "", rest, "after"]
     assert 'src="figures/03-a.svg"' in written[2]
-    assert [line.count("|") for line in written[4:-6]] == [6] * (2 + len(gains.PLACES))
+    assert [line.count("|") for line in written[4:-6]] == [5] * (2 + len(gains.PLACES))
     peers, statistics = (tmp_path / "docs" / f"{name}.md" for name in ("peers", "statistics"))
     peers.parent.mkdir()
     peers.write_text("\n".join(readme.BESIDE))
@@ -127,7 +127,8 @@ def test_the_loop_is_beside_the_fastest_way_to_run_pytorch(tmp_path):
         for row in trials()
     ]
     contest = Setting(recorded(tmp_path, "09-ollama", rows), "", "m", False, rows)
-    assert readme.torch(contest) == " `loop` on float32 weights is 0.42 [0.42, 0.42] times as fast as torch.compile."
+    said = ", and `loop` on float32 weights is 0.42 [0.42, 0.42] times as fast as torch.compile"
+    assert readme.torch(contest) == said
     assert readme.torch(run()) == ""
 
 
@@ -135,12 +136,12 @@ def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_pa
     served = dict(subject="ollama", backend="ollama", dtype="q4_1", weights_bytes=97_000_000)
     changes = {"llamacpp": served}
     rows = [row.model_copy(update=dict(model="tiny") | changes.get(row.subject, {})) for row in trials()]
-    words = "In runs of their own, `loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama on q4_1"
+    words = "`loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama."
     for watch, aside in (({}, ""), (dict(others_cpu=0.5), "; busy machine")):
         about = dict(environment=ENVIRONMENT | dict(watch=watch))
         contest = recorded(tmp_path, "09-ollama", rows, **about)
         said = readme.distances(run(), [contest], [])[-1]
-        assert said == f"{words} (97 MB{aside}; {UNKNOWN})."
+        assert said == f"In a separate run on tiny, q4_1 (97 MB{aside}; {UNKNOWN}), {words}"
 
 
 def machine(measured, rows, name="m", **environment):
@@ -202,7 +203,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
         else row
         for row in trials()
     ]
-    assert ", faster in 2 of 3 (undecided in 1: " in line([*found, machine("2026-01-04", wide)])
+    assert ", faster in 2 of 3, undecided in 1 (" in line([*found, machine("2026-01-04", wide)])
     alone = line([machine("2026-01-03", trials(("eager", "step")))])
     assert line([itself]) == alone == "2 times as fast as llama.cpp"
 

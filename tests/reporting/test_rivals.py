@@ -40,19 +40,15 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
 
 def test_where_ours_is_not_faster_each_verdict_has_its_number_and_a_single_case_its_ratio():
     faster, slower, open_ = Ratio(2.0, 1.9, 2.1, 6), Ratio(0.5, 0.4, 0.6, 6), Ratio(1.4, 0.8, 2.7, 6)
-    assert rivals.otherwise([faster]) == ""
-    assert rivals.otherwise([faster, slower, slower, open_]) == " (slower in 2; undecided in 1: 1.40 [0.80, 2.70])"
-    said = rivals.often([faster, open_], " cases", ["", "AVX2"])
-    assert said == "faster in 1 of 2 cases (undecided in 1: 1.40 [0.80, 2.70], with our kernels limited to AVX2)"
-    assert rivals.often([slower, slower], "", ["AVX2"] * 2).endswith(
-        "slower in 2, all with our kernels limited to AVX2)"
-    )
-    assert "limited" not in rivals.often([slower, slower], "", ["", "AVX2"])
+    assert rivals.often([faster, faster]) == "faster in all 2"
+    assert rivals.often([faster], " cases") == "faster in 1 of 1 cases"
+    said = rivals.often([faster, slower, slower, open_], " cases", lambda verdict: "w" * (verdict == slower.verdict))
+    assert said == "faster in 1 of 4 cases, slower in 2 (w), undecided in 1 (1.40 [0.80, 2.70])"
 
 
 def test_a_ratio_of_medians_is_told_where_it_lies_outside_the_interval():
     """In two of five blocks the other is four times as slow."""
-    for slow, aside in ((4, ""), (16, "ratio of medians 2.00")):
+    for slow, aside in ((4, ""), (16, "by medians 2.00, outside the interval")):
         pace = [("a", 2), ("b", 4)], [("a", 2), ("b", slow)]
         trials = [trial(name, k, [ms, 2 * ms], run="main") for k in range(30) for name, ms in pace[k % 5 < 2]]
         run = Setting(Recorded(paths.ROOT / "none.csv", {}), "", "m", False, trials)
@@ -75,13 +71,17 @@ def test_prompts_are_told_from_the_least_ratio_to_the_most_with_how_often_ours_i
         made += rows(file, pace, tokens=1, prompt=length, tokenize_ns=0, weights_hash=weights)
     found = rivals.cases([recorded(tmp_path, rivals.FILES[1], made)], rivals.sizes.PREFILL)
     said = rivals.ranging(found)
-    assert said.startswith("0.50 [0.50, 0.50] to 2.25 [2.25, 2.25] times the rate of the fastest other runtime: ")
-    assert (
-        ": faster in 2 of 3 cases, 3 in one process each (slower in 1: 0.50 [0.50, 0.50], with our kernels limited to"
-        in said
-    )
+    assert said.startswith("0.50 [0.50, 0.50] to 2.25 [2.25, 2.25] times the rate: ")
+    few = "slower in 1 (0.50 [0.50, 0.50], 100 tokens, our kernels limited to AVX2)"
+    alone = "3 cases, the smallest ratio among them, ran in one process"
+    assert f": faster in 2 of 3 cases, {few}; {alone}: their intervals are too narrow" in said
     (row,) = rivals.costs([recorded(tmp_path, rivals.FILES[1], made)], lambda table: table.path.stem).rows
-    assert row == ("reading prompts", said, "1 (the fastest on each file)", f"2 files, C, {rivals.FILES[1]}")
+    assert row == (
+        "reading prompts",
+        said,
+        "baseline: llama.cpp",
+        f"2 files, `loop+fused`, C, {rivals.FILES[1]}",
+    )
     assert rivals.machines(found) == "C"
     assert rivals.drawn(found) == ""
     random = [row.model_copy(update=dict(model="random:n")) if row.run == "n" else row for row in made]

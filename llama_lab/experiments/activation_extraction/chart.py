@@ -61,7 +61,8 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     overlap = extraction_table.overlap(trials, seed=seed)
     if overlap.n:
         rows.beside(axes, len(names) - 0.45, f"of the slower ceiling,\nmean of {overlap.n} pairs", color=GREY)
-    axes.set_xlabel("tokens/s (point: one pass; bar: median; band: 95% interval)", fontsize=10)
+    n = min((table[name]["rate"].n for name in names), default=0)
+    axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval, n ≥ {n} passes)", fontsize=10)
     how = "is slower than" if overlap.high < 1 else "is faster than" if overlap.low > 1 else "cannot be told apart from"
     slower = ALONE[ceilings[0]] if ceilings else ""
     said = f"`extract` {how} {slower}, its slower ceiling"

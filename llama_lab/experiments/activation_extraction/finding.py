@@ -7,20 +7,22 @@ from collections.abc import Sequence
 
 from llama_lab.bench import summary
 from llama_lab.bench.claim import Claim, Comparison, stated
+from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import listed, within
 from llama_lab.experiments.activation_extraction import promises, workers_table
 from llama_lab.experiments.activation_extraction import table as extraction_table
-from llama_lab.experiments.activation_extraction.passes import Extraction
-from llama_lab.experiments.activation_extraction.rungs import CUT, FIRST, PACKED, TORCH, UNJITTED
+from llama_lab.experiments.activation_extraction.passes import LADDER, SECOND, Extraction
+from llama_lab.experiments.activation_extraction.rungs import CEILINGS, CUT, FIRST, PACKED, TORCH, UNJITTED
 from llama_lab.experiments.activation_extraction.workers import ONE, Run
+
+WITHOUT = {FIRST: "the first version, same layers", CUT: "transformers without its upper layers"}
 
 
 def claim(rows: Sequence[Extraction], seed: int = 0) -> Claim:
     """How many times as fast `extract` is as others that keep the same layers."""
-    ratio, other = extraction_table.like_for_like(rows, seed), "the first version with the same layers"
-    first = Comparison(ratio, "`extract`", other, "speed")
+    first = Comparison(extraction_table.like_for_like(rows, seed), "`extract`", WITHOUT[FIRST], "speed")
     cut = extraction_table.rivals(rows, seed).get(CUT)
-    other = Comparison(cut, "`extract`", "transformers, upper layers removed", "speed") if cut else first
+    other = Comparison(cut, "`extract`", WITHOUT[CUT], "speed") if cut else first
     sentence = "With equal layers, packed `extract` has {first} times the rate of a padded first version"
     return (
         stated(
@@ -40,28 +42,49 @@ def extraction(rows: Sequence[Extraction], seed: int = 0) -> str:
     rates = [*summary.rates(extraction_table.ladder(rows), extraction_table.PRODUCT).values()]
     whole = extraction_table.rivals(rows, seed).get(TORCH)
     depth = next((row.depth for row in rows if row.subject == TORCH), 0)
-    return claim(rows, seed).text(
-        f"`extract` writes {summary.median(rates):,.0f} tokens/s" if rates else "",
+    said = claim(rows, seed)
+    return Claim(said.sentence).text(
+        f"the rate of `extract` is {summary.median(rates):,.0f} tokens/s" if rates else "",
+        *(rate_of(c.ratio, c.subject, c.baseline) for c in said.evidence),
         *parts(rows, seed),
         filled(rows),
-        Comparison(whole, "`extract`", f"transformers running all {depth} layers", "speed").words
-        if whole and whole.n
-        else "",
+        rate_of(whole, "`extract`", f"transformers running all {depth} layers") if whole and whole.n else "",
         near_the_ceiling(rows, seed),
         untested(rows),
     )
+
+
+def rate_of(ratio: Ratio, subject: str, baseline: str) -> str:
+    """`extract: 2.17x [2.02, 2.32] the rate of transformers, faster, n = 3`."""
+    return f"{subject}: {ratio.words} the rate of {baseline}, {ratio.judged}, n = {ratio.n}"
 
 
 def parts(rows: Sequence[Extraction], seed: int = 0) -> list[str]:
     """The two steps of the factor over transformers: the first version over it, and packing into one fixed shape over
     that version."""
     ladder = extraction_table.ladder(rows)
-    over = {"packing into one shape": PACKED, "that first version": FIRST, "the same transformers": CUT}
+    over = {"packing into one shape": PACKED, WITHOUT[FIRST]: FIRST, WITHOUT[CUT]: CUT}
     steps = [
-        Comparison(summary.paired_ratio(ladder, over[name], over[below], seed), name, below, "speed")
+        (summary.paired_ratio(ladder, over[name], over[below], seed), name, below)
         for below, name in itertools.pairwise(reversed(over))
     ]
-    return [step.words for step in steps if step.ratio.n]
+    return [rate_of(*step) for step in steps if step[0].n]
+
+
+def of_second(rows: Sequence[Extraction], seed: int = 0) -> str:
+    """Whether `extract` gains more or less on the second model than on the ladder's, over either baseline; "" where
+    that was not measured. Intervals that overlap show no difference."""
+    said = []
+    for base, name in WITHOUT.items():
+        there, here = (
+            summary.paired_ratio(extraction_table.ladder(rows, run), extraction_table.PRODUCT, base, seed)
+            for run in (SECOND, LADDER)
+        )
+        if there.n and here.n:
+            how = "less" if there.high < here.low else "no difference shown"
+            how = "more" if there.low > here.high else how
+            said.append(f"over {name}: {how}, {there.words} here, {here.words} on the ladder")
+    return "; ".join(["`extract` " + said[0], *said[1:]]) if said else ""
 
 
 def filled(rows: Sequence[Extraction]) -> str:
@@ -74,12 +97,16 @@ def filled(rows: Sequence[Extraction]) -> str:
 
 
 def near_the_ceiling(rows: Sequence[Extraction], seed: int = 0) -> str:
-    """`extract` reaches 97% of the slower of its two ceilings …, and how far that ceiling itself scatters."""
+    """`extract` reaches 97% of its slower ceiling, `forward only` …, and how far that ceiling itself scatters."""
     overlap = extraction_table.overlap(rows, seed=seed)
     if not overlap.n:
         return ""
-    rates = extraction_table.ceiling(rows).values()
-    reached = f"`extract` reaches {overlap.value:.0%}{within(overlap, '.0%')} of the slower of its two ceilings"
+    slower = extraction_table.ceiling(rows)
+    alone = [summary.rates(extraction_table.ladder(rows), name) for name in CEILINGS]
+    names = {name for name, own in zip(CEILINGS, alone, strict=True) for at, rate in slower.items() if own[at] == rate}
+    reached = f"`extract` reaches {overlap.value:.0%}{within(overlap, '.0%')} of its slower ceiling"
+    reached += f", `{min(names)}`" if len(names) == 1 else ""
+    rates = slower.values()
     return f"{reached}, n = {overlap.n}; that ceiling itself spreads by {max(rates) / min(rates) - 1:.0%}"
 
 
@@ -104,7 +131,7 @@ def workers(runs: Sequence[Run], seed: int = 0) -> str:
         return "No run of one process counts, so there is nothing to compare several workers with."
     several = [e for e in scaled if e["subject"] != ONE and e["ratio"].n]
     return Claim(f"One process writes {rate:,.0f} tokens/s.").text(
-        *(Comparison(e["ratio"], counted(e), "it", "speed").words for e in several),
+        *(rate_of(e["ratio"], counted(e), "one process") for e in several),
         *(
             f"a unit costs {workers_table.milliseconds(cost)} of a worker under {subject}, below 2% from"
             f" {workers_table.smallest(cost.median, rate):,.0f} tokens on"

@@ -54,14 +54,17 @@ def kept(entries: Sequence[dict]) -> str:
     """How many of the plan's changes were measured here, which of them keep the least that was promised, and what each
     makes of the rung before it. entries: `changes`."""
     planned = [e for e in entries if e["change"] in CHANGES]
-    found, absent = [e for e in planned if e["ratio"]], [e["change"] for e in planned if not e["ratio"]]
+    found = [e for e in planned if e["ratio"] and e["ratio"].n]
+    absent = [e["change"] for e in planned if not e["ratio"] or not e["ratio"].n]
     keeping = [e["change"] for e in found if e["ratio"].low >= e["least"]]
     below = [e["change"] for e in found if e["ratio"].high < e["least"]]
     unsure = [e["change"] for e in found if e["change"] not in (*keeping, *below)]
-    words = f"{len(found)} of the {len(CHANGES)} changes were measured on warm passes"
-    if found and len(below) == len(found):
-        words += ": none keeps its promise; each interval ends below it"
-    elif found:
+    if not found:
+        return f"None of the {len(CHANGES)} changes was measured."
+    if len(below) == len(found):
+        words = f"On warm passes here none of the {len(found)} measured changes keeps its promise; each interval ends"
+        words += " below it"
+    else:
         parts = [
             f"{listed(keeping)} keep{'s' * (len(keeping) == 1)} the promise" if keeping else "",
             f"{listed(unsure)} {'is' if len(unsure) == 1 else 'are'} undecided" if unsure else "",
@@ -69,11 +72,31 @@ def kept(entries: Sequence[dict]) -> str:
             if below
             else "",
         ]
-        words += ": " + "; ".join(filter(None, parts))
+        words = f"Of the {len(found)} change{'s' * (len(found) != 1)} measured here on warm passes, " + "; ".join(
+            filter(None, parts)
+        )
     counts = Counter(e["ratio"].verdict for e in found)
     judged = [f"{counts[v]} {'is' if counts[v] == 1 else 'are'} {v}" for v in Verdict if counts[v]]
-    words += f". Against the rung before, {listed(judged)}." if judged else "."
+    words += f". Against the rung that it is added to, {listed(judged)}."
     return f"{words} Not measured: {listed(absent)}." if absent else words
+
+
+def first_passes(rows: Sequence[Extraction]) -> str:
+    """Whether fixed batches keep their promise where compilation counts: the first pass, which compiles, beside that of
+    the rung before. "" where either is not measured."""
+    here, rung = extraction_table.ladder(rows), CHANGES["fixed batches"]
+    before, after = (
+        [row.wall_ns / 1e9 for row in here if row.subject == name and row.phase == "cold" and row.valid]
+        for name in (ADDED_TO[rung], rung)
+    )
+    if not before or not after:
+        return ""
+    took, least = [extraction_table.middle(first) for first in (before, after)], promised("fixed batches")["least"]
+    enough = "as promised" if took[0] / took[1] >= least else "less than promised"
+    return (
+        f"With compilation, first passes under fixed batches were {took[0] / took[1]:.1f}x as fast ({took[0]:.1f} →"
+        f" {took[1]:.1f} s, n = {min(len(before), len(after))}), {enough} ({least:g}x)."
+    )
 
 
 def promised(*quantities: str) -> dict:

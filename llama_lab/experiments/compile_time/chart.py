@@ -14,7 +14,7 @@ from llama_lab.bench import summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import DIFFERENT, Ratio
 from llama_lab.bench.wording import listed
-from llama_lab.experiments.compile_time import table
+from llama_lab.experiments.compile_time import finding, table
 from llama_lab.experiments.compile_time.measure import LAYOUTS, STAGES, Compilation
 from llama_lab.experiments.compile_time.starts import BASELINE, WAYS
 from llama_lab.figures import bars, labels, notes, rows, style
@@ -115,8 +115,8 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
         panels[1].axhline(layer / 1e6, color=GREY, linestyle=":")
         below = dict(textcoords="offset points", va="top", ha="right", fontsize=9, color=GREY)
         panels[1].annotate(f"weights of one layer: {layer / 1e6:.1f} MB", (deepest, layer / 1e6), (0, -9), **below)
-    probed = [r.bandwidth_gbps for r in mine if r.bandwidth_gbps]  # one limit of all: a single probe is too noisy
-    limits = {r.depth: np.median(probed) * 1e9 / r.bytes_per_token for r in mine} if probed else {}
+    probed = [r.bandwidth_gbps for r in mine if r.bandwidth_gbps]  # one limit, from the fastest of all
+    limits = {r.depth: max(probed) * 1e9 / r.bytes_per_token for r in mine} if probed else {}
     panels[2].plot(sorted(limits), [limits[d] for d in sorted(limits)], color=LIMIT_COLOUR, linestyle=(0, (5, 3)))
     if limits:
         note = dict(textcoords="offset points", color=LIMIT_COLOUR, fontsize=9)
@@ -136,20 +136,23 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
     if not unrolled or not scanned:
         return "The decode program was not compiled both ways"
     few, many = (np.median([r.instructions for r in side]) for side in (scanned, unrolled))
-    words = f"Scanned, {deepest} layers are {few:,.0f} instructions instead of {many:,.0f}"
     rates = [np.median([r.rate for r in side if r.rate] or [np.nan]) for side in (scanned, unrolled)]
-    return words + (
-        " and decode at {:.0f} tokens/s instead of {:.0f}".format(*rates) if np.isfinite(rates).all() else ""
-    )
+    slow, fast = (f"{rate:.0f}" for rate in rates)
+    said = (f", {slow} tokens/s", f" and {fast}") if np.isfinite(rates).all() else ("", "")
+    return f"{deepest} layers scanned: {few:,.0f} instructions{said[0]}; unrolled: {many:,.0f}{said[1]}"
 
 
 @styled
-def compile_starts(trials: Sequence[Start]) -> Figure:
-    """From process start to first token of `step`, by parts: the processes' mean as a bar, each process as a point."""
+def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
+    """From process start to first token of `step`, by parts: the processes' mean as a bar, each process as a point;
+    beside it what is left of a cold start, had all loaded the weights equally fast."""
     figure, axes = new(10, 4.4)
     starts = {way: list(table.of_start(trials, BASELINE, way).values()) for way in WAYS}
     heights = rows.heights(axes, [f"{way} (n = {len(starts[way])})" for way in WAYS])
     totals = {way: [s.to_first_ns / 1e9 for s in mine] for way, mine in starts.items()}
+    alike, cold = finding.loaded_alike(trials, BASELINE), (BASELINE, "cold")
+    ratios = {way: table.start_ratio(trials, (BASELINE, way), cold, alike, seed) for way in WAYS if way != "cold"}
+    shares = {way: ratio for way, ratio in ratios.items() if ratio.n}
     furthest = max((seconds for each in totals.values() for seconds in each), default=1.0)
     ground = dict(facecolor="white", edgecolor="none", pad=1, alpha=0.75)
     for way, height in zip(WAYS, heights.values(), strict=True):
@@ -162,13 +165,19 @@ def compile_starts(trials: Sequence[Start]) -> Figure:
             end += mean
         axes.plot(totals[way], [height + 0.34] * len(each), "o", color="black", markersize=4, alpha=0.7)
         if each:
-            axes.text(end, height, f"  {end:.2f} s", va="center", fontsize=10, fontweight="bold")
+            left = f"   at equal loading {finding.share(shares[way])} of cold" if way in shares else ""
+            axes.text(end, height, f"  {end:.2f} s", va="bottom" if left else "center", fontsize=10, fontweight="bold")
+            axes.text(end, height, left, va="top", fontsize=9)
     keys = [Patch(facecolor=part.color, hatch=part.hatch, edgecolor="white", label=k) for k, part in PARTS.items()]
     axes.set_xlim(0, furthest * 1.1)
     axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
     figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
     took = ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in totals.items() if seconds)
-    headline(figure, f"From process start to first token under {BASELINE}: {took or 'not measured'}")
+    said = f"From process start to first token under {BASELINE}: {took or 'not measured'}"
+    if shares and all(ratio.verdict in DIFFERENT for ratio in shares.values()):
+        kept = ", ".join(f"{way} {ratio.value:.0%}" for way, ratio in shares.items())
+        said = f"To the first token: {kept} of a cold start (at equal loading)"
+    headline(figure, said)
     return figure
 
 

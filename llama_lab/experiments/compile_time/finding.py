@@ -9,7 +9,7 @@ import numpy as np
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Ratio
-from llama_lab.bench.wording import listed, within
+from llama_lab.bench.wording import listed, span, within
 from llama_lab.experiments.compile_time import table
 from llama_lab.experiments.compile_time.starts import WAYS
 
@@ -24,10 +24,11 @@ def claim(trials: Sequence[Start], placement: str = "step", seed: int = 0) -> Cl
         ratio = table.start_ratio(trials, (placement, way), cold, alike, seed)
         compared.append(Comparison(ratio, f"a {way} start", "a cold one", "time to the first token at equal loading"))
     least, most = sorted(compared, key=lambda c: c.ratio.value)
-    words = "If weights load equally fast, programs on disk leave {least:share} to {most:share} of a cold start's time"
-    words += " to first token."
-    kept = stated(words, least=least, most=most) or most.generic
-    return Claim(" ".join(filter(None, [cost(trials, placement, seed), kept.sentence])), kept.evidence)
+    ways = [f"{within(c.ratio, '.0%')} ({c.subject.split()[1]})" for c in (least, most)]
+    words = "At equal loading the first token takes {least:share}{first} and {most:share}{second} of a cold start's."
+    kept = stated(words, least=least, most=most, first=ways[0], second=ways[1])
+    said = " ".join(filter(None, [cost(trials, placement, seed), (kept or most.generic).sentence]))
+    return Claim(said)  # with its intervals
 
 
 def cost(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
@@ -62,19 +63,24 @@ def loaded_alike(trials: Sequence[Start], placement: str) -> Callable[[Start], f
     return lambda start: start.to_first_ns / 1e9 - table.parts(start)["load weights"] + usual
 
 
-def loading(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
-    """What loading the weights took under each way to start, and what the others left of a cold start's time to its
-    first token, as measured; "" where one is missing."""
+def loading(trials: Sequence[Start], placement: str) -> str:
+    """What loading the weights took under each way to start; "" where one is missing."""
     took = {way: loads(trials, placement, way) for way in WAYS}
     if not all(took.values()):
         return ""
+    each = listed([f"{np.mean(seconds):.2f} s {way}" for way, seconds in took.items()])
+    return f"loading the weights is the same work in every start and took {each}"
+
+
+def as_measured(trials: Sequence[Start], placement: str, seed: int = 0) -> str:
+    """What the other ways to start left of a cold start's time to its first token, however long the weights took to
+    load; "" where one is missing."""
     cold = (placement, "cold")
     left = {way: table.start_ratio(trials, (placement, way), cold, lambda t: t.to_first_ns, seed) for way in WAYS[1:]}
-    return (
-        "loading the weights is the same work in every start and took"
-        f" {listed([f'{np.mean(each):.2f} s {way}' for way, each in took.items()])}: as measured, the first token took"
-        f" {listed([f'{share(ratio)} {way}' for way, ratio in left.items()])} of a cold start's time"
-    )
+    if not all(ratio.n for ratio in left.values()):
+        return ""
+    each = ", ".join(f"{share(ratio)} {way}" for way, ratio in left.items())
+    return f"as measured, with unequal loading times: {each}, n = {span((r.n for r in left.values()), '.0f')}"
 
 
 def when(even: table.BreakEven) -> str:

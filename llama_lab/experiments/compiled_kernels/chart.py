@@ -166,7 +166,7 @@ def costs(entries: Sequence[dict]) -> Figure:
     panels[0].set_ylabel("time of a pass, over one row's (log scale)")
     n = min((e["ratio"].n for e in entries if e["ratio"].n), default=0)
     footnote(figure, f"Mark: mean of n ≥ {n} processes; bar: its 95% interval.")
-    words = finding.together(entries, lambda ratio: f"{ratio.value:.2f}x")
+    words = finding.together(entries)
     headline(figure, sentence(words, "what rows cost was not measured"))
     return figure
 

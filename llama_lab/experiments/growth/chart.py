@@ -45,7 +45,7 @@ def growth(axes_points: Mapping[str, Points]) -> Figure:
             panels.append(figure.add_subplot(place, sharey=panels[0] if panels else None))
             panel(panels[-1], axis, found[axis])
             if axis in grown:
-                words = "{longer:.1f}x the time, {more:.1f}x the bytes"
+                words = "{longer:.1f}x the time, {limit:.1f}x the limit"
                 panels[-1].set_xlabel(words.format(**grown[axis]), fontsize=9.5)
             if axis == line[0]:
                 panels[-1].set(yscale="log", ylabel="ms a step (log scale)")

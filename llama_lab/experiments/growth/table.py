@@ -1,5 +1,4 @@
-"""Tables of growing sizes: time against what the machine allows, and how closely it follows the bytes that a token must
-read."""
+"""Tables of growing sizes: time against what the machine allows, and how closely it follows that limit."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from llama_lab.bench.wording import bandwidths, listed, span
 GROWN = {"layers": "layers", "width": "width", "context": "cache slots", "batch": "rows"}  # axis → what is more
 PROBES = ("bytes_ms", "usual_bytes_ms")  # of a point: by the fastest probe of bandwidth, by the median one
 ABOUT = 1.1  # an excess below this many times the spread between processes is not told apart from it
-FAR = 2.0  # times: from such an excess on the time grows far more than the bytes
+FAR = 2.0  # times: from such an excess on the time grows far more than the limit
 NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}  # axis → its name in figure and table
 
 
@@ -80,15 +79,16 @@ def crossing(points: Sequence[dict], probe: str = PROBES[0]) -> float:
     return float("nan")
 
 
-def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict[str, float]]:
-    """Axis → how many times its first size the last one is, how many times as many bytes a token reads there, and how
-    many times as long it takes."""
+def growths(points: Mapping[str, Sequence[dict]]) -> dict[str, dict]:
+    """Axis → how many times its first size the last one is, how many times its limit and its time are, and what
+    that limit is: the bytes at both ends, or another."""
     ends = {axis: (points[axis][0], points[axis][-1]) for axis in GROWN if len(points.get(axis, ())) > 1}
     return {
         axis: dict(
             size=int(last["value"]) / int(first["value"]),
-            more=last["bytes"] / first["bytes"],
+            limit=limit(last) / limit(first),
             longer=last["median"] / first["median"],
+            of="bytes" if reads(first) and reads(last) else "limit" + " (arithmetic by then)" * reads(first),
         )
         for axis, (first, last) in ends.items()
     }
@@ -111,9 +111,9 @@ def spread(points: Mapping[str, Sequence[dict]]) -> float:
 
 
 def paces(points: Mapping[str, Sequence[dict]]) -> tuple[dict[str, float], dict[str, float], dict[str, float]]:
-    """What grows → how many times its first size's time over bytes its last size has: where that is not told apart
+    """What grows → how many times its first size's time over its limit its last size has: where that is not told apart
     from the spread between processes, where it is less, and where it is more; nothing where no spread is known."""
-    excess = {GROWN[axis]: n["longer"] / n["more"] for axis, n in growths(points).items()}
+    excess = {GROWN[axis]: n["longer"] / n["limit"] for axis, n in growths(points).items()}
     least = ABOUT * spread(points)
     return (
         {name: times for name, times in excess.items() if max(times, 1 / times) < least},
@@ -123,7 +123,7 @@ def paces(points: Mapping[str, Sequence[dict]]) -> tuple[dict[str, float], dict[
 
 
 def against_spread(points: Mapping[str, Sequence[dict]]) -> str:
-    """How much more the time grows than the bytes along each axis, beside how far one configuration's times lie apart
+    """How much more the time grows than the limit along each axis, beside how far one configuration's times lie apart
     from process to process; which point is furthest above its limit, and what the first further rows cost."""
     same, (within, less, more) = twins(points), paces(points)
     if not any((within, less, more)):
@@ -135,15 +135,15 @@ def against_spread(points: Mapping[str, Sequence[dict]]) -> str:
     ]
     if within:
         said.append(
-            f"Time over bytes changes {each(within)}, against {fold:.2f}-fold between processes: no effect is shown"
+            f"Time over limit changes {each(within)}, against {fold:.2f}-fold between processes: no effect is shown"
             f" (one would be from {ABOUT * fold:.2f}-fold on)."
         )
-    for name, times in (less | more).items():
-        to, use = ("falls to", "more") if times < 1 else ("rises to", "less")
-        said.append(
-            f"Along {name} time over bytes {to} {times:.2f} times that of the smallest size, beyond that spread: the"
-            f" largest uses {use} of the bandwidth."
-        )
+    for axis, n in growths(points).items():
+        if GROWN[axis] in less | more:
+            said.append(
+                f"Along {GROWN[axis]} time rises {n['longer']:.1f}-fold, the limit {n['limit']:.1f}-fold, beyond"
+                " that spread."
+            )
     most = max(alike(points), key=over)
     said.append(f"The point furthest above its limit is {furthest(points)}, at {over(most):.1f} times.")
     return "\n".join([*said, *filter(None, [further_rows(points)])])
@@ -167,6 +167,11 @@ def each(times: Mapping[str, float]) -> str:
     return listed([f"{value:.2f}-fold along {name}" for name, value in times.items()])
 
 
+def reads(point: dict) -> bool:
+    """Whether the bytes are its limit, not the arithmetic."""
+    return limit(point) == point[PROBES[0]]
+
+
 def limit(point: dict, probe: str = PROBES[0]) -> float:
     """Milliseconds of a step that the machine needs at least, for the bytes or for the arithmetic."""
     return max(point[probe], point["flops_ms"] or 0.0)
@@ -188,7 +193,7 @@ def usual(points: Mapping[str, Sequence[dict]]) -> list[str]:
 
 
 def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
-    """How the time grows beside the bytes along each axis; where that is not known, how far steps are above their
+    """How the time grows beside the limit along each axis; where that is not known, how far steps are above their
     limits."""
     if not alike(points):
         return Claim("No size was measured.")
@@ -199,7 +204,7 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
         return Claim(f"A step under {listed(usual(points))} takes {limits(points)}.")
     (how, first), *others = groups
     rest = [f"{how.removesuffix(' than')} along {listed([*of])}" for how, of in others]
-    return Claim(", ".join([f"A step's time grows {how} its bytes along {listed([*first])}", *rest]) + ".")
+    return Claim(", ".join([f"A step's time grows {how} its limit along {listed([*first])}", *rest]) + ".")
 
 
 def limits(points: Mapping[str, Sequence[dict]]) -> str:
@@ -217,18 +222,21 @@ def furthest(points: Mapping[str, Sequence[dict]]) -> str:
 
 
 def finding(points: Mapping[str, Sequence[dict]]) -> str:
-    """The claim; how bytes and time grow along each axis; how far above its limit a step is; what a batch gains, and
+    """The claim; how limit and time grow along each axis; how far above its limit a step is; what a batch gains, and
     the rows at which the time to compute overtakes the time to read."""
     every, batch = alike(points), points.get("batch", ())
     if not every:
         return claim(points).sentence
     rates = [int(p["value"]) / p["median"] for p in batch]
-    under = f"Under {listed([f'`{name}`' for name in usual(points)])}, n = {span((p['n'] for p in every), 'd')} answers"
+    under = f"Under {listed([f'`{name}`' for name in usual(points)])}, n = {span((p['n'] for p in every), 'd')}"
+    most = max(p["processes"] for p in every)
+    processes = "one process" if most == 1 else f"{span((p['processes'] for p in every), 'd')} processes"
     grown = [
-        f"{n['size']:g} times the {GROWN[axis]} take {n['more']:.1f} times the bytes, {n['longer']:.1f} times the time"
+        f"{n['size']:g} times the {GROWN[axis]} take {n['limit']:.1f} times the {n['of']}, {n['longer']:.1f} times the"
+        " time"
         for axis, n in growths(points).items()
     ]
-    said = ["; ".join([": ".join([f"{under} per point", *grown[:1]]), *grown[1:]])]
+    said = ["; ".join([": ".join([f"{under}, {processes} per point", *grown[:1]]), *grown[1:]])]
     said.append(f"A step takes {limits(points)}, the most at {furthest(points)}")
     of_batch = []
     if len(rates) > 1:

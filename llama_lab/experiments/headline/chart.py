@@ -27,7 +27,7 @@ PLACES = {  # where jit is, below the name
     "layer": "jit: each layer",
     "split": "jit: model and sampler",
     "step": "jit: one token",
-    "step" + AGAIN: "A/A control",
+    "step" + AGAIN: "noise check (A/A)",
     "chunk8": "jit: eight tokens",
     "loop": "jit: whole answer",
     "step+fused": "jit: one token, kernel",

@@ -35,9 +35,18 @@ def claims(speed_ups: Sequence[dict], first: dict, rounds: Sequence[dict]) -> st
         Comparison(speed_ups[0]["ratio"], "a cache", f"none ({speed_ups[0]['label']})", "speed").words,
         f"the mean first-token time of {len(first['cold'])} requests, the first of them cold, is"
         f" {first['cold_mean'] / first['naive_p99']:.1f} times the 99th percentile of {len(first['warm'])} warm ones",
-        f"one program timed against itself is called different in {apart['sequential']} of {len(rounds)} rounds one"
-        f" after the other, in {apart['interleaved']} of {len(rounds)} interleaved",
+        f"one program timed against itself is called different in {apart['sequential']} of {len(rounds)} rounds in"
+        f" sequence, {apart['interleaved']} of {len(rounds)} interleaved{undecided(rounds)}",
     )
+
+
+def undecided(rounds: Sequence[dict]) -> str:
+    """`: too few to tell the two ways apart`, where a sign test of the rounds that only one way calls different does
+    not find 5% or less; "" elsewhere. rounds: of `measure.two_ways`."""
+    called = [(r["sequential"].excludes_one, r["interleaved"].excludes_one) for r in rounds]
+    only = sorted((called.count((True, False)), called.count((False, True))))
+    chance = 2 * sum(math.comb(sum(only), k) for k in range(only[0] + 1)) / 2 ** sum(only)
+    return ": too few to tell the two ways apart" * (chance > 0.05)
 
 
 def simulated(table: Sequence[dict], required: float) -> list[str]:

@@ -14,7 +14,7 @@ from llama_lab.bench import AGAIN, SAMPLED, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, times, within
+from llama_lab.bench.wording import interval, listed, span, times, within
 from llama_lab.experiments.jit_placement.measure import BASELINE, PIPELINES, Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
@@ -51,6 +51,20 @@ def claim(trials: Sequence[Trial], table: list[dict]) -> Claim:
     )
 
 
+def answer(trials: Sequence[Trial], table: list[dict], *details: str) -> str:
+    """The whole finding. Where `step` and `ops` are compared with no jit, their intervals stand in the sentence, in
+    place of the ratios after it."""
+    said = claim(trials, table)
+    over = {c.subject: c for c in said.evidence if c.baseline == "eager"}
+    if set(over) != {"step", "ops"}:
+        return said.text(*details)
+    step, ops = (f"{over[name]}{within(over[name].ratio)}" for name in ("step", "ops"))
+    sentence = f"One program a token (`step`) is {step} times as fast as no jit, `ops` {ops}."
+    others = tuple(c for c in said.evidence if c.baseline != "eager")
+    pairs = span((c.ratio.n for c in over.values()), ".0f")
+    return Claim(sentence, others).text(f"these ratios are means of n = {pairs} pairs", *details)
+
+
 def sampling_words(costs: Sequence[Cost], settings: str) -> str:
     """What sampling is shown to add to a token, under the baseline in ms, and how many of the intervals exclude 0."""
     if not costs:
@@ -76,9 +90,12 @@ def chance_words(costs: Sequence[Cost]) -> str:
     names, n = left_out(costs), len(costs)
     if not names:
         return f"the interval of {costs[0].name} holds 0" if n == 1 else f"each of the {n} intervals holds 0"
-    which = f"that of {names[0]} excludes" if len(names) == 1 else f"those of {listed(names)} exclude"
-    chance = f"chance alone excludes 0 in as many or more in {by_chance(len(names), n):.0%} of such figures"
-    return f"of the intervals of {n} placement{'s' * (n > 1)} {which} 0, {chance}"
+    which = f"{names[0]}'s interval excludes" if len(names) == 1 else f"the intervals of {listed(names)} exclude"
+    times = {1: " at least once", 2: " at least twice"}.get(len(names), f" at least {len(names)} times")
+    chance = by_chance(len(names), n)
+    often = f"{chance:.0%}" if chance >= 0.01 else "less than 1%"
+    with_all = f"with {n} placement{'s' * (n > 1)} chance alone does that{times} in {often} of such figures"
+    return f"{'only ' * (len(names) < n)}{which} 0: {with_all}"
 
 
 @styled

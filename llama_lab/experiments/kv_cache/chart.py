@@ -63,7 +63,7 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
         notes.plain(axes.yaxis)
         n = min((len(v) for name in COMBINATIONS for v in series[name].values()), default=0)
         axes.set_title(f"{title}\n(line: median; n ≥ {n} answers per point)", fontsize=10)
-    panels[0][0].set_ylabel("ms a token after the first (log scale)")
+    panels[0][0].set_ylabel("ms per token after the first (log scale)")
     handles = panels[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=10)
     last = list(panels_of.values())[-1]  # the headline speaks of the last panel's model
@@ -71,7 +71,7 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
         most = max(shared)
         cached, without = (float(np.median(last[name][most])) for name in ("step", "step+nocache"))
         words = f"takes {cached:.3g} ms with a KV cache and {without:,.0f} ms without"
-        headline(figure, f"After {most:,} tokens a jitted token of {list(panels_of)[-1]} {words}")
+        headline(figure, f"After {most:,} tokens a jitted step of {list(panels_of)[-1]} {words}")
     else:
         headline(figure, "No context was measured with and without a cache")
     return figure
@@ -107,8 +107,8 @@ def published_case(case: dict) -> Figure:
     notes.one_two_five(axes.xaxis)
     what = "tokens/s over an answer of 15 tokens after a prompt of 4"
     axes.set_xlabel(f"{what}\n(log scale; point: one answer; bar: median)")
-    words = f"Cache and jit together are {round_ratio(case['both'].value)} times as fast when both sides are warm"
-    headline(figure, f"{words}; {published['ratio']:.2f} times was published with one side cold")
+    words = f"Cache and jit: {round_ratio(case['both'].value)} times as fast as neither, both sides warm"
+    headline(figure, f"{words}; {published['ratio']:.2f} was published, one side cold")
     return figure
 
 

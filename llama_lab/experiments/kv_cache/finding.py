@@ -117,12 +117,15 @@ def kv_cache(
     case = published_case(trials, seed)
     both, alone = (
         as_fast(case[key], "a 15-token answer on GPT-2's shapes", f"cache and jit as with {other}")
+        if case[key].n
+        else ""
         for key, other in (("both", "neither"), ("cache_alone", "jit alone"))
     )
+    published = f", where {case['published']['ratio']:.2f}x was published with one side cold"
     small = next((e for e in quality if e["kv"] == "int8"), None)
     return claim(contexts, model).text(
         computed(trials, model),
-        f"{both}, where {case['published']['ratio']:.2f}x was published with one side cold",
+        both + published * bool(both),
         alone,
         f"an int8 cache keeps the best token the same for {small['top1']:.1%} of {small['tokens']} tokens"
         if small

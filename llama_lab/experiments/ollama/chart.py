@@ -83,8 +83,9 @@ def peer_ladder(
         for e in wide:
             rows.tick(panels[1], prefill_limit, heights[e["name"]])
         panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "compute limit", **above)
-    n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
-    marks = [f"Point: one of n ≥ {n} answers; bar: median; band: 95% interval; prefill of {prompt_tokens} tokens"]
+    counts = [e["decode"].n for e in entries if e["decode"].n] or [0]
+    n = f"n {'=' if len({*counts}) == 1 else '≥'} {min(counts)}"
+    marks = [f"Point: one of {n} answers; bar: median; band: 95% interval; prefill of {prompt_tokens} tokens"]
     ours, theirs = standings.fastest(entries), table.rival(entries)
     words = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
     other = f"{named_well(theirs['name'])}, the fastest other runtime," if theirs else ""

@@ -87,8 +87,8 @@ def gains(of_texts: Sequence[dict]) -> list[dict]:
 
 
 def least(of_texts: Sequence[dict]) -> str:
-    """On which kind of text drafts gain least, in how many files, and the worst ratio there. of_texts: of
-    `by_text.table`."""
+    """On which kind of text the mean gain of drafts is least, in how many files, and the worst ratio there. of_texts:
+    of `by_text.table`."""
     worst = [min(e["by"].values(), key=lambda e: e["ratio"].value) for e in gains(of_texts)]
     if not worst:
         return "No file was measured with drafts."
@@ -96,9 +96,24 @@ def least(of_texts: Sequence[dict]) -> str:
     text, kinds = NOUNS.get(most["text"], most["text"]), [e["text"] for e in worst]
     lost = "a loss" if most["ratio"].verdict == Verdict.SLOWER else "no loss is shown"
     return (
-        f"Drafts gain least on {text}, in {kinds.count(most['text'])} of {len(kinds)} rows;"
+        f"The mean gain is least on {text} in {kinds.count(most['text'])} of {len(kinds)} rows;"
         f" at worst {most['ratio'].words} ({most['name']}, {most['file']}): {lost}"
     )
+
+
+def smaller(entries: Sequence[dict]) -> str:
+    """`Drafts gain less under loop+fused+lookup than under loop+lookup on a copy, by the intervals.`: the last
+    placement with drafts beside the first; "" of fewer. entries: of `table`."""
+    ratios = summary.grouped(
+        [e for e in entries if e["backend"] == standings.JAX and e["ratio"] and e["ratio"].n], lambda e: e["name"]
+    )
+    if len(ratios) < 2:
+        return ""
+    first, *_, last = ratios
+    above, below = ({e["task"]: e["ratio"] for e in ratios[name]} for name in (first, last))
+    less = [NOUNS[task] for task in above.keys() & below.keys() if below[task].high < above[task].low]
+    on = f"on {listed(sorted(less))}" if less else "on none of the tasks"
+    return f"Drafts gain less under {last} than under {first} {on}, by the intervals."
 
 
 def beside(of_texts: Sequence[dict]) -> str:

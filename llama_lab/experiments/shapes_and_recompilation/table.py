@@ -244,8 +244,8 @@ def repays_words(a: Account, b: Account, seed: int = 0) -> str:
             f"loses more to first calls than {b.subject}; not shown to be faster once warm"
             f" (takes {warm.words} as long, n = {warm.n})"
         )
-    times = more / saved if saved > 0 else float("inf")
-    return f"is level with {b.subject} once the same requests have come about {times:.0f} more times"
+    repeats = max(0.0, more / saved - 1) if saved > 0 else float("inf")  # the cold stream has saved once already
+    return f"catches up with {b.subject} after about {repeats:.0f} repeats (warm {warm.words} as long, n = {warm.n})"
 
 
 def cure_words(name: str, bad: Account, cured: Account) -> str:
@@ -257,6 +257,19 @@ def cure_words(name: str, bad: Account, cured: Account) -> str:
         f" {cured.surprises} once cured"
     )
     return said if few else f"{said}; once warm, the cured stream takes {warm.words} the time (n = {warm.n})"
+
+
+def watched_words(rows: Sequence[Served], notes: Sequence[dict]) -> str:
+    """How much of the CPU other programs took while the processes ran, and from which most; "" if nobody watched.
+    notes: of the processes, in a table's meta."""
+    shares = {note["process"]: note["watch"]["others_cpu"] for note in notes if "watch" in note}
+    known = {process: share for process, share in shares.items() if share != "unknown"}
+    if len(known) < 2:
+        return ""
+    (worst, most), (_, second) = sorted(known.items(), key=lambda item: -item[1])[:2]
+    experiment, _, subject = next((r.run for r in rows if r.process == worst), "").partition(": ")
+    said = f"other programs used at most {most:.0%} of the CPU, in one of {len(known)} processes"
+    return f"{said} ({SURPRISES.get(experiment, subject)}); in the others at most {second:.0%}"
 
 
 def draws_words(rows: Sequence[Served]) -> str:
@@ -289,8 +302,8 @@ def medians_words(subjects: Sequence[Account]) -> str:
         return ""
     most, least = max(times, key=times.get), min(times, key=times.get)
     return (
-        f"the medians of the totals, {times[most]:.1f} and {times[least]:.1f} s, would give"
-        f" {times[most] / times[least]:.2f}: the ratio above is the mean of those within each round"
+        f"the medians of the totals, {times[most]:.1f} and {times[least]:.1f} s, give"
+        f" {times[most] / times[least]:.2f}: the ratio above is a mean over rounds"
     )
 
 

@@ -38,7 +38,7 @@ def claim(trials: Sequence[Trial]) -> Claim:
     longer = Comparison(ratio, UNCACHED, CACHED, "time of an answer, geometric mean")
     if longer.outcome != Verdict.SLOWER:
         return longer.generic
-    said = "Without a KV cache, which keeps what was computed before, an answer{of} takes {times:.1f} times as long."
+    said = "Recomputing all earlier tokens (no KV cache) makes an answer{of} take {times:.1f} times as long."
     of = f" of {span(sizes, 'd')} tokens" if (sizes := [t.new_tokens for t in answers(trials)]) else ""
     return replace(stated(said, of=of, times=ratio.value), evidence=(longer,))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from llama_lab.bench import summary
@@ -21,8 +22,9 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict]
         first = {kinds[r["best"]] for r in raced}
         alike = (r for r in ratios if kinds[r["peer"]] == kinds[r["best"]])
         others = sorted(summary.grouped(alike, lambda r: kinds[r["best"]]).items())
-        alone = [f"; among {kind} programs, at {ahead(found)}" for kind, found in others if kind not in first]
-        return Claim(f"Our first token comes first at {ahead(raced)} prompt lengths{''.join(alone)}.")
+        alone = [f"; in {kind} {programs(found)} at {standing(found)}" for kind, found in others if kind not in first]
+        at = f"all {len(raced)} prompt lengths" if len(raced) > 1 else "the one prompt length"
+        return Claim(f"{programs(raced)} is first at {at}{''.join(alone)}.")
     ours = {kinds[name] for name in table.placements(trials)}
     alike = [r for r in ratios if kinds[r["peer"]] in ours]
     judged = alike or ratios
@@ -45,6 +47,23 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict]
         )
         or compared(min(judged, key=lambda r: r["ratio"].value)).generic
     )
+
+
+def programs(entries: Sequence[dict]) -> str:
+    """The placements that are ours in some races, without their policies of shapes."""
+    return listed(list(dict.fromkeys(f"`{r['best'].partition(' ')[0]}`" for r in entries)))
+
+
+def standing(entries: Sequence[dict]) -> str:
+    """`2, with 1 undecided`: at how many lengths ours is sooner than each peer of these, and how it stands at the
+    others. entries: of `table.ratios`."""
+    worst = (Verdict.SLOWER, Verdict.UNDECIDED, Verdict.EQUAL, Verdict.FASTER)
+    at = summary.grouped(entries, lambda r: r["tokens"], lambda r: r["ratio"].verdict)
+    counts = Counter(min(found, key=worst.index) for found in at.values())
+    named = {Verdict.SLOWER: "later", Verdict.UNDECIDED: "undecided", Verdict.EQUAL: "equal"}
+    rest = [f"{counts[verdict]} {name}" for verdict, name in named.items() if counts[verdict]]
+    first = counts[Verdict.FASTER]
+    return f"{first or 'none'}, with {listed(rest)}" if rest else f"all {first}"
 
 
 def ahead(entries: Sequence[dict]) -> str:
@@ -101,13 +120,13 @@ def compared(r: dict) -> Comparison:
 
 
 def beside(trials: Sequence[Start], r: dict) -> str:
-    """`after 10 tokens llama.cpp+q4_0 takes 10.7 ms, step exact 33.3 ms: 0.31x [0.24, 0.41] as long, n = 4`. r: of
-    `table.ratios`."""
+    """`after 10 tokens llama.cpp+q4_0 takes 0.31x [0.24, 0.41] as long as step exact (paired, n = 4; medians 10.7, 33.3
+    ms)`. r: of `table.ratios`."""
     asked = side_by_side.interleaved(trials)
-    peer, mine = (f"{table.middle(asked, r[name], r['tokens']):.3g} ms" for name in ("peer", "best"))
+    medians = ", ".join(f"{table.middle(asked, r[name], r['tokens']):.3g}" for name in ("peer", "best"))
     again = f" (weights {side_by_side.ROUNDED})" * (side_by_side.ROUNDED in side_by_side.kept(trials)[r["peer"]])
-    took = f"{named_well(r['peer'])}{again} takes {peer}, {r['best']} {mine}"
-    return f"after {r['tokens']} tokens {took}: {r['ratio'].words} as long, n = {r['ratio'].n}"
+    took = f"{named_well(r['peer'])}{again} takes {r['ratio'].words} as long as {r['best']}"
+    return f"after {r['tokens']} tokens {took} (paired, n = {r['ratio'].n}; medians {medians} ms)"
 
 
 def first_token(trials: Sequence[Start], seed: int = 0) -> str:

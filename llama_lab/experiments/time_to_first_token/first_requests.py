@@ -177,7 +177,7 @@ MIXED = frames.Columns(
         **frames.same("subject", "n"),
         "mean with a cold one": "mixed",
         **frames.same("warm", "largest"),
-        "over": lambda entry: entry["mixed"] / entry["largest"],
+        "mean / largest": lambda entry: entry["mixed"] / entry["largest"],
     },
     digits=1,
 )
@@ -204,9 +204,9 @@ def as_published():
             "published": case,
             "mean": mean,
             f"P99 of {n:.0f} warm": p99,
-            "mean over it": mean / p99,
+            "mean / P99": mean / p99,
             "mean without the cold row (computed)": without,
-            "mean over that": mean / without,
+            "mean / mean without": mean / without,
         }
         for case, (mean, p99, without) in originals().items()
     ]

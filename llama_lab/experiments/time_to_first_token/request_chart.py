@@ -10,8 +10,9 @@ import numpy as np
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
-from llama_lab.bench import intervals, statistics
-from llama_lab.bench.wording import listed, named_well, span
+from llama_lab.bench import statistics
+from llama_lab.bench.wording import named_well, span
+from llama_lab.experiments.time_to_first_token.side_by_side import over_median, tail_interval
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.style import colour, footnote, headline, new, styled
 
@@ -26,17 +27,16 @@ def ttft_tails(entries: Sequence[dict], first: str | None = None) -> Figure:
     if not held:
         return notes.nothing(f"No subject was asked {statistics.enough(95):,} times at any length, so there is no P95.")
     figure, axes = new(9, 4.4)
-    names, said, taken = list(dict.fromkeys(e["subject"] for e in held)), [], set()
+    names, taken = list(dict.fromkeys(e["subject"] for e in held)), set()
     looks = cycle(zip(("-", "--", ":"), ("o", "s", "D"), strict=True))
     for i, name in enumerate(names):
         here, apart = [e for e in held if e["subject"] == name], 1.03 ** (i - (len(names) - 1) / 2)
-        x, y = [e["tokens"] * apart for e in here], [e["p95"] / e["p50"] for e in here]
+        x, y = [e["tokens"] * apart for e in here], [over_median(e) for e in here]
         shade = to_hex(DARKER * np.array(to_rgb(colour(name)))) if colour(name) in taken else colour(name)
         taken.add(shade)
         (dashes, marker), label = next(looks), named_well(name)
         axes.plot(x, y, dashes, marker=marker, color=shade, linewidth=2, markersize=6, label=label)
         axes.vlines(x, *zip(*map(tail_interval, here), strict=True), color=shade, linewidth=5, alpha=0.35)
-        said.append(f"{span(y)}{' times its median' * (not i)} under {named_well(name)}")
     at = sorted({e["tokens"] for e in held})
     axes.set_xscale("log")
     axes.minorticks_off()
@@ -48,17 +48,13 @@ def ttft_tails(entries: Sequence[dict], first: str | None = None) -> Figure:
     axes.legend(loc="lower left", fontsize=9.5)
     band = "Band: 95% bootstrap interval of the requests; what differs between processes is not in it."
     footnote(figure, band + f" No tail of {first} was measured." * (first not in (None, *names)))
-    headline(figure, f"The first token's P95 is {listed(said)}")
+    most = {max((e for e in held if e["subject"] == name), key=over_median)["tokens"] for name in names}
+    if len(at) > 1 and len(most) == 1:
+        said = f"First token: P95 over the median is highest for prompts of {min(most)} tokens"
+    else:
+        said = f"The first token's P95 is {span(map(over_median, held))} times its median"
+    headline(figure, said)
     return figure
-
-
-def tail_interval(e: dict) -> tuple[float, float]:
-    """95% interval of the P95 over the median. e: of `side_by_side.tails`."""
-
-    def over(values, axis=-1):
-        return np.percentile(values, 95, axis) / np.median(values, axis)
-
-    return intervals.bootstrap([e["points"]["ms"]], over, 0, resamples=intervals.MEDIANS, method="percentile")
 
 
 @styled

@@ -7,7 +7,7 @@ from operator import itemgetter
 
 import numpy as np
 
-from llama_lab.bench import frames, standings, summary
+from llama_lab.bench import frames, intervals, standings, summary
 from llama_lab.bench.cold import Start
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import listed, named_well
@@ -24,8 +24,8 @@ def interleaved(trials: Sequence[Start]) -> list[Start]:
 
 
 def tails(trials: Sequence[Start], seed: int = 0) -> list[dict]:
-    """`table.tails` of the requests of tails alone."""
-    return table.tails([t for t in trials if t.run == TAIL], seed)
+    """`table.tails` of the requests of tails alone; of all where there are none."""
+    return table.tails([t for t in trials if t.run == TAIL] or trials, seed)
 
 
 def kept(trials: Sequence[Start]) -> dict[str, str]:
@@ -80,6 +80,38 @@ def tail_words(entries: Sequence[dict]) -> list[str]:
         over = ", ".join(f"{e['p95'] / e['p50']:.2f} at {e['tokens']}" for e in found)
         lines.append(f"{named_well(name)}, P95 less the median, ms: {less} tokens; P95 over the median: {over} tokens")
     return lines
+
+
+def over_median(e: dict) -> float:
+    """The P95 over the median. e: of `tails`."""
+    return e["p95"] / e["p50"]
+
+
+def tail_interval(e: dict) -> tuple[float, float]:
+    """95% interval of `over_median`."""
+
+    def over(values, axis=-1):
+        return np.percentile(values, 95, axis) / np.median(values, axis)
+
+    return intervals.bootstrap([e["points"]["ms"]], over, 0, resamples=intervals.MEDIANS, method="percentile")
+
+
+def largest_tail(entries: Sequence[dict]) -> str:
+    """After how many tokens each subject's tail is the largest share of its median, and of how many of its other bands
+    that band is clear; "" where no subject has two. entries: of `tails`."""
+    held = summary.grouped((e for e in entries if e["p95"] is not None), itemgetter("subject"))
+    most, clear, others = [], 0, 0
+    for found in held.values():
+        if len(found) > 1:
+            most.append(top := max(found, key=over_median))
+            least, rest = tail_interval(top)[0], [e for e in found if e is not top]
+            clear, others = clear + sum(tail_interval(e)[1] < least for e in rest), others + len(rest)
+    at = list(dict.fromkeys(e["tokens"] for e in most))
+    if len(at) == 1:
+        where = f"of each subject is largest at {at[0]} tokens"
+    else:
+        where = "is largest at " + listed([f"{e['tokens']} tokens under {named_well(e['subject'])}" for e in most])
+    return f"as a share of the median the tail {where}; clear of {clear} of the {others} other bands" if most else ""
 
 
 def near_limit(trials: Sequence[Start], subject: str, limits: dict[int, float]) -> str:

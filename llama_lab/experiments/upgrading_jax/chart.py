@@ -15,21 +15,11 @@ from llama_lab.figures.labels import End, readable
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, OTHERS, colour, headline, new, styled
 
 
-def bar_ends(trials: Sequence[Trial], release: str, placement: str) -> tuple[float, float]:
-    """The 95% interval of a rate; of fewer processes than a bootstrap needs the range of all answers, since Student's t
-    of two or three medians would be wider than all that was seen."""
-    good = table.decodes(trials, release, placement)
-    if len({t.process for t in good}) >= FEWEST:
-        rate = table.rate(trials, release, placement)
-        return rate.low, rate.high
-    return min(t.tg for t in good), max(t.tg for t in good)
-
-
 @styled
 def releases(trials: Sequence[Trial], meta: dict) -> Figure:
-    """Tokens/s of each placement, a line from release to release with the bars of `bar_ends`; a release that computes
-    wrong values is joined by no line, and crossed out on the axis and named in red; one that could not be had is a gap
-    that says so."""
+    """Tokens/s of each placement, a line from release to release with the bars of `table.bar_ends`; a release that
+    computes wrong values is joined by no line, and crossed out on the axis and named in red; one that could not be had
+    is a gap that says so."""
     names, placements = meta["parameters"]["releases"], meta["parameters"]["placements"]
     present, right = table.releases(meta), table.sound(trials, meta)
     figure, axes = new(10.5, 5.8)
@@ -40,7 +30,7 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
             continue
         own, middle = (OTHERS[2] if "+scan" in placement else colour(placement)), [r.median for r in rates.values()]
         x = [names.index(name) + 0.15 * (i - (len(placements) - 1) / 2) for name in rates]
-        edges = [bar_ends(trials, name, placement) for name in rates]
+        edges = [table.bar_ends(trials, name, placement) for name in rates]
         reach = np.clip(
             [
                 [m - low for m, (low, _) in zip(middle, edges, strict=True)],
@@ -69,9 +59,9 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
     labels.at_ends(axes, ends, 1.3, x=len(names) - 0.62, size=11)
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]
     if limits:
-        axes.axhline(float(np.median(limits)), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
+        axes.axhline(max(limits), color=LIMIT_COLOUR, linestyle="--", linewidth=1.2)
         ground = dict(color=LIMIT_COLOUR, fontsize=9, bbox=dict(facecolor="white", edgecolor="none", pad=1), zorder=5)
-        at = (0, float(np.median(limits)))
+        at = (0, max(limits))
         axes.annotate(f"bandwidth limit {at[1]:.0f}", at, (0, 4), textcoords="offset points", **ground)
     for name in names:
         if name not in present:

@@ -10,6 +10,7 @@ import numpy as np
 from llama_jax.plumbing import runtime, xla_flags
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
+from llama_lab.bench.intervals import FEWEST
 from llama_lab.bench.record import Trial
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.upgrading_jax.child import CLOSE
@@ -42,6 +43,16 @@ def rate(trials: Sequence[Trial], release: str, placement: str) -> statistics.Su
     """Tokens/s of the valid decodes, whole processes resampled."""
     good = decodes(trials, release, placement)
     return statistics.summarise([t.tg for t in good], clusters=[t.process for t in good])
+
+
+def bar_ends(trials: Sequence[Trial], release: str, placement: str) -> tuple[float, float]:
+    """The 95% interval of a rate; of fewer processes than a bootstrap needs the range of all answers, since Student's t
+    of two or three medians would be wider than all that was seen."""
+    good = decodes(trials, release, placement)
+    if len({t.process for t in good}) >= FEWEST:
+        mine = rate(trials, release, placement)
+        return mine.low, mine.high
+    return min(t.tg for t in good), max(t.tg for t in good)
 
 
 def ratio(trials: Sequence[Trial], placement: str, release: str, other: str) -> statistics.Ratio:
@@ -129,7 +140,8 @@ def broken(meta: dict):
 
 
 def repaired(meta: dict) -> str:
-    """Whether a known fault came back after a release without it, and which releases as shipped have the fewest."""
+    """Whether a known fault came back after a release without it, which releases as shipped have the fewest, and which
+    has most more than the one before it."""
     plain = [name for name in releases(meta) if "+" not in name]
     back, counts = [], dict.fromkeys(plain, 0)
     for check in runtime.CHECKS:
@@ -142,7 +154,12 @@ def repaired(meta: dict) -> str:
     came = f"Came back after a repair: {listed(back)}." if back else "No repaired fault came back."
     newest = plain[-1]
     known = f"{counts[newest]}; the fewest are {counts[least[0]]}, under {listed(least)}"
-    return f"{came} The newest, {newest}, has {f'the fewest: {counts[newest]}' if newest in least else known}."
+    older, newer = max(
+        itertools.pairwise(plain), key=lambda pair: counts[pair[1]] - counts[pair[0]], default=(newest,) * 2
+    )
+    more = f" A newer release can have more: {newer} has {counts[newer]}, {older} {counts[older]}."
+    more *= counts[newer] > counts[older]
+    return f"{came} The newest, {newest}, has {f'the fewest: {counts[newest]}' if newest in least else known}.{more}"
 
 
 def agreement(trials: Sequence[Trial], meta: dict) -> str:

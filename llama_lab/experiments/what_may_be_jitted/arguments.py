@@ -21,8 +21,8 @@ PLACEMENTS = (*LADDER, "step+traced", "split+donate", "layer+donate")
 HEADS = ("jitted function", "under", "traced", "static", "donated", "why")
 SHORT = HEADS[:-1]
 STATIC = {  # argument: why it is part of the program
-    "sampler": "settings, not arrays: a filter that is off adds no operation; another temperature compiles again",
-    "slots": "a shape, the length of the new cache; another length compiles again",
+    "sampler": "settings, not arrays: a filter that is off adds no operation; a new temperature recompiles",
+    "slots": "a shape, the length of the new cache; a new length recompiles",
 }
 OVER = "the old one is not read again; the new one takes its memory"
 DONATED = {"carry": OVER, "cache": OVER, "entry": OVER}  # argument: why it is donated

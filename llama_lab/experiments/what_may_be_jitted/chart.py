@@ -46,15 +46,16 @@ def calls(row: Traced) -> str:
 
 
 def finding(rows: Sequence[Traced]) -> str:
-    """The rule, the calls and operations of each placement, and how much of its time the device computed."""
+    """The rule, the calls and operations of each placement, and how much of its time the device computed, to a
+    tenth, as one trace is no more exact."""
     if not rows:
         return "No token was traced."
     first, *others = ((calls(row), f"{len(row.spans(DEVICE)):,}", row.subject) for row in rows)
     said = "a token through {} layers takes {} from Python and {} operations under {}".format(rows[0].layers, *first)
     said += "".join(f", {called.split()[0]} and {computed} under {name}" for called, computed, name in others)
-    busy = [f"{row.busy_ms * 1e6 / row.total_ns:.0%} ({row.subject})" for row in rows]
+    busy = [f"{round(row.busy_ms * 1e6 / row.total_ns, 1):.0%} ({row.subject})" for row in rows]
     return Claim("Jit sees shapes, not values: what depends on values must be computed by JAX.").text(
         said,
-        f"in one trace each, the device is busy {listed(busy)} of the time",
+        f"in one trace each, the device is busy about {listed(busy)} of the time",
         *(f"{row.subject} compiled while it was traced" for row in rows if not row.valid),
     )

@@ -58,20 +58,40 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     def beside(rate: float) -> list[dict]:
         return sorted((e for e in others if e["rate"] == rate), key=lambda e: -e["tokens_s"])
 
-    def theirs(rate: float) -> str:
-        return listed([f"{named_well(e['server'])} {e['tokens_s']:.0f}" for e in beside(rate)])
+    def delivered(some: Sequence[dict]) -> str:
+        voids = [f" ({e['void']} answer{'s' * (e['void'] > 1)} void)" if e.get("void") else "" for e in some]
+        rates = [f"{named_well(e['server'])} {e['tokens_s']:.0f}" for e in some]
+        return listed([rate + void for rate, void in zip(rates, voids, strict=True)])
 
-    if beside(mine["rate"]) and mine["tokens_s"] >= KEPT_UP * mine["offered"]:
-        words = "At {rate:g} requests/s {mine} delivers {tokens:.0f} of the {offered:.0f} tokens/s requested, {theirs}"
+    if beside(mine["rate"]) and kept_up(mine):
         less = [e for e in known if e["server"] == mine["server"] and e["rate"] < mine["rate"]]
-        kept = [e for e in less if any(o["tokens_s"] >= KEPT_UP * o["offered"] for o in beside(e["rate"]))]
-        level = max(kept, key=itemgetter("rate"), default=None)  # the highest load that another server keeps up with
-        if level:
-            words += f", and at {level['rate']:g} requests/s {level['tokens_s']:.0f} of {level['offered']:.0f},"
-            words += f" {theirs(level['rate'])}"
-        return stated(words + ".", theirs=theirs(mine["rate"]), **numbers)
+        theirs = beside(mine["rate"])
+        same = [e for e in less if {o["server"] for o in theirs} <= {o["server"] for o in beside(e["rate"])}]
+        level = [e for e in same if any(map(kept_up, beside(e["rate"])))]
+        first = max(level, key=itemgetter("rate"), default=None)  # the highest rate that another server keeps up with
+        if first is None:
+            words = (
+                "At {rate:g} requests/s {mine} delivers {tokens:.0f} of the {offered:.0f} tokens/s requested, {theirs}."
+            )
+            return stated(words, theirs=delivered(theirs), **numbers)
+        before = {e["server"]: e for e in beside(first["rate"])}
+        again = [first["tokens_s"], *(before[e["server"]]["tokens_s"] for e in theirs)]
+        words = (
+            "At {rate:g} requests/s ({offered:.0f} tokens/s requested) {mine} delivers {tokens:.0f}, {theirs}, and at"
+            " {slow:g} ({few:.0f} requested) {then}."
+        )
+        own = [e for e in known if e["backend"] == standings.JAX and e["rate"] == first["rate"] and e is not first]
+        plain = [e for e in own if "+fused" in mine["server"] and "+fused" not in e["server"]]
+        without = [f", `{e['server']}` without the kernel {e['tokens_s']:.0f}" for e in plain]
+        then = listed([f"{made:.0f}" for made in again]) + "".join(without)
+        return stated(words, theirs=delivered(theirs), then=then, few=first["offered"], slow=first["rate"], **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
     return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)
+
+
+def kept_up(load: dict) -> bool:
+    """Whether a server made nearly all that was asked for."""
+    return load["tokens_s"] >= KEPT_UP * load["offered"]
 
 
 def with_slots(slotted: Sequence[dict]) -> list[str]:

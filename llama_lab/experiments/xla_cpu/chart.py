@@ -11,15 +11,15 @@ from llama_lab.experiments.xla_cpu.measure import Outcome
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, colour, headline, new, styled
 
-IN_WORDS = {  # a finding → its slow program, not its fast one, in the figure; the table has the programs
-    "bfloat16 product": "weight in bfloat16, not in float32",
-    "int8 product": "row as a matrix, not as a vector",
-    "transposed rows": "weight transposed first, not read row by row",
-    "conversion once a call": "8 calls of one token, not one call of 8",
-    "cache in a scan": "each layer's cache in and out, not one carried along",
-    "weights in a scan": "scan over layers, not layers written out",
-    "cache of one row": "cache with an axis for the batch, not without",
-    "shared vector": "two products of one vector, not one cut in two",
+IN_WORDS = {  # a finding → its slow program, in the figure; the table has both
+    "bfloat16 product": "weight in bfloat16",
+    "int8 product": "row as a matrix",
+    "transposed rows": "weight transposed first",
+    "conversion once a call": "one call for each of 8 tokens",
+    "cache in a scan": "each layer's cache in and out of the scan",
+    "weights in a scan": "scan over the layers",
+    "cache of one row": "cache with an axis for the batch",
+    "shared vector": "two products with one vector",
 }
 
 
@@ -66,7 +66,7 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
                 axes.plot(end, height, marker, color=shade, markersize=9, clip_on=False)
                 arrows = "; arrow: it goes on"
     axes.set_xlabel(
-        "how many times as long the slower way takes, log scale\n"
+        "how many times as long this way takes as the faster one (in the table), log scale\n"
         f"(point: one of n ≥ {min((o.ratio.n for o in outcomes), default=0)} processes; "
         f"bar: mean; band: its 95% interval{arrows})"
     )

@@ -7,7 +7,7 @@ from llama_lab.bench.frames import show
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.activation_extraction import promises, rungs
 from llama_lab.experiments.activation_extraction.passes import STAGES
-from tests.experiments.activation_extraction.test_table import SECONDS, measured
+from tests.experiments.activation_extraction.test_table import SECONDS, made, measured
 
 SIX = {  # in the order of the plan: promised, and what the made-up rows give
     "jit of the extraction": ("5x to 10x", 24 / 8),
@@ -67,19 +67,28 @@ def planned(**ratios):
 
 def test_promises_that_no_interval_reaches_are_said_not_to_be_kept():
     assert promises.kept(planned()) == (
-        "5 of the 6 changes were measured on warm passes: none keeps its promise; each interval ends below it. Against"
-        " the rung before, 1 is slower and 4 are undecided. Not measured: jit of the extraction."
+        "On warm passes here none of the 5 measured changes keeps its promise; each interval ends below it. Against"
+        " the rung that it is added to, 1 is slower and 4 are undecided. Not measured: jit of the extraction."
     )
     said = promises.kept([dict(change="vmap", least=1.5, ratio=None)])
-    assert said == "0 of the 6 changes were measured on warm passes. Not measured: vmap."
+    assert said == "None of the 6 changes was measured."
 
 
 def test_a_promise_is_kept_where_the_whole_interval_is_and_undecided_where_it_holds_the_least():
     said = promises.kept(planned(vmap=Ratio(1.7, 1.55, 1.9, 3), pipelining=Ratio(1.4, 1.2, 1.6, 3)))
     assert said.startswith(
-        "5 of the 6 changes were measured on warm passes: vmap keeps the promise; pipelining is undecided; asynchronous"
-        " copies, fixed batches and scan over batches do not, as the interval ends below it. Against the rung before, 2"
-        " are faster, 1 is slower and 2 are undecided."
+        "Of the 5 changes measured here on warm passes, vmap keeps the promise; pipelining is undecided; asynchronous"
+        " copies, fixed batches and scan over batches do not, as the interval ends below it. Against the rung that it"
+        " is added to, 2 are faster, 1 is slower and 2 are undecided."
     )
     alone = promises.kept([dict(change="vmap", least=1.5, ratio=Ratio(1.6, float("nan"), float("nan"), 1))])
-    assert alone.startswith("1 of the 6 changes were measured on warm passes: vmap is undecided.")
+    assert alone.startswith("Of the 1 change measured here on warm passes, vmap is undecided.")
+
+
+def test_first_passes_say_whether_fixed_batches_keep_their_promise_where_compilation_counts():
+    before, after = (made(name, phase="cold") for name in (rungs.FIRST, rungs.FIXED))  # 1.5 s and 2 s
+    slow = before.model_copy(update=dict(wall_ns=5 * 10**9))
+    said = "first passes under fixed batches were 2.5x as fast (5.0 → 2.0 s, n = 1), as promised (2x)."
+    assert promises.first_passes([slow, after]) == f"With compilation, {said}"
+    assert promises.first_passes([before, after]).endswith(", less than promised (2x).")
+    assert promises.first_passes([before]) == ""

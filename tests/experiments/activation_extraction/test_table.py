@@ -73,15 +73,20 @@ def test_the_slower_ceiling_counts_block_by_block():
 
 def test_the_finding_names_the_parts_of_its_factor_each_pair_and_what_is_not_tested():
     said = finding.extraction(measured(2))
-    assert "that first version over the same transformers: 0.8" in said
-    assert "packing into one shape over that first version: 1.5" in said
+    assert said.count("; `extract`: ") == 3
+    assert ". The rate of `extract` is " in said
+    assert "; the first version, same layers: 0.8" in said
+    assert " the rate of transformers without its upper layers, slower, n = 2; packing into one shape: 1.5" in said
     assert "text is 50% under `extract`, 50% under the first version and 50% under transformers;" in said
-    assert " reaches 95% [95%, 95%] of the slower of its two ceilings" in said
+    assert " reaches 95% [95%, 95%] of its slower ceiling, `forward only`, n = 2" in said
     assert "not tested" not in said
     seconds = {(PRODUCT, 0): 10, (FORWARD, 0): 9, (DISK, 0): 1, (PRODUCT, 1): 10, (FORWARD, 1): 11, (DISK, 1): 1}
     said = finding.near_the_ceiling([made(name, block, wall_ns=s * 10**9) for (name, block), s in seconds.items()])
     assert said.startswith("`extract` reaches 99% [")
-    assert said.endswith(" of the slower of its two ceilings, n = 2; that ceiling itself spreads by 22%")
+    assert said.endswith(" of its slower ceiling, `forward only`, n = 2; that ceiling itself spreads by 22%")
+    seconds |= {(DISK, 1): 12}
+    said = finding.near_the_ceiling([made(name, block, wall_ns=s * 10**9) for (name, block), s in seconds.items()])
+    assert " of its slower ceiling, n = 2;" in said  # not the same one in each block
     said = finding.untested([row for row in measured(2) if row.subject != rungs.UNJITTED])
     assert "(`N0 eager copy by copy`) was not measured" in said
     assert said.endswith("so its total (4x to 7x; 10x to 20x) is not tested")
@@ -107,6 +112,16 @@ def test_scaling_is_paired_by_block():
 def test_a_second_model_has_a_table_of_its_own():
     rows = [made(name, run=run, model="other") for run in (SECOND, LADDER) for name in (FIRST, BASE)]
     assert [e["subject"] for e in extraction_table.table([*rows, made(DISK)], run=SECOND)] == [BASE, FIRST]
+    assert finding.of_second(rows) == ""
+
+
+def test_what_extract_gains_on_a_second_model_stands_beside_the_ladder():
+    other = [row.model_copy(update=dict(run=SECOND)) for row in measured(3) if row.run == LADDER]
+    slow = [r.model_copy(update=dict(wall_ns=2 * r.wall_ns)) if r.subject == FIRST else r for r in other]
+    over_first, over_torch = finding.of_second([*measured(3), *slow]).split("; ")
+    assert over_first.startswith("`extract` over the first version, same layers: more, 3.3")
+    assert over_first.endswith(" on the ladder")
+    assert over_torch.startswith("over transformers without its upper layers: no difference shown, 1.4")
 
 
 def test_the_budget_is_in_a_note():

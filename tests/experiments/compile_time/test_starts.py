@@ -121,12 +121,15 @@ def test_the_scanned_rate_stands_beside_the_unrolled_one_at_each_depth():
 def test_a_start_gains_nothing_by_weights_that_happened_to_load_faster():
     slow = [t.model_copy(update=dict(load_ns=2 * 10**9, to_first_ns=t.to_first_ns + 10**9)) if t.phase == "cold" else t
             for t in trials()]  # fmt: skip
-    said = finding.loading(slow, "step")
-    assert "took 2.00 s cold, 1.00 s cached and 1.00 s serialised: as" in said
+    assert finding.loading(slow, "step").endswith("took 2.00 s cold, 1.00 s cached and 1.00 s serialised")
+    said = finding.as_measured(slow, "step")
     cached, serialised, cold = 1 + 0.25 + 0.1 + 2, 1 + 0.1 + 0.1 + 2, 1 + 1 + 0.1 + 2
-    assert f"the first token took {(cached - 1) / cold:.0%} [" in said
-    leave = f"If weights load equally fast, programs on disk leave {serialised / cold:.0%} to {cached / cold:.0%} of"
-    assert leave in str(finding.claim(slow))
+    assert said.startswith(f"as measured, with unequal loading times: {(cached - 1) / cold:.0%} [")
+    assert said.endswith("serialised, n = 3")
+    claimed = str(finding.claim(slow))
+    assert f"At equal loading the first token takes {serialised / cold:.0%} [" in claimed
+    assert f"(serialised) and {cached / cold:.0%} [" in claimed
+    assert finding.as_measured([t for t in slow if t.phase != "cached"], "step") == ""
     assert finding.loading([t for t in slow if t.phase != "cached"], "step") == ""
 
 

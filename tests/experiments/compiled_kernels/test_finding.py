@@ -37,6 +37,10 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     said = finding.loses_most(alike)
     assert said == "loop loses most, by medians: from context 256 to 4096 it keeps 67% of its rate, llama.cpp 100%"
     assert finding.loses_most(scaling.axis_of(points(), "context")) == ""
+    threads = {name: some[::-1] for name, some in grown["context"].items()}
+    said = finding.by_threads(threads)
+    assert said == "median rate with 256 threads over that with 4096: loop 1.50x, llama.cpp 1.00x (n = 3)"
+    assert finding.by_threads(scaling.axis_of([], "threads")) == ""
     said = finding.stays(grown["context"], dict(loop="jax", llamacpp="llama.cpp"))
     assert said == "loop's median rates are 2.0 to 3.0 times llama.cpp's from 256 to 4,096 tokens (n = 3)"
     assert finding.stays(grown["context"], dict(loop="jax", llamacpp="jax")) == ""
@@ -76,6 +80,11 @@ def test_what_rows_cost_in_words():
         "8 rows of a batch 2.50x"
     )
     assert finding.of_rows([]) == ""
+    theirs = [e | dict(engine="llamacpp") for e in found if e["context"] == 512]
+    assert finding.together(theirs + found) == (
+        "8 rows in one pass take 2.2 times as long as one row in llama.cpp, 2.0 to 2.5 in loop+fused"
+    )
+    assert finding.together([]) == ""
 
 
 def test_the_time_of_a_command_is_said_in_words():

@@ -223,7 +223,7 @@ def test_every_type_that_is_read_has_a_line_with_what_was_measured_of_it():
     assert (entries["q2_k"]["ratio"], entries["q2_k"]["within"], entries["q2_k"]["bytes"]) == (None, None, 84 / 256)
     said = finding.types(list(entries.values()))
     assert "Our kernels decode faster than llama.cpp on 1 of 1 files." in said
-    assert said.endswith("within llama.cpp's on 1 of 2.")
+    assert said.endswith("No larger distance from float32 is shown on 1 of 2.")
     assert "not recorded yet" in finding.types(file_types.table([], []))
     said = finding.rounded_again(list(entries.values()))
     assert said.startswith("Of types without a kernel our KL is larger on f16 (0.0042 against 1")

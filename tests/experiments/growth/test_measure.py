@@ -68,7 +68,7 @@ def test_an_axis_in_the_order_of_its_sizes():
     said = table.finding(dict(batch=table.axis_of(made(), "batch", gflops=100.0, usual=5.0)))  # 200 ms
     assert said.startswith("A step under chunk8 takes 1.2 to 1.2 times its memory or arithmetic limit (median probe: ")
     assert "limit (median probe: 0.6 to 1.2), the most at " in said
-    assert "16 times the rows take 1.0 times the bytes, 8.0 times the time." in said
+    assert "16 times the rows take 8.0 times the limit (arithmetic by then), 8.0 times the time." in said
     assert said.endswith("reading takes as long as arithmetic at 2 rows (fastest bandwidth) or 4 (median).")
     void = [t.model_copy(update=dict(valid=False)) if t.run == "batch 4" else t for t in made()]
     assert [(p["value"], p["flops_ms"]) for p in table.axis_of(void, "batch")] == [("1", None), ("16", None)]
@@ -104,7 +104,7 @@ def test_a_model_under_a_placement_of_its_own_stands_last_and_is_joined_with_no_
     assert [p["value"] for p in points] == [*named]
     drawn = [list(line.get_xdata()) for line in chart.growth(dict(model=points)).axes[0].lines]
     assert drawn == [[0, 1], [0, 1], [2], [2]]
-    assert "Under `chunk8`, n = 1 answers" in table.finding(dict(model=points))
+    assert "Under `chunk8`, n = 1, one process per point" in table.finding(dict(model=points))
     points[-1]["median"] = 1e6  # of another placement, so it is no part of what is said of chunk8
     assert table.claim(dict(model=points)).sentence == table.claim(dict(model=points[:-1])).sentence
 
@@ -137,12 +137,10 @@ def test_what_grows_more_than_the_bytes_stands_beside_the_spread_between_process
     assert table.twins(points) == [12.5, 12.0, 12.0, 10.0]
     assert table.against_spread(points).split("\n") == [
         "One configuration, measured in 4 processes, takes 10.0 to 12.5 ms: 1.25-fold between processes.",
-        "Time over bytes changes 1.04-fold along layers, against 1.25-fold between processes: no effect is shown (one"
+        "Time over limit changes 1.04-fold along layers, against 1.25-fold between processes: no effect is shown (one"
         " would be from 1.38-fold on).",
-        "Along width time over bytes falls to 0.50 times that of the smallest size, beyond that spread: the largest"
-        " uses more of the bandwidth.",
-        "Along rows time over bytes rises to 9.43 times that of the smallest size, beyond that spread: the largest uses"
-        " less of the bandwidth.",
+        "Along width time rises 2.0-fold, the limit 4.0-fold, beyond that spread.",
+        "Along rows time rises 9.9-fold, the limit 1.1-fold, beyond that spread.",
         "The point furthest above its limit is 2 rows, at 23.6 times.",
         "2 rows take 9.9 times the time of 1 row for 5% more bytes; these data do not say why.",
     ]
@@ -151,14 +149,23 @@ def test_what_grows_more_than_the_bytes_stands_beside_the_spread_between_process
     assert table.against_spread({}).startswith("No configuration was measured twice")
 
 
-def test_the_claim_says_how_time_grows_beside_the_bytes_and_limits_where_no_spread_is_known():
+def test_rows_whose_arithmetic_is_the_limit_are_not_held_against_their_bytes():
     points = grown()
-    said = "A step's time grows about as its bytes along layers, less along width, {} along rows."
+    points["batch"][1] |= dict(flops_ms=40.0, median=100.0)  # ten times the limit, as long
+    assert " along layers and rows, less along width." in table.claim(points).sentence
+    assert "2 times the rows take 10.0 times the limit (arithmetic by then), 10.0 times the time" in table.finding(
+        points
+    )
+
+
+def test_the_claim_says_how_time_grows_beside_the_limit_and_limits_where_no_spread_is_known():
+    points = grown()
+    said = "A step's time grows about as its limit along layers, less along width, {} along rows."
     assert table.claim(points).sentence == said.format("far more")
     points["batch"][1]["median"] = 1.5 * 10.5
     assert table.claim(points).sentence == said.format("more")
     del points["layers"]
-    assert table.claim(points).sentence == "A step's time grows less than its bytes along width, more along rows."
+    assert table.claim(points).sentence == "A step's time grows less than its limit along width, more along rows."
     alone = {"layers": [point("layers", "3", 3.0, 1e8), point("layers", "30", 12.5, 4e8)]}
     assert table.claim(alone).sentence.startswith("A step under chunk8 takes 3.0 to 3.1 times its memory or arith")
 
@@ -169,4 +176,4 @@ def test_the_panels_of_sizes_have_one_scale_and_say_what_they_grow_by():
     panels = {axes.get_title("left"): axes for axes in figure.axes}
     scales = [axes.get_window_extent().width / np.log10(np.divide(*axes.get_xlim()[::-1])) for axes in panels.values()]
     assert max(scales) / min(scales) < 1.05
-    assert panels["layers"].get_xlabel() == "4.2x the time, 4.0x the bytes"
+    assert panels["layers"].get_xlabel() == "4.2x the time, 4.0x the limit"

@@ -11,6 +11,16 @@ def table(home, name, ms, cpu="one", kernels="avx512vnni", **changes):
     record.write(home / f"{name}.csv", rows, environment=dict(cpu=cpu, kernels=kernels, os="Linux-6.18-x-x86_64-glibc"))
 
 
+def test_a_pair_is_compared_in_another_table(tmp_path):
+    rows = [trial(name, b, (10, 10 + ms + b)) for name, ms in (("loop", 20), ("step", 40)) for b in range(6)]
+    record.write(tmp_path / "16-x.csv", rows)
+    said = across.pair("loop", "step", "16-x", tmp_path)
+    assert said.startswith("16-x: loop over step 1.8")
+    assert said.endswith("faster")
+    assert ", n = 6 pairs in " in said
+    assert across.pair("loop", "eager", "16-x", tmp_path) == across.pair("loop", "step", "17-y", tmp_path) == ""
+
+
 def test_answers_that_should_be_alike_are_gathered(tmp_path):
     table(tmp_path, "03-x", 20)
     table(tmp_path, "08-y", 25)

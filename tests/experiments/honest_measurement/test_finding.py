@@ -1,5 +1,6 @@
 """What the sentences on measuring say of made-up numbers."""
 
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.honest_measurement import finding
 
 
@@ -26,6 +27,14 @@ def test_how_often_intervals_hold_the_truth_is_said_of_each_way():
         "naive, without drift: 87.0% of intervals cover the truth, 14.0% of equal subjects called different",
     ]
     assert finding.simulated([], 0.93) == []
+
+
+def test_few_rounds_do_not_tell_the_two_ways_apart():
+    apart, level = (Ratio(1.1, low, 1.2, 10) for low in (1.05, 0.9))
+    rounds = [dict(sequential=apart, interleaved=level)] * 3 + [dict(sequential=level, interleaved=level)] * 3
+    assert finding.undecided(rounds) == ": too few to tell the two ways apart"
+    assert finding.undecided(2 * rounds) == ""
+    assert finding.undecided([]) == ": too few to tell the two ways apart"
 
 
 def test_what_the_harness_costs_is_judged_by_its_interval():

@@ -5,7 +5,7 @@ import pytest
 
 from llama_jax.plumbing.errors import UserError
 from llama_lab.bench import record
-from llama_lab.experiments.host_loop import flax_twin
+from llama_lab.experiments.host_loop import finding, flax_twin
 from llama_lab.experiments.host_loop.flax_twin import CallRow
 
 TINY = (
@@ -54,6 +54,17 @@ def test_what_a_row_says_and_it_comes_back_from_a_table(tmp_path):
     assert (r.dispatch_us, r.complete_us) == (2.0, 5.0)
     assert r.limit_us == pytest.approx(4e5 / 8e9 * 1e6)
     assert record.read(record.write(tmp_path / "t.csv", [r], CallRow), kind=CallRow)[0] == [r]
+
+
+def test_what_flax_takes_under_jit_is_said_of_all_models_and_of_the_largest():
+    costs = {("small", flax_twin.JITTED): 50, ("big", flax_twin.JITTED): 110}
+    fast = [
+        r.model_copy(update=dict(complete_ns=[1000 * costs.get((r.model, r.subject), 100)] * len(r.complete_ns)))
+        for r in rows()
+    ]
+    said = finding.jitted(fast)
+    assert said == "a call of flax-linen+jit takes 0.50 to 1.10 times as long as step's, 1.10 on big"
+    assert finding.jitted([r for r in fast if r.subject != flax_twin.STEP]) == ""
 
 
 def test_the_table_pairs_ways_of_a_round():

@@ -56,7 +56,7 @@ def test_the_chart_names_what_is_added(tmp_path):
     said = chart.sampling_words(found, SETTINGS)
     assert said.startswith("Sampling adds ")
     assert " ms without jit (" in said
-    assert said.endswith("exclude 0, chance alone excludes 0 in as many or more in 0% of such figures")
+    assert said.endswith("chance alone does that at least twice in less than 1% of such figures")
     drawn.assert_drawn(figure, tmp_path)
 
 
@@ -75,10 +75,14 @@ def test_how_often_chance_leaves_out_0_is_said():
     assert chart.by_chance(1, 8) == pytest.approx(1 - 0.95**8)
     assert chart.by_chance(2, 2) == pytest.approx(0.05**2)
     costs = measure.costs(trials({"eager": 20, "step": 3}), ["eager", "step"])
-    assert chart.chance_words(costs).startswith("of the intervals of 2 placements those of eager and step exclude 0,")
+    both = "the intervals of eager and step exclude 0: with 2 placements chance alone does that at least twice in less"
+    assert chart.chance_words(costs).startswith(both)
     one = measure.costs(trials({"step": -0.1, "loop": 3}), ["step", "loop"])
-    assert chart.chance_words(one).startswith("of the intervals of 2 placements that of loop excludes 0, chance alone")
-    assert chart.chance_words(costs[:1]).startswith("of the intervals of 1 placement that of eager excludes 0, ")
+    only = (
+        "only loop's interval excludes 0: with 2 placements chance alone does that at least once in 10% of such figures"
+    )
+    assert chart.chance_words(one) == only
+    assert chart.chance_words(costs[:1]).startswith("eager's interval excludes 0: with 1 placement chance alone does ")
     assert "excludes 0, perhaps by chance" in drawn.words(chart.sampling(one, SETTINGS))
     level = measure.costs(trials({"step": -0.1}), ["step"])
     assert chart.chance_words(level) == "the interval of step holds 0"
@@ -98,6 +102,14 @@ def test_jitting_single_operations_stands_beside_one_program_a_token():
     said = chart.claim(made, table)
     assert str(said).endswith("is 5.00 times as fast as no jit; jitting single operations (`ops`) already gives 2.50.")
     assert len(str(said).split()) <= 20
+    whole = chart.answer(made, table, "and more")
+    assert whole.startswith(
+        "One program a token (`step`) is 5.00 [5.00, 5.00] times as fast as no jit, `ops` 2.50 [2.5"
+    )
+    assert whole.endswith(". These ratios are means of n = 8 pairs; and more.")
+    assert len(whole.split(". ")[0].split()) <= 20
+    alone = [t for t in made if t.subject not in ("ops", "step")]
+    assert chart.answer(alone, summary.table(alone, "eager", ["eager", "loop"])).startswith("No pair of valid trials")
     figure = drawn.words(chart.throughput(made, table))
     assert "of step, n = 8\n2.50x" in figure
     assert "baseline, n = 8\n5.00x" in figure

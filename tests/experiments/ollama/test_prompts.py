@@ -8,8 +8,9 @@ import pytest
 from llama_jax import checkpoint
 from llama_jax.plumbing.errors import UserError
 from llama_jax.prompts import as_chat
-from llama_lab.experiments.ollama import prompts
+from llama_lab.experiments.ollama import prompts, table
 from llama_lab.peers import UnavailableError
+from tests.bench.test_record import trial
 
 
 class Client:
@@ -74,3 +75,20 @@ def test_a_machine_without_ollama_is_told_in_a_line(monkeypatch, tmp_path):
     monkeypatch.setattr("sys.argv", ["prompts", "--out", str(tmp_path / "p.json")])
     with pytest.raises(SystemExit, match="error: No Ollama server answers. Run `make ollama`."):
         prompts.main()
+
+
+def test_medians_are_named_where_they_lie_outside_the_interval_of_pairs():
+    """Slow answers of the peer move the mean of pairs, and not the medians."""
+
+    def made(slow):
+        gaps = {"loop": lambda b: 10, "ollama": lambda b: 30 if b < 11 else slow}
+        return [
+            trial(name, b, [10 + gap(b) * i for i in range(5)], run="main", process=b)
+            for name, gap in gaps.items()
+            for b in range(20)
+        ]
+
+    said = table.medians(made(60), "loop", "ollama")
+    assert said == "by medians loop over Ollama is 3.00x, outside its interval of pairs"
+    assert table.medians(made(30), "loop", "ollama") == ""
+    assert table.medians(made(60), "loop", "nobody") == ""

@@ -54,7 +54,7 @@ def test_each_kind_of_text_has_its_own_ratio():
     assert line.startswith("small/avx2, loop+fused+lookup: 0.98x")
     assert "(repeating)" in line
     said = table.least(list(entries.values()))
-    assert said.startswith("Drafts gain least on list, in 1 of 1 rows; at worst 0.98x")
+    assert said.startswith("The mean gain is least on list in 1 of 1 rows; at worst 0.98x")
     said = table.rows_by_instructions(list(entries.values()))
     assert said == "A pass of 8 rows costs 3.10 plain steps with avx2, by the file."
     assert table.rows_by_instructions([]) == ""

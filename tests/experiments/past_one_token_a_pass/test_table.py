@@ -57,6 +57,15 @@ def test_each_task_has_its_own_rates_and_ratios():
     assert others["copy", "loop+fused+lookup4"]["equal"] is True
 
 
+def test_where_drafts_gain_less_under_the_last_placement_is_said():
+    entries = table.table(race(), ABOUT)
+    start = "Drafts gain less under loop+fused+lookup4 than under loop+lookup"
+    assert table.smaller(entries) == f"{start} on open questions, by the intervals."
+    alike = [e for e in entries if e["task"] != "open"]
+    assert table.smaller(alike) == f"{start} on none of the tasks, by the intervals."
+    assert table.smaller([e for e in entries if "fused" not in e["name"]]) == ""
+
+
 def test_the_last_placement_without_drafts_stands_beside_the_other_runtimes():
     (line,) = table.leads(race(), ABOUT)
     assert re.match(r"loop\+fused over llama.cpp, all three tasks: 2\.(49|50|51)x \[", line)

@@ -167,7 +167,7 @@ def test_the_medians_stand_beside_the_mean_of_ratios():
         "A new server is fastest with one shape; a growing cache takes 2.68 times as long: 9 programs"
     )
     assert len(said.split()) <= 20
-    assert "11.5 and 4.3 s, would give 2.68" in table.medians_words(accounts)
+    assert "11.5 and 4.3 s, give 2.68" in table.medians_words(accounts)
     assert table.medians_words(accounts[:1]) == ""
 
 
@@ -182,11 +182,21 @@ def test_ratios_pair_what_ran_in_the_same_block():
 
 def test_compiling_more_pays_back_only_where_warm_requests_are_faster():
     growing, precise, *_, one = table.accounts(everything(), measure.SHAPES)
-    assert "about 9 more times" in table.repays_words(precise, one)
+    assert "about 8 repeats (warm 0." in table.repays_words(precise, one)
     assert "never paid back" in table.repays_words(growing, one)
     single = table.accounts(everything(1), measure.SHAPES)
     assert "not shown to be faster once warm (takes 0.77x as long, n = 1)" in table.repays_words(single[1], single[-1])
     assert table.repays_words(one, precise) == "loses no more to first calls than exact lengths"
+
+
+def test_what_other_programs_took_is_said_with_the_worst_process():
+    rows = [r.model_copy(update=dict(process=8 if r.run.startswith(measure.COMMITTED) else 7)) for r in everything()]
+    notes = [dict(process=process, watch=dict(others_cpu=share)) for process, share in ((7, 0.01), (8, 0.22))]
+    said = (
+        "other programs used at most 22% of the CPU, in one of 2 processes (reloaded weights); in the others at most 1%"
+    )
+    assert table.watched_words(rows, notes) == said
+    assert table.watched_words(rows, [dict(process=1, watch=dict(others_cpu="unknown"))]) == ""
 
 
 def test_tables_for_people():

@@ -1,10 +1,16 @@
 """What is said of subjects side by side, from made-up trials whose answers are known."""
 
+import numpy as np
+
 from llama_lab.bench.frames import show
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import named_well
 from llama_lab.experiments.time_to_first_token import finding, first_requests, side_by_side, table
 from tests.experiments.time_to_first_token.test_table import LENGTHS, everything
+
+
+def race(n, value, low, high, peer="torch-compile"):
+    return dict(tokens=n, best="step exact", peer=peer, ratio=Ratio(value, low, high, 6))
 
 
 def test_subjects_stand_side_by_side_the_best_first():
@@ -30,7 +36,8 @@ def test_who_rounds_the_weights_again_is_marked():
     found = {e["subject"]: e["weights"] for e in side_by_side.entries(made)}
     assert found["torch"] == "float32 rounded again"
     said = finding.beside(made, finding.first_of_all([t for t in made if t.subject != "llamacpp"])[0])
-    assert said.startswith("after 10 tokens PyTorch (weights rounded again) takes 42")
+    assert said.startswith("after 10 tokens PyTorch (weights rounded again) takes 1.4")
+    assert "] as long as step exact (paired, n = 6; medians 42" in said
 
 
 def test_the_first_token_is_set_beside_its_limit_at_the_shortest_and_the_longest_prompt():
@@ -44,10 +51,6 @@ def test_the_first_token_is_set_beside_its_limit_at_the_shortest_and_the_longest
 
 def test_a_length_that_is_not_decided_is_said_so():
     trials = everything()
-
-    def race(n, value, low, high, peer="torch-compile"):
-        return dict(tokens=n, best="step exact", peer=peer, ratio=Ratio(value, low, high, 6))
-
     kinds = [t.model_copy(update=dict(subject="torch-compile")) for t in trials if t.subject == "torch"]
     said = finding.soonest(
         [*trials, *kinds],
@@ -77,6 +80,28 @@ def test_tails_are_said_in_milliseconds_and_as_a_factor():
     (said,) = side_by_side.tail_words(side_by_side.tails(everything(tail=200)))
     assert said.startswith("PyTorch, P95 less the median, ms: ")
     assert said.count(" at 50 tokens") == 2
+
+
+def test_where_a_tail_is_the_largest_share_of_the_median_is_said_with_the_bands_that_it_is_clear_of():
+    def tail(name, tokens, late):
+        points = dict(ms=np.array([100.0] * 180 + [late] * 20))
+        return dict(subject=name, tokens=tokens, p50=100.0, p95=late, points=points)
+
+    found = [tail("step", 10, 150.0), tail("step", 50, 120.0), tail("step", 100, 150.0)]
+    said = "as a share of the median the tail of each subject is largest at 10 tokens; clear of 1 of the 2 other bands"
+    assert side_by_side.largest_tail(found) == said
+    other = [tail("torch", 10, 110.0), tail("torch", 50, 130.0)]
+    said = "tail is largest at 10 tokens under step and 50 tokens under PyTorch; clear of 2 of the 3 other bands"
+    assert said in side_by_side.largest_tail([*found, *other])
+    assert side_by_side.largest_tail(found[:1]) == ""
+
+
+def test_lengths_that_are_not_won_are_counted_by_how_they_stand():
+    races = [race(10, 1.3, 1.2, 1.4), race(50, 1.0, 0.9, 1.1), race(100, 0.8, 0.7, 0.9)]
+    assert finding.standing(races) == "1, with 1 later and 1 undecided"
+    assert finding.standing(races[:2]) == "1, with 1 undecided"
+    assert finding.standing(races[:1]) == "all 1"
+    assert finding.standing(races[2:]) == "none, with 1 later"
 
 
 def test_whose_mean_a_cold_request_lifts_is_said():

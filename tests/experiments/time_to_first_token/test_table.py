@@ -155,7 +155,7 @@ def test_a_peer_is_judged_against_the_best_placement_on_its_own_kind_of_weights(
     assert "without our kernels" not in said
     first = [t for t in trials if t.subject != "torch-int8"]
     assert finding.first_token(first).startswith(
-        "Our first token comes first at 3 of 3 prompt lengths; among float32 programs, at 3 of 3."
+        "`step+fused` is first at all 3 prompt lengths; in float32 `step` at all 3."
     )
 
 
@@ -267,9 +267,9 @@ def test_one_cold_request_lifts_a_mean_above_every_warm_one():
 
 def test_the_published_means_lie_above_their_p99():
     original = first_requests.as_published().loc["JIT-only (document)"]
-    assert original["mean over it"] == pytest.approx(76.04 / 59.25, abs=0.01)
+    assert original["mean / P99"] == pytest.approx(76.04 / 59.25, abs=0.01)
     assert original["mean without the cold row (computed)"] == 63.2  # of the same table, not of the repository's
-    assert original["mean over that"] == pytest.approx(76.04 / 63.2, abs=0.01)
+    assert original["mean / mean without"] == pytest.approx(76.04 / 63.2, abs=0.01)
 
 
 def test_first_requests_are_shown_without_the_parts_that_nobody_has_apart():

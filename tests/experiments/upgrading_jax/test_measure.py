@@ -245,4 +245,5 @@ def test_a_fault_that_comes_back_is_told_and_the_flag_is_no_release(outcomes, ca
     said = table.repaired(dict(parameters=dict(releases=[*facts]), facts=facts))
     assert said.startswith(came)
     fewest = "has the fewest: 0" if outcomes == "rwr" else "has 1; the fewest are 0, under 0.2"
-    assert said.endswith(f"The newest, 0.3, {fewest}.")
+    more = "0.2 has 1, 0.1 0" if outcomes == "rwr" else "0.3 has 1, 0.2 0"
+    assert said.endswith(f"The newest, 0.3, {fewest}. A newer release can have more: {more}.")

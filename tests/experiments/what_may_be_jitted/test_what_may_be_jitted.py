@@ -92,6 +92,6 @@ def test_fewer_operations_are_left_when_a_step_is_compiled():
 
 
 def test_the_finding_says_under_what_the_device_is_busy(rows):
-    eager, step = (f"{row.busy_ms * 1e6 / row.total_ns:.0%}" for row in rows)
+    eager, step = (f"{round(row.busy_ms * 1e6 / row.total_ns, 1):.0%}" for row in rows)
     said = chart.finding(rows)
-    assert f"; in one trace each, the device is busy {eager} (eager) and {step} (step) of the time." in said
+    assert f"; in one trace each, the device is busy about {eager} (eager) and {step} (step) of the time." in said
