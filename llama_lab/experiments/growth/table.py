@@ -12,22 +12,13 @@ from llama_lab.bench import frames, summary
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.experiment import whole
 from llama_lab.bench.record import Run, Trial
-from llama_lab.bench.wording import bandwidths, listed, span
+from llama_lab.bench.wording import listed, span
 
 GROWN = {"layers": "layers", "width": "width", "context": "cache slots", "batch": "rows"}  # axis → what is more
 PROBES = ("bytes_ms", "usual_bytes_ms")  # of a point: by the fastest probe of bandwidth, by the median one
 ABOUT = 1.1  # an excess below this many times the spread between processes is not told apart from it
 FAR = 2.0  # times: from such an excess on the time grows far more than the limit
 NOUNS = GROWN | {"batch": "rows of a batch", "model": "whole models"}  # axis → its name in figure and table
-
-
-def pooled(meta: dict) -> dict:
-    """The meta of the table with the probes of all its points as those of one run, since every limit here is that of
-    the fastest probe of all."""
-    if (probes := bandwidths(meta)) is None:
-        return meta
-    n = sum(run["n"] for run in meta["bandwidth_gbps"].values() if isinstance(run, dict))
-    return meta | dict(bandwidth_gbps={"all points": dict(zip(("min", "median", "max"), probes, strict=True), n=n)})
 
 
 def axis_of(trials: Sequence[Trial], axis: str, gflops: float | None = None, usual: float | None = None) -> list[dict]:

@@ -6,7 +6,7 @@ import pytest
 from llama_jax import checkpoint
 from llama_lab.bench.journal import Journal
 from llama_lab.bench.record import Run
-from llama_lab.bench.wording import probed
+from llama_lab.bench.wording import pooled, probed
 from llama_lab.experiments.growth import chart, measure, table
 from tests.bench.test_record import trial
 
@@ -113,9 +113,9 @@ def test_the_probes_of_all_points_count_as_those_of_one_run():
     runs = {f"batch {i}": dict(min=20.0 + i, median=30.0 + i, max=60.0 + 10 * i, n=4) for i in range(3)}
     meta = dict(bandwidth_gbps=runs, created="2026")
     said = "limits from the fastest of 12 bandwidth probes, 80 GB/s (median 31 GB/s)"
-    assert probed(table.pooled(meta)) == said
-    assert table.pooled(meta)["created"] == "2026"
-    assert table.pooled({}) == {}
+    assert probed(pooled(meta)) == said
+    assert pooled(meta)["created"] == "2026"
+    assert pooled({}) == {}
 
 
 def point(axis, value, median, size, placement="chunk8"):
