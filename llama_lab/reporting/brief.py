@@ -145,23 +145,14 @@ def compiled(tables: Tables) -> Said | None:
     return said_of(table, text, table.meta["parameters"]["model"], ALONE)
 
 
-def contested(at: int, tables: Tables) -> Said | None:
-    """Our kernel on one file beside the fastest of all other runtimes there, and beside Ollama. at: of `contests`."""
-    if at >= len(runs := other_runtimes.contests([*tables.values()])):
+def contested(tables: Tables) -> Said | None:
+    """What the picture beside other runtimes was measured on, and whether the machine was as in the headline's run."""
+    if not (runs := other_runtimes.contests([*tables.values()])):
         return None
-    run, others = runs[at], other_runtimes.strongest(runs[at])
-    mine, all_of = other_runtimes.ours(run), [*map(named_well, other_runtimes.others(run))]
-    over = [times(summary.paired_ratio(run.rows, mine, other.subject)) for other in others]
-    names = [named_well(other.backend) for other in others]
-    aside = [f" ({words})" if (words := other_runtimes.parted(run, mine, other.subject)) else "" for other in others]
-    text = (
-        f"On a {read_by(run, others[0])}, {rate(run, mine)}: {over[0]} the rate of {names[0]}{aside[0]}"
-        f"{', the fastest other runtime here' * (len(all_of) > 1)}"
-    )
-    each = [*zip(over, names, aside, strict=True)]
-    served = "".join(f", and {ratio} that of {name}{but}" for ratio, name, but in each[1:])
-    said = f"{text}{served}.{apart(run, tables) if at == 0 else ''}"
-    return said_of(run.table, said, run.model, f"beside {listed(all_of)}", asked(run, mine))
+    run, mine = runs[0], other_runtimes.ours(runs[0])
+    names = listed([*map(named_well, other_runtimes.others(run))])
+    text = f"On a {read_by(run, run.fastest(ours=False))}, {rate(run, mine)}.{apart(run, tables)}"
+    return said_of(run.table, text, run.model, f"beside {names}", asked(run, mine))
 
 
 def apart(run: Setting, tables: Tables) -> str:
@@ -180,22 +171,6 @@ def apart(run: Setting, tables: Tables) -> str:
 def probe(run: Setting) -> float | None:
     """The median of a run's bandwidth probes, GB/s; None without."""
     return run.table.meta.get("bandwidth_gbps", {}).get(run.rows[0].run, {}).get("median")
-
-
-def ends(tables: Tables) -> Said | None:
-    """The least and the most favourable file beside its own strongest rival."""
-    found = other_runtimes.cases([*tables.values()])
-    if not found:
-        return None
-    low, high = (other_runtimes.least(found, choose) for choose in (min, max))
-    on, lengths = f"{other_runtimes.processors(found)}{other_runtimes.drawn(found)}", {c.entry["tokens"] for c in found}
-    cases = f"Cases are {len(lengths)} lengths of each file{other_runtimes.limits(found)}."
-    places = [f"{end}: {case.place}" for end, case in (("smallest ratio", low), ("largest", high))]
-    when = wording.span((case.table.meta["created"][:10] for case in found), str)
-    ours = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
-    count, of = other_runtimes.files(found), f" of {other_runtimes.contestants(found)}"
-    text = f"Across {count} files ({on}), {ours} decodes at {other_runtimes.ranging(found, of)}. {cases}"
-    return Said(text, ("; ".join(places),), "", when, found[0].table.section)
 
 
 def cached(tables: Tables) -> Said | None:
@@ -225,14 +200,9 @@ QUESTIONS = (  # question, figure, sentences
         [*(partial(placed, at) for at in range(3)), rivalled],
     ),
     (
-        "How does it compare with Ollama and llama.cpp?",
+        "How does it compare with Ollama and llama.cpp, and what do compiled kernels cost?",
         LADDER,
-        [partial(contested, 0), partial(contested, 1), ends],
-    ),
-    (
-        "What do compiled kernels cost, and where do they lose?",
-        None,
-        [],
+        [contested],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),
@@ -243,15 +213,15 @@ def questions(
     behind: Sequence[Recorded],
     drawn: Mapping[str, dict],
     places: document.Table | None = None,
-    costs: document.Table | None = None,
+    others: document.Table | None = None,
     again: Sequence[Repeat] = (),
 ) -> list[dict]:
     """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: below
-    them, or None}] of what is there. drawn: figures by name. places: where to put jit, of `gains`. costs: of `rivals`.
-    again: of `rivalled`."""
+    them, or None}] of what is there. drawn: figures by name. places: where to put jit, of `gains`. others: of
+    `scorecard`. again: of `rivalled`."""
 
     tables = {table.path.stem: table for table in behind}
-    below = {QUESTIONS[0][0]: places, QUESTIONS[2][0]: costs}
+    below = {QUESTIONS[0][0]: places, QUESTIONS[1][0]: others}
     asked = [
         dict(
             question=question,

@@ -1,5 +1,5 @@
-"""What README.md says of results, computed: a claim in plain words, one picture, what the kernel costs; how the claim
-was measured in docs/statistics.md, and the table of other runtimes in docs/peers.md."""
+"""What README.md says of results, computed: a claim in plain words, one picture, the kernel beside other runtimes; and
+how the claim was measured, in docs/statistics.md."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from html import escape
 from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, summary, wording
-from llama_lab.bench.record import Trial
 from llama_lab.bench.standings import TORCH
-from llama_lab.bench.statistics import DIFFERENT, Ratio
-from llama_lab.bench.wording import bandwidths, interval, listed, named_well
+from llama_lab.bench.statistics import DIFFERENT
+from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
+from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.peers import llama_bench
-from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, repeats, rivals
+from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, repeats, rivals, scorecard
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.repeats import Repeat
+from llama_lab.reporting.rivals import Case
 from llama_lab.sharing import contribution
 
-ANSWER, COSTS, BESIDE, ABOUT = map(keys.marks, ("answer", "costs", "other runtimes", "headline"))
+ANSWER, BESIDE, ABOUT = map(keys.marks, ("answer", "other runtimes", "headline"))
 Linking = Callable[[dict], str]  # of a section, where a link to it leads
 WIDTH = 800  # of the picture, in pixels: its smallest letters have 8 points or more
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
@@ -32,6 +33,7 @@ READ = (
     " them. *Undecided* means that the trials do not show which is faster."
 )
 HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
+PLACE = "beside-other-runtimes"  # of the table in README.md
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
 
@@ -51,21 +53,28 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Seque
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
-    """How far the kernel, and the loop without it, are from llama.cpp; and how far the kernel is from the fastest
-    runtime on every file; none where the run lacks one of them."""
+    """How far the kernel, and the loop without it, are from other runtimes on the run's file, and the kernel on every
+    file; none where the run lacks llama.cpp."""
     if not all(summary.paired_ratio(run.rows, name, LLAMA_CPP).n for name in ("loop", BEST)):
         return []
+    same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
+    for contest in same[:1]:
+        fast = listed(rivals.beside(contest, "{} as fast as {}"))
+        said[0] += f" In a separate run, `{BEST}` is {fast}{torch(contest)}."
     if found := rivals.cases(behind):
-        low, high = (rivals.value(rivals.least(found, choose).ratio) for choose in (min, max))
-        weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
-        files = f"{rivals.files(found)} files ({weigh}; {rivals.machines(found)})"
-        fast = f"{low} to {high} times as fast as [{rivals.contestants(found)}](docs/peers.md#results)"
-        said.append(f"On {files}, `{BEST}` is {fast}: {rivals.won(found)}.")
-    if runs := contests(behind):
-        each = [f"on {conditions(of, run)}, `{BEST}` is {beaten(of)}{torch(of)}." for of in runs]
-        said.append(" ".join(f"In {'another' if at else 'a separate run'} {text}" for at, text in enumerate(each)))
+        files = f"{rivals.files(found)} files ({rivals.span(found)} of weights{rivals.drawn(found)})"
+        words = f"On {files}, `{BEST}` writes answers {over(found, f' as {rivals.contestants(found)}')}."
+        read = [f" It reads prompts {over(cases)}." for cases in [rivals.cases(behind, sizes.PREFILL)] if cases]
+        said.append(f"{''.join([words, *read])} [Each comparison, and what the kernel costs](#{PLACE}).")
     return said
+
+
+def over(found: Sequence[Case], whom: str = "") -> str:
+    """`1.14 to 2.36 times as fast: faster in 25 of 26 cases, slower in 1 (0.90)`. whom: ` as llama.cpp`."""
+    ratios = [case.ratio for case in found]
+    least_to_most = wording.span((ratio.value for ratio in ratios), round_ratio)
+    return f"{least_to_most} times as fast{whom}: {rivals.often(ratios, ' cases')}"
 
 
 def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
@@ -77,29 +86,6 @@ def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     return said + wide * bool(loop.n)
 
 
-def beaten(contest: Setting) -> str:
-    """`1.97 times as fast as ik_llama.cpp and 3.92 times as fast as Ollama (ratio of medians 3.40)`: the fastest other
-    runtime, and Ollama."""
-    rivals_ = rivals.strongest(contest)
-    asides = [rivals.parted(contest, BEST, other.subject) for other in rivals_]
-    return listed([
-        f"{over(contest, other, rivals.times)} as fast as {named(other)}" + f" ({aside})" * bool(aside)
-        for other, aside in zip(rivals_, asides, strict=True)
-    ])  # fmt: skip
-
-
-def conditions(contest: Setting, run: Setting) -> str:
-    """`q4_1 (97 MB; busy machine)`: what a contest was measured on; its processor where that is not the run's."""
-    here, there = (wording.processor(of.table.meta["environment"]) for of in (run, contest))
-    busy, other = (
-        "busy machine" * bool(environment.busy(contest.table.meta["environment"])),
-        rivals.strongest(contest)[0],
-    )
-    aside = (rivals.megabytes(other.weights_bytes), there * (there != here), busy, older(contest.table))
-    model = f"{contest.model}, " * (contest.model != run.model)
-    return f"{model}{overview.kept(other, contest.rows)} ({'; '.join(filter(None, aside))})"
-
-
 def torch(contest: Setting) -> str:
     """How far `loop` is from the fastest way to run PyTorch in the same blocks; "" where one of them did not run."""
     rates = {t.subject: summary.warm(contest.rows, t.subject) for t in contest.rows if t.backend == TORCH and t.valid}
@@ -109,43 +95,6 @@ def torch(contest: Setting) -> str:
     ratio = summary.paired_ratio(contest.rows, "loop", fastest := max(rates, key=rates.get))
     words = f"`loop` on {gains.kept(contest, 'loop')} is {rivals.times(ratio)} as fast as {named_well(fastest)}"
     return f", and {words}" * bool(ratio.n)
-
-
-def beside(behind: Sequence[Recorded], link: Linking) -> list[tuple[str, ...]]:
-    """A line for each comparison of the kernel: (with what, on which file, processor, how many times as fast, measured
-    where), all files first."""
-    rows = []
-    if found := rivals.cases(behind):
-        low, high = (rivals.least(found, choose) for choose in (min, max))
-        low_to_high = f"{rivals.value(low.ratio)} to {rivals.value(high.ratio)}"
-        files = f"{rivals.files(found)} files, {rivals.span(found)}{rivals.drawn(found)}"
-        cases = f"{low_to_high}, {rivals.won(found)}"
-        rows.append((rivals.contestants(found), files, rivals.processors(found), cases, linked(low.table, link)))
-    for contest in contests(behind):
-        every = [named_well(name) for name in rivals.others(contest)]
-        first, *more = rivals.strongest(contest)
-        name = named(first) + f", the fastest of {listed(every)}" * (len(every) > 1)
-        ratios, *also = [
-            "; ".join(filter(None, (over(contest, other), rivals.parted(contest, BEST, other.subject))))
-            for other in (first, *more)
-        ]
-        ratios += "".join(f" ({named(other)}: {words})" for other, words in zip(more, also, strict=True))
-        rows.append((name, *subject(contest, first), ratios, place(contest.table, link)))
-    return rows
-
-
-def contests(behind: Sequence[Recorded]) -> list[Setting]:
-    """Those of `rivals.contests` in which the kernel ran."""
-    return [contest for contest in rivals.contests(behind) if BEST in contest.subjects]
-
-
-def named(trial: Trial) -> str:
-    return named_well(trial.backend)
-
-
-def over(run: Setting, other: Trial, say: Callable[[Ratio], str] = rivals.value) -> str:
-    """The kernel's rate over that of another runtime's trials: `2.82 [2.73, 2.90]`."""
-    return say(summary.paired_ratio(run.rows, BEST, other.subject))
 
 
 def serving(behind: Sequence[Recorded], link: Linking, here: str = "") -> str:
@@ -199,12 +148,6 @@ def itself() -> str:
 # The README -----------------------------------------------------------------------------------------------------------
 
 
-def subject(run: Setting, theirs: Trial) -> tuple[str, str]:
-    """(the file that another runtime read, the processor). theirs: a row of it."""
-    file = f"{run.model}, {overview.kept(theirs, run.rows)}, {rivals.megabytes(theirs.weights_bytes)}"
-    return file, wording.processor(run.table.meta["environment"])
-
-
 def place(table: Recorded, link: Linking) -> str:
     """A link to a table's notebook, and whether the table is of older code."""
     return linked(table, link) + f" ({older(table)})" * bool(older(table))
@@ -243,16 +186,9 @@ def claimed(
     return "\n\n".join(filter(None, parts))
 
 
-def contested(behind: Sequence[Recorded], link: Linking) -> str:
-    """The table of other runtimes, as Markdown of docs/peers.md; "" of none. behind: as of `claimed`."""
-    lines = beside(behind, link)
-    heads = ("other runtime", "file", "processor", f"rate of `{BEST}` over its rate", "measured in")
-    return document.Table(heads, lines).markdown().replace("](docs/", "](") if lines else ""
-
-
-def costs(behind: Sequence[Recorded], link: Linking) -> str:
-    """What the kernel costs, as Markdown; "" where nothing was measured. behind: as of `claimed`."""
-    table = rivals.costs(behind, partial(place, link=link))
+def beside(behind: Sequence[Recorded], link: Linking) -> str:
+    """The kernel beside other runtimes, as Markdown; "" where nothing was measured. behind: as of `claimed`."""
+    table = scorecard.table(behind, partial(place, link=link))
     return table.markdown() * bool(table.rows)
 
 
@@ -280,6 +216,5 @@ def refresh(
     home = Path(out_dir)
     measured, link = with_headline(home, behind), partial(page, home=home)
     document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, link, behind, others, again))
-    document.put(home / "README.md", *COSTS, partial(costs, behind, link))
+    document.put(home / "README.md", *BESIDE, partial(beside, behind, link))
     document.put(home / "docs" / "statistics.md", *ABOUT, lambda: about(measured[0]) if measured else "")
-    document.put(home / "docs" / "peers.md", *BESIDE, partial(contested, behind, link))

@@ -28,7 +28,7 @@ from llama_lab.reporting import (
     overview,
     readme,
     repeats,
-    rivals,
+    scorecard,
     structured,
     tour,
 )
@@ -260,10 +260,10 @@ def write(out_dir: Path) -> Path:
     again = repeats.repeats(run, timed, shared) if (run := readme.with_llama_cpp(timed)) else []
     here = wording.processor(timed[0].table.meta["environment"]) if timed else ""
     places = gains.places(timed, shared, f"{machines.PAGE}.html", readme.serving(behind, linked, here))
-    costs = rivals.costs(behind, partial(readme.place, link=linked))
+    beside = scorecard.table(behind, partial(readme.place, link=linked))
     page = document.render(
         "report.html",
-        questions=brief.questions(behind, drawn, places, costs, again),
+        questions=brief.questions(behind, drawn, places, beside, again),
         home=brief.machine(timed[0].table) if timed else "",
         sections=known,
         others=others(out_dir, known),

@@ -1,28 +1,23 @@
-"""Our fastest placement beside the fastest other runtime on every recorded file: where it leads least and most, and
-what it costs."""
+"""Our fastest placement beside the fastest other runtime on every recorded file: where it leads least and most."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from llama_lab.bench import footprints, quality, record, standings, summary, wording
+from llama_lab.bench import record, standings, summary, wording
 from llama_lab.bench.environment import INSTRUCTIONS
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, named_well, round_ratio, within
-from llama_lab.experiments.compiled_kernels import commands, sizes
+from llama_lab.bench.wording import listed, named_well, round_ratio, within
+from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.figures import model_label
-from llama_lab.reporting import document, overview
-from llama_lab.reporting.document import Table
-from llama_lab.reporting.machines import BEST, LLAMA_CPP
+from llama_lab.reporting import overview
+from llama_lab.reporting.machines import BEST
 from llama_lab.reporting.overview import Recorded, Setting
 
 FILES = ("07-compiled-kernels-sizes", "07-compiled-kernels-people")  # tables of whole files beside every runtime
-COMMANDS = "07-compiled-kernels-commands"
-STARTS = {commands.FIRST: "first command on a machine (compiles the kernels)", commands.WARM: "later commands"}
 CONTEST = "09-ollama"  # the headline's file beside most runtimes
-KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
 
 
 def value(ratio: Ratio, unit: str = "") -> str:
@@ -83,6 +78,16 @@ def strongest(run: Setting) -> list[Trial]:
     first = run.fastest(ours=False)
     served = next((t for t in run.rows if t.valid and t.backend == standings.OLLAMA), first)
     return [first, *([served] if served.subject != first.subject else [])]
+
+
+def beside(run: Setting, words: str) -> list[str]:
+    """What `ours` reaches beside each of `strongest`: `3.92 [3.43, 4.49] times the rate of Ollama (by medians …)`.
+    words: with a place for the ratio, and one for the runtime."""
+    mine, said = ours(run), []
+    for other in strongest(run):
+        ratio, aside = summary.paired_ratio(run.rows, mine, other.subject), parted(run, mine, other.subject)
+        said.append(words.format(times(ratio), named_well(other.backend)) + f" ({aside})" * bool(aside))
+    return said
 
 
 # On every file --------------------------------------------------------------------------------------------------------
@@ -223,17 +228,16 @@ def drawn(found: Sequence[Case]) -> str:
 
 
 def limits(found: Sequence[Case]) -> str:
-    """`, and 2 files again with only our kernels limited to AVX2`; "" where none are."""
+    """`, and 2 again with only our kernels limited to AVX2`; "" where none are."""
     fewer = [case for case in found if case.limited]
     which = listed(sorted({case.limited for case in fewer}))
-    count = f"{files(fewer)} file{'s' * (files(fewer) > 1)}"
-    return f", and {count} again with only our kernels limited to {which}" * bool(fewer)
+    return f", and {files(fewer)} again with only our kernels limited to {which}" * bool(fewer)
 
 
 def processors(found: Sequence[Case]) -> str:
-    """`5 files on AMD EPYC (AVX-512 VNNI) and 6 files on Intel Xeon (AVX-512 VNNI)`."""
+    """`5 on AMD EPYC (AVX-512 VNNI) and 6 on Intel Xeon (AVX-512 VNNI)`: how many files."""
     on = summary.grouped(found, lambda case: case.processor)
-    return listed([f"{files(on[name])} files on {name}" for name in sorted(on)])
+    return listed([f"{files(on[name])} on {name}" for name in sorted(on)])
 
 
 def contestants(found: Sequence[Case]) -> str:
@@ -250,92 +254,3 @@ def span(found: Sequence[Case]) -> str:
     """`97 to 1,889 MB`: sizes of the files."""
     bytes_ = [case.first.weights_bytes or 0 for case in found]
     return f"{min(bytes_) / 1e6:,.0f} to {megabytes(max(bytes_))}"
-
-
-# What it costs --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What the kernel costs. ours: with it. theirs: of other runtimes. about: what both are of."""
-
-    what: str
-    ours: str
-    theirs: str
-    about: str
-
-
-def starts(table: Recorded) -> list[Cost]:
-    """The first command and later ones of the file where the first loses most; none where none were timed."""
-    entries = commands.table(record.read(table.path, kind=commands.Command)[0])
-    by = {(e["file"], e["phase"], e["name"]): e["s"] for e in entries if e["tokens"] == 1}
-    mine = {at: s for at, s in by.items() if at[2] != commands.PEER and (*at[:2], commands.PEER) in by}
-    firsts = [at for at in mine if at[1] == commands.FIRST]
-    if not firsts:
-        return []
-    file, _, name = max(firsts, key=lambda at: mine[at].median / by[(*at[:2], commands.PEER)].median)
-
-    def seconds(phase: str, who: str) -> str:
-        s = by[file, phase, who]
-        return f"{document.short(s.median)} s{within(s, document.short) if s.n > 1 else ''} (n = {s.n})"
-
-    timed, about = [phase for phase in STARTS if (file, phase, name) in mine], f"{file}, `{name}`, one token"
-    theirs = {phase: f"{named_well(LLAMA_CPP)} {seconds(phase, commands.PEER)}" for phase in timed}
-    return [Cost(STARTS[phase], seconds(phase, name), theirs[phase], about) for phase in timed]
-
-
-def memory(table: Recorded) -> list[Cost]:
-    """Peak memory of two subjects' own processes; none where it was not measured."""
-    rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY)
-    peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (BEST, LLAMA_CPP)}
-    if not all(peaks.values()):
-        return []
-    mine, other = (f"{megabytes(summary.median(peak))} (n = {len(peak)})" for peak in peaks.values())
-    row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
-    return [
-        Cost(
-            "peak memory of the process",
-            mine,
-            f"{named_well(LLAMA_CPP)} {other}",
-            f"{model_label(row.model)}, `{BEST}`",
-        )
-    ]
-
-
-def accuracy(table: Recorded) -> list[Cost]:
-    """What fewer bits cost under the kernel and under the others on the same file; none where one of them is
-    missing."""
-    rows, _ = record.read(table.path, kind=quality.Window)
-    known = {entry["subject"]: entry for entry in quality.table(rows) if entry["top1"] is not None}
-    read = [name for name in RIVAL_READERS if name in known]
-    if KERNEL not in known or not read:
-        return []
-
-    def kept(names: Sequence[str]) -> str:
-        return wording.span((known[name]["top1"] for name in names), ".1%")
-
-    others = listed([named_well(known[name]["backend"]) for name in read])
-    ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
-    level = " (the intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
-    again = standings.OPENVINO
-    more = f"; {named_well(again)} {kept([again])} (it rounds the weights once more)" if again in known else ""
-    mine = f"{kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} (it rounds activations to bytes)"
-    tokens = f"tokens (of {known[KERNEL]['tokens']:,}) predicted as in float32 arithmetic on the same weights"
-    what = f"{tokens} (the loss from quantising them not counted)"
-    return [Cost(what, mine, f"{others} {kept(read)}{level}{more}", f"{model_label(rows[0].model)}, `{BEST}`")]
-
-
-COSTS = {COMMANDS: starts, CONTEST: memory, f"{CONTEST}-quality": accuracy}  # table → what it says
-
-
-def costs(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table:
-    """What the kernel costs and what other runtimes do better, a line each. place: a link in Markdown to where a
-    table is shown."""
-    found = [(table, cost) for stem, say in COSTS.items() if (table := named(behind, stem)) for cost in say(table)]
-    where = {table.path: wording.processor(table.meta["environment"]) for table, _ in found}
-    rows = [(c.what, c.ours, c.theirs, f"{c.about}, {where[table.path]}, {place(table)}") for table, c in found]
-    if prompts := cases(behind, sizes.PREFILL):
-        names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in prompts)])
-        on = f"{files(prompts)} files, {names}, {machines(prompts)}, {place(prompts[0].table)}"
-        rows.insert(0, ("reading prompts", ranging(prompts), f"baseline: {contestants(prompts)}", on))
-    return Table(("what", "with the kernel", "other runtimes", "measured with"), rows)

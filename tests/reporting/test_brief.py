@@ -8,7 +8,7 @@ import pytest
 from llama_jax.plumbing import paths
 from llama_lab.bench import record, summary
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.reporting import brief, gains, machines, readme, repeats, report, rivals
+from llama_lab.reporting import brief, gains, machines, readme, repeats, report, rivals, scorecard
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, tables
 from llama_lab.sharing.contribution import HEADLINE
@@ -39,13 +39,13 @@ def test_four_pictures_and_few_sentences_say_what_is_published(behind):
     shared = machines.contributed(paths.ROOT / "data" / "machines")[0]
     timed = gains.runs(behind)
     again = repeats.repeats(readme.with_llama_cpp(timed), timed, shared)
-    costs = rivals.costs(behind, lambda table: table.path.stem)
-    asked = brief.questions(behind, drawn, gains.places(timed, shared), costs, again)
-    assert [entry["figure"] is not None for entry in asked] == [True, True, False, True, True]
-    assert [entry["aside"] for entry in asked] == [True, False, False, True, True]
-    assert [bool(entry["said"]) for entry in asked] == [True, True, False, True, True]
-    assert sum(len(entry["said"]) for entry in asked) <= 16  # two pages
-    assert [entry["table"] is not None for entry in asked] == [True, False, True, False, False]
+    others = scorecard.table(behind, lambda table: table.path.stem)
+    asked = brief.questions(behind, drawn, gains.places(timed, shared), others, again)
+    assert [entry["figure"] is not None for entry in asked] == [True] * 4
+    assert [entry["aside"] for entry in asked] == [True, False, True, True]
+    assert all(entry["said"] for entry in asked)
+    assert sum(len(entry["said"]) for entry in asked) <= 10  # two pages
+    assert [entry["table"] is not None for entry in asked] == [True, True, False, False]
     backends = {"llama.cpp", "ik_llama.cpp", "ik-llamacpp", "openvino", "ollama"}
     for group, said in ((entry["said"], said) for entry in asked for said in entry["said"]):
         assert re.search(r"20\d\d-\d\d-\d\d", said.facts()), said
@@ -85,7 +85,7 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
     assert brief.rivalled({}, again) is None
 
 
-def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):
+def test_another_run_says_whether_its_memory_was_as_in_the_headlines(tmp_path):
     pace = {"loop": ("jax", 8), "loop+fused": ("jax", 2), "ik-llamacpp": ("ik_llama.cpp", 3), "ollama": ("ollama", 6)}
     rows = [
         trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, 5)], run="main", backend=backend,
@@ -93,16 +93,11 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
         for block in range(6) for name, (backend, ms) in pace.items()
     ]  # fmt: skip
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
-    said = brief.contested(0, known)
+    said = brief.contested(known)
     assert said.about[:2] == ("tiny", "beside ik_llama.cpp and Ollama")
-    text = said.text
-    assert re.findall(r"([\d.]+) \[[^]]*\] times (?:the rate|that) of ([\w.]+\w)", text) == [
-        ("1.50", "ik_llama.cpp"),
-        ("3.00", "Ollama"),
-    ]
-    assert "file of unknown size" in text
-    assert brief.contested(1, known) is None
-    assert "compare rates within a run" not in text
+    assert "file of unknown size" in said.text
+    assert brief.contested({}) is None
+    assert "compare rates within a run" not in said.text
     for name, most in (("09-ollama", 50.0), (brief.HEADLINE, 75.0)):
         chat = [
             rows[0].model_copy(update=dict(run="chat", bandwidth_gbps=99.0))
@@ -112,23 +107,13 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
     probes = "median bandwidth probe 50 GB/s, not 75"
     assert (
         f" Memory was slower than in the run above ({probes}): compare rates within a run."
-        in brief.contested(0, known).text
+        in brief.contested(known).text
     )
     known["09-ollama"].meta["environment"]["watch"] = dict(others_cpu=0.5)
     assert (
         f" The machine was busy, and memory was slower than in the run above ({probes}): compare "
-        in brief.contested(0, known).text
+        in brief.contested(known).text
     )
-
-
-def test_the_least_favourable_file_is_told_too(behind):
-    known = {table.path.stem: table for table in behind}
-    found = rivals.cases(behind)
-    said = brief.ends(known)
-    for case in (rivals.least(found, choose) for choose in (min, max)):
-        assert rivals.value(case.ratio) in said.text
-        assert case.place in said.facts()
-    assert f"{len(found)} cases" in said.text
 
 
 def test_what_python_and_the_device_do_is_counted_in_the_trace(behind):
@@ -151,8 +136,17 @@ def test_an_open_ratio_says_so():
 def test_no_number_is_typed():
     """Digits stand in names of tables and types only, never in a sentence's words."""
     words = [q for q, _, _ in brief.QUESTIONS] + [brief.ALONE]
-    told = (brief.placed, brief.calls, brief.compiled, brief.contested, brief.ends, brief.cached)
-    told += (*rivals.COSTS.values(), rivals.costs, rivals.limits, rivals.ranging, rivals.won, rivals.often)
+    told = (brief.placed, brief.calls, brief.compiled, brief.contested, brief.cached)
+    told += (
+        *scorecard.COSTS.values(),
+        scorecard.table,
+        scorecard.on_every_file,
+        scorecard.on_one_file,
+        rivals.limits,
+        rivals.ranging,
+        rivals.won,
+        rivals.often,
+    )
     for function in told:
         body = inspect.getsource(function).partition('"""')[2].partition('"""')[2]
         words += [re.sub(r"\{[^}]*\}", "", text) for text in re.findall(r'f"([^"]*)"', body)]

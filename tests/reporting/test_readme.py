@@ -1,12 +1,12 @@
 """What the README says of results is what one run of trials says, and a gap where it says nothing."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from markupsafe import escape
 
 from llama_lab.bench import AGAIN, record
-from llama_lab.bench.provenance import UNKNOWN
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -81,7 +81,7 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
         path.write_text(text)
         readme.refresh(tmp_path, [SECTION], [])
         assert path.read_text() == text
-    below, rest = readme.COSTS
+    below, rest = readme.BESIDE
     path.write_text(f"before\n{begin}\nold\n{end}\nbetween\n{below}\nold\n{rest}\nafter")
     figure = dict(name="03-a", caption="Rates.")
     readme.refresh(tmp_path, [dict(SECTION, figures=[figure])], [])
@@ -89,35 +89,25 @@ def test_only_what_stands_between_the_marks_is_written(tmp_path):
     assert [*written[:2], *written[-6:]] == ["before", begin, end, "between", below, "", rest, "after"]
     assert 'src="figures/03-a.svg"' in written[2]
     assert [line.count("|") for line in written[4:-6]] == [5] * (2 + len(gains.PLACES))
-    peers, statistics = (tmp_path / "docs" / f"{name}.md" for name in ("peers", "statistics"))
-    peers.parent.mkdir()
-    peers.write_text("\n".join(readme.BESIDE))
+    statistics = tmp_path / "docs" / "statistics.md"
+    statistics.parent.mkdir()
     statistics.write_text("\n".join(readme.ABOUT))
     known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
     contest = recorded(tmp_path / "contest", "09-ollama", rows)
     readme.refresh(tmp_path, [SECTION], [contest])
-    assert "[notebook 09](index.html#n09)" in peers.read_text()
+    assert "[notebook 09](docs/index.html#n09)" in path.read_text()
     recorded(tmp_path / "data", contribution.HEADLINE, trials())  # measured for it: it stands before the notebooks'
     readme.refresh(tmp_path, [SECTION], [recorded(tmp_path / "data", "02-jit-placement", trials(("step", "loop")))])
     assert f"([trials](../data/{contribution.HEADLINE}.csv))" in statistics.read_text()
     assert "Not in it:" not in statistics.read_text()
 
 
-def test_other_runtimes_are_a_row_each_and_what_was_not_measured_has_none(tmp_path):
+def test_llama_cpp_stands_beside_the_kernel_and_beside_the_loop_without_it():
     (said,) = readme.distances(run(), [], [])
-    assert (
-        "is 2.00 [2.00, 2.00] times as fast as llama.cpp. Without the kernel, `loop` on float32 weights runs at 0.42 ["
-        in said
-    )
-    known = {"llamacpp": dict(backend="llama.cpp", dtype="q4_1")}
-    rows = [row.model_copy(update=dict(model="tiny") | known.get(row.subject, {})) for row in trials()]
-    contest = recorded(tmp_path / "data", "09-ollama", rows)
-    (line,) = readme.beside([contest], here)
-    assert line[0] == "llama.cpp"
-    assert line[2:4] == ("C", "2.00 [2.00, 2.00]")
-    assert len(readme.contested([contest], here).splitlines()) == 3
-    assert readme.contested([], here) == readme.costs([], here) == ""
+    assert "is 2.00 [2.00, 2.00] times as fast as llama.cpp. Without the kernel, `loop` on float32 weights " in said
+    assert readme.distances(run(("step", "loop", "loop+fused")), [], []) == []
+    assert readme.beside([], here) == ""
 
 
 def test_the_loop_is_beside_the_fastest_way_to_run_pytorch(tmp_path):
@@ -132,16 +122,13 @@ def test_the_loop_is_beside_the_fastest_way_to_run_pytorch(tmp_path):
     assert readme.torch(run()) == ""
 
 
-def test_beside_ollama_a_ratio_has_its_file_and_that_the_machine_was_busy(tmp_path):
-    served = dict(subject="ollama", backend="ollama", dtype="q4_1", weights_bytes=97_000_000)
-    changes = {"llamacpp": served}
+def test_a_separate_run_of_the_same_model_has_ollama(tmp_path):
+    changes = {"llamacpp": dict(subject="ollama", backend="ollama", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | changes.get(row.subject, {})) for row in trials()]
-    words = "`loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama."
-    for watch, aside in (({}, ""), (dict(others_cpu=0.5), "; busy machine")):
-        about = dict(environment=ENVIRONMENT | dict(watch=watch))
-        contest = recorded(tmp_path, "09-ollama", rows, **about)
-        said = readme.distances(run(), [contest], [])[-1]
-        assert said == f"In a separate run on tiny, q4_1 (97 MB{aside}; {UNKNOWN}), {words}"
+    contest, (alone,) = recorded(tmp_path, "09-ollama", rows), readme.distances(run(), [], [])
+    (said,) = readme.distances(replace(run(), model="tiny"), [contest], [])
+    assert said == f"{alone} In a separate run, `loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama."
+    assert readme.distances(run(), [contest], []) == [alone]
 
 
 def machine(measured, rows, name="m", **environment):

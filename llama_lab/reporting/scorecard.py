@@ -1,0 +1,134 @@
+"""The kernel beside other runtimes, a line each: where it wins, where it loses, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from llama_lab.bench import environment, footprints, quality, record, standings, summary, wording
+from llama_lab.bench.wording import interval, listed, named_well, within
+from llama_lab.experiments.compiled_kernels import commands, sizes
+from llama_lab.figures import model_label
+from llama_lab.reporting import overview, rivals
+from llama_lab.reporting.document import Table, short
+from llama_lab.reporting.machines import BEST, LLAMA_CPP
+from llama_lab.reporting.overview import Recorded, Setting
+from llama_lab.reporting.rivals import Case, megabytes
+
+HEADS = ("what", "llama-jax", "other runtimes", "measured with")
+ANSWERS, PROMPTS = "writing answers", "reading prompts"
+COMMANDS = "07-compiled-kernels-commands"
+STARTS = {commands.FIRST: "first command on a machine (compiles the kernels)", commands.WARM: "later ones"}
+KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the table. ours, theirs: the cells of llama-jax and of other runtimes. about: what both are of."""
+
+    what: str
+    ours: str
+    theirs: str
+    about: str
+
+
+# Its rate -------------------------------------------------------------------------------------------------------------
+
+
+def on_every_file(found: Sequence[Case], what: str) -> Line:
+    """The least and the most of all files' cases, and how often the kernel is faster."""
+    names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
+    weigh = f"{rivals.files(found)} files ({rivals.span(found)}{rivals.drawn(found)})"
+    on = f"{weigh}, {names}, {rivals.processors(found)}{rivals.limits(found)}"
+    others = f"{rivals.contestants(found)}; smallest ratio: {rivals.least(found).place}"
+    return Line(what, rivals.ranging(found), others, on)
+
+
+def on_one_file(run: Setting) -> Line:
+    """Beside the fastest other runtime of a run, and beside Ollama."""
+    first, every = rivals.strongest(run)[0], [named_well(name) for name in rivals.others(run)]
+    fastest = f"{named_well(first.backend)}, the fastest of {listed(every)}" if len(every) > 1 else every[0]
+    file = f"{run.model}, {overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
+    env, said = run.table.meta["environment"], listed(rivals.beside(run, "{} the rate of {}"))
+    about = [file, f"`{rivals.ours(run)}`", wording.processor(env), *["busy machine"] * bool(environment.busy(env))]
+    return Line(ANSWERS, said, fastest, ", ".join(about))
+
+
+# What it costs --------------------------------------------------------------------------------------------------------
+
+
+def starts(table: Recorded) -> list[Line]:
+    """The first command and later ones, of the file where the first loses most; none where none were timed."""
+    entries = commands.table(record.read(table.path, kind=commands.Command)[0])
+    by = {(e["file"], e["phase"], e["name"]): e["s"] for e in entries if e["tokens"] == 1}
+    mine = {at: s for at, s in by.items() if at[2] != commands.PEER and (*at[:2], commands.PEER) in by}
+    firsts = [at for at in mine if at[1] == commands.FIRST]
+    if not firsts:
+        return []
+    file, _, name = max(firsts, key=lambda at: mine[at].median / by[(*at[:2], commands.PEER)].median)
+
+    timed = [phase for phase in STARTS if (file, phase, name) in mine]
+
+    def seconds(who: str) -> str:
+        each = [by[file, phase, who] for phase in timed]
+        return "; ".join(f"{short(s.median)} s{within(s, short) * (s.n > 1)} (n = {s.n})" for s in each)
+
+    theirs = f"{named_well(LLAMA_CPP)} {seconds(commands.PEER)}"
+    return [Line("; ".join(STARTS[phase] for phase in timed), seconds(name), theirs, f"{file}, `{name}`, one token")]
+
+
+def memory(table: Recorded) -> list[Line]:
+    """Peak memory of two subjects' own processes; none where it was not measured."""
+    rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY)
+    peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (BEST, LLAMA_CPP)}
+    if not all(peaks.values()):
+        return []
+    mine, other = (f"{megabytes(summary.median(peak))} (n = {len(peak)})" for peak in peaks.values())
+    row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
+    about = f"{model_label(row.model)}, `{BEST}`"
+    return [Line("peak memory of the process", mine, f"{named_well(LLAMA_CPP)} {other}", about)]
+
+
+def accuracy(table: Recorded) -> list[Line]:
+    """What fewer bits cost under the kernel and under the others on the same file; none where one of them is
+    missing."""
+    rows, _ = record.read(table.path, kind=quality.Window)
+    known = {entry["subject"]: entry for entry in quality.table(rows) if entry["top1"] is not None}
+    read = [name for name in RIVAL_READERS if name in known]
+    if KERNEL not in known or not read:
+        return []
+
+    def kept(names: Sequence[str]) -> str:
+        return wording.span((known[name]["top1"] for name in names), ".1%")
+
+    others = listed([named_well(known[name]["backend"]) for name in read])
+    ends = [(known[name]["top1_low"], known[name]["top1_high"]) for name in (KERNEL, *read)]
+    level = " (the intervals overlap)" * (max(low for low, _ in ends) <= min(high for _, high in ends))
+    again = standings.OPENVINO
+    more = f"; {named_well(again)} {kept([again])} (it rounds the weights once more)" if again in known else ""
+    mine = f"{kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} (it rounds activations to bytes)"
+    tokens = f"tokens (of {known[KERNEL]['tokens']:,}) predicted as in float32 arithmetic on the same weights"
+    what = f"{tokens} (the loss from quantising them not counted)"
+    return [Line(what, mine, f"{others} {kept(read)}{level}{more}", f"{model_label(rows[0].model)}, `{BEST}`")]
+
+
+COSTS = {COMMANDS: starts, rivals.CONTEST: memory, f"{rivals.CONTEST}-quality": accuracy}  # table → what it says
+
+
+# All of it ------------------------------------------------------------------------------------------------------------
+
+
+def table(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table:
+    """Every line whose table is there, rates first. place: of a table, a link in Markdown to where it is shown."""
+    answers, prompts = rivals.cases(behind), rivals.cases(behind, sizes.PREFILL)
+    lines = [(found[0].table, on_every_file(found, ANSWERS)) for found in [answers] if found]
+    lines += [(run.table, on_one_file(run)) for run in rivals.contests(behind)]
+    if prompts:
+        line = on_every_file(prompts, PROMPTS)
+        same = [other.about for _, other in lines if other.about == line.about]
+        lines.append((prompts[0].table, replace(line, about="the same files and processors") if same else line))
+    for of, say in ((rivals.named(behind, stem), say) for stem, say in COSTS.items()):
+        for line in say(of) if of else ():
+            processor = wording.processor(of.meta["environment"])
+            lines.append((of, replace(line, about=f"{line.about}, {processor}")))
+    return Table(HEADS, [(line.what, line.ours, line.theirs, f"{line.about}, {place(of)}") for of, line in lines])

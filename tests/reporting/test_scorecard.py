@@ -1,0 +1,70 @@
+"""Other runtimes beside the kernel: a line each, rates before costs, and no line of what was not measured."""
+
+import re
+
+from llama_jax.plumbing import paths
+from llama_lab.bench import summary
+from llama_lab.reporting import rivals, scorecard
+from llama_lab.reporting.overview import Recorded
+from tests.bench.test_record import trial
+from tests.reporting.test_readme import ENVIRONMENT, recorded
+from tests.reporting.test_rivals import rows
+
+
+def stem(table):
+    return table.path.stem
+
+
+def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):
+    pace = {"loop": ("jax", 8), "loop+fused": ("jax", 2), "ik-llamacpp": ("ik_llama.cpp", 3), "ollama": ("ollama", 6)}
+    made = [
+        trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, 5)], run="main", backend=backend,
+              model="tiny", sampling="greedy")
+        for block in range(6) for name, (backend, ms) in pace.items()
+    ]  # fmt: skip
+    for watch, busy in (({}, ""), (dict(others_cpu=0.5), ", busy machine")):
+        contest = recorded(tmp_path, rivals.CONTEST, made, environment=ENVIRONMENT | dict(watch=watch))
+        (row,) = scorecard.table([contest], stem).rows
+        assert row == (
+            "writing answers",
+            "1.50 [1.50, 1.50] times the rate of ik_llama.cpp and 3.00 [3.00, 3.00] times the rate of Ollama",
+            "ik_llama.cpp, the fastest of ik_llama.cpp and Ollama",
+            f"tiny, float32, unknown size, `loop+fused`, C{busy}, {rivals.CONTEST}",
+        )
+
+
+def test_rates_on_every_file_name_where_ours_leads_least(tmp_path):
+    pace = {"loop+fused": 5, "llamacpp": 4.5}
+    made = [*rows("a", {"loop+fused": 2, "llamacpp": 4}), *rows("b", pace)]
+    made += rows("n", pace, tokens=1, prompt=400, tokenize_ns=0)
+    table = recorded(tmp_path, rivals.FILES[1], made)
+    answers, prompts = scorecard.table([table], stem).rows
+    found = rivals.cases([table])
+    low = "llama.cpp, b, q4_0, 100 MB, 64 tokens, C (one process)"
+    assert answers == (
+        "writing answers",
+        rivals.ranging(found),
+        f"llama.cpp; smallest ratio: {low}",
+        f"2 files (100 to 100 MB), `loop+fused`, 2 on C, {rivals.FILES[1]}",
+    )
+    assert (prompts[0], prompts[-1]) == (
+        "reading prompts",
+        f"1 files (100 to 100 MB), `loop+fused`, 1 on C, {rivals.FILES[1]}",
+    )
+
+
+def test_what_is_published_says_what_is_lost():
+    names = (*rivals.FILES, scorecard.COMMANDS, rivals.CONTEST, f"{rivals.CONTEST}-files", f"{rivals.CONTEST}-quality")
+    behind = [Recorded(paths.ROOT / "data" / f"{name}.csv", {}) for name in names]
+    assert scorecard.table([], str).rows == []
+    lines = scorecard.table(behind, stem).rows
+    assert [row[-1].rpartition(", ")[2] for row in lines] == [
+        rivals.FILES[0], rivals.CONTEST, f"{rivals.CONTEST}-files", rivals.FILES[0], scorecard.COMMANDS,
+        rivals.CONTEST, f"{rivals.CONTEST}-quality",
+    ]  # fmt: skip
+    assert lines[3][-1] == f"the same files and processors, {rivals.FILES[0]}"
+    assert all(re.search(r"\d", row[1]) for row in lines)
+    for run in rivals.contests(behind):
+        fastest = max((t for t in run.rows if t.valid and t.backend != "jax"), key=lambda t: summary.median(
+            [other.tg for other in summary.warm(run.rows, t.subject)] or [0])).backend  # fmt: skip
+        assert any(scorecard.named_well(fastest) in row[2] for row in lines[1:3])
