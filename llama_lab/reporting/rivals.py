@@ -211,11 +211,6 @@ def ranging(found: Sequence[Case], of: str = "") -> str:
     return f"{low_to_high} the rate{of}: {won(found)}"
 
 
-def machines(found: Sequence[Case]) -> str:
-    """`AMD EPYC or Intel Xeon`: what the cases ran on."""
-    return " or ".join(sorted({wording.cpu(case.table.meta["environment"]) for case in found}))
-
-
 def files(found: Sequence[Case]) -> int:
     """How many files these are: one that was measured with several sets of instructions is one."""
     return len({case.first.weights_hash for case in found})
