@@ -8,8 +8,8 @@ config, STOP, SLOTS = loaded.config, loaded.tokenizer.stop[0], 100  # cache SLOT
 HEADS, KV_HEADS, DIM = config.num_attention_heads, config.num_key_value_heads, config.head_dim
 
 
-def norm(x, params):
-    return x * jax.lax.rsqrt(jnp.mean(x * x) + config.norm_eps) * params.weight
+def norm(x, scale):
+    return x * jax.lax.rsqrt(jnp.mean(x * x) + config.norm_eps) * scale.weight
 
 
 def rotate(heads, position):
@@ -45,10 +45,7 @@ def loop(model, cache, token, start):  # the whole answer: no token returns to P
     return jax.lax.while_loop(unfinished, more, (jnp.zeros(SLOTS, jnp.int32).at[0].set(token), 1, cache))
 
 
-jitted_step, jitted_loop = (
-    jax.jit(step, donate_argnums=1),
-    jax.jit(loop, donate_argnums=1),
-)  # caches are not copied
+jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches are not copied
 ids = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?"))
 cache = jnp.zeros((config.num_hidden_layers, 2, SLOTS, KV_HEADS, DIM))
 for position, prompt_token in enumerate(ids):  # a prefill token by token: a real one takes one pass

@@ -53,13 +53,17 @@ def best(entries: Sequence[dict], wanted: Callable[[dict], bool] = lambda entry:
     return max((e for e in entries if e["decode"].n and wanted(e)), key=lambda e: e["decode"].median, default=None)
 
 
-def of_each_arithmetic(entries: Sequence[dict]) -> list[dict]:
+def of_each_arithmetic(entries: Sequence[dict], baseline: str = "") -> list[dict]:
     """The fastest of each arithmetic on each kind of weights, in the order given, and those without a valid trial: the
-    rows of a figure, whose table has all."""
+    rows of a figure, whose table has all. The run's baseline stands for the fastest where their intervals overlap."""
     leaders = {}
     for e in sorted((e for e in entries if e["decode"].n), key=lambda e: e["decode"].median):
-        leaders[e["arithmetic"], e["dtype"]] = e["name"]
-    return [e for e in entries if not e["decode"].n or e["name"] in leaders.values()]
+        leaders[e["arithmetic"], e["dtype"]] = e
+    for e in (e for e in entries if e["name"] == baseline and e["decode"].n):
+        if e["decode"].high >= leaders[e["arithmetic"], e["dtype"]]["decode"].low:
+            leaders[e["arithmetic"], e["dtype"]] = e
+    kept = [e["name"] for e in leaders.values()]
+    return [e for e in entries if not e["decode"].n or e["name"] in kept]
 
 
 def fastest(entries: Sequence[dict]) -> dict | None:

@@ -90,7 +90,8 @@ def placed(at: int, tables: Tables) -> Said | None:
     words = gain.words(what, than, times)
     told = [] if other else ["no other runtime ran beside it"]
     read = gain.bytes_read() if above == machines.BEST else ""
-    return said_of(run.table, f"{words[0].upper()}{words[1:]}{read}.", run.model, asked(run, above), *told)
+    text = f"{words[0].upper()}{words[1:]}" + f" ({read.strip()})" * bool(read)
+    return said_of(run.table, f"{text}.", run.model, asked(run, above), *told)
 
 
 def asked(run: Setting, subject: str) -> str:
@@ -151,7 +152,8 @@ def contested(tables: Tables) -> Said | None:
         return None
     run, mine = runs[0], other_runtimes.ours(runs[0])
     names = listed([*map(named_well, other_runtimes.others(run))])
-    text = f"On a {read_by(run, run.fastest(ours=False))}, {rate(run, mine)}.{apart(run, tables)}"
+    over = listed(other_runtimes.beside(run, "{} the rate of {}"))
+    text = f"On a {read_by(run, run.fastest(ours=False))}, {rate(run, mine)}, {over}.{apart(run, tables)}"
     return said_of(run.table, text, run.model, f"beside {names}", asked(run, mine))
 
 

@@ -8,11 +8,13 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from llama_lab.bench import AGAIN, environment, provenance, summary, wording
+from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
 from llama_lab.bench.standings import TORCH
 from llama_lab.bench.statistics import DIFFERENT
-from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
+from llama_lab.bench.wording import bandwidths, interval, listed, named_well
 from llama_lab.experiments.compiled_kernels import sizes
+from llama_lab.experiments.host_loop import measure as host_loop
+from llama_lab.experiments.host_loop.finding import parameters
 from llama_lab.peers import llama_bench
 from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, repeats, rivals, scorecard
 from llama_lab.reporting.machines import Machine
@@ -25,6 +27,7 @@ ANSWER, BESIDE, ABOUT = map(keys.marks, ("answer", "other runtimes", "headline")
 Linking = Callable[[dict], str]  # of a section, where a link to it leads
 WIDTH = 800  # of the picture, in pixels: its smallest letters have 8 points or more
 BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
+SIZES = "12-host-loop"  # models of several sizes
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
 READ = (
@@ -33,6 +36,7 @@ READ = (
     " them. *Undecided* means that the trials do not show which is faster."
 )
 HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
+CASES = " cases (a case: one file, one length)"
 PLACE = "beside-other-runtimes"  # of the table in README.md
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
@@ -42,14 +46,27 @@ CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
 def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Sequence[Repeat]) -> str:
     """What jit gains, what was measured, how far that is from other runtimes; "" of nothing. again: of `repeats`."""
-    if not (gained := [*gains.sentences(measured).values()]):
+    if not (said := gains.sentences(measured)):
         return ""
     run = gains.leading(measured)
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
     about = f"Measured with {run.model}, {asked}, on {where}, unless another file or run is named {HOW}. {READ}"
+    if "loop" in said and (small := smallest(behind)):
+        said["loop"] = f"{said['loop'].removesuffix('.')}, {small}."
+    gained = [*said.values()]
     told = [f"- {text}" for text in (*gained[1:], *distances(measured[0], behind, again))]
     return "\n".join([f"**{gained[0]}** {about}", *told])
+
+
+def smallest(behind: Sequence[Recorded]) -> str:
+    """`3.62 [3.35, 3.91] times with 0.1M random weights (notebook 12)`: the loop in the smallest model; "" of none."""
+    table = rivals.named(behind, SIZES)
+    points = host_loop.by_size(record.read(table.path, kind=host_loop.HostTrial)[0]) if table else []
+    if not points or "loop" not in points[0]["ratios"]:
+        return ""
+    weights = f"{parameters(points[0])}{' random' * points[0]['model'].startswith('random:')} weights"
+    return f"{gains.briefly(points[0]['ratios']['loop'])} with {weights} (notebook {table.section['number']})"
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
@@ -60,28 +77,30 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
     for contest in same[:1]:
-        fast = listed(rivals.beside(contest, "{} as fast as {}"))
+        fast = listed(rivals.beside(contest, "{} as fast as {}", why=False))
         said[0] += f" In a separate run, `{BEST}` is {fast}{torch(contest)}."
     if found := rivals.cases(behind):
-        files = f"{rivals.files(found)} files ({rivals.span(found)} of weights{rivals.drawn(found)})"
-        words = f"On {files}, `{BEST}` writes answers {over(found, f' as {rivals.contestants(found)}')}."
-        read = [f" It reads prompts {over(cases)}." for cases in [rivals.cases(behind, sizes.PREFILL)] if cases]
-        said.append(f"{''.join([words, *read])} [Each comparison, and what the kernel costs](#{PLACE}).")
+        weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
+        processors = sorted({wording.cpu(case.table.meta["environment"]) for case in found})
+        files = f"{rivals.files(found)} files ({weigh}; {' or '.join(processors)})"
+        words = [f"On {files}, beside {rivals.contestants(found)}, `{BEST}` writes answers {over(found, CASES)}."]
+        words += [f"It reads prompts {over(cases)}." for cases in [rivals.cases(behind, sizes.PREFILL)] if cases]
+        said.append(" ".join([*words, f"[Each comparison, and what the kernel costs](#{PLACE})."]))
     return said
 
 
-def over(found: Sequence[Case], whom: str = "") -> str:
-    """`1.14 to 2.36 times as fast: faster in 25 of 26 cases, slower in 1 (0.90)`. whom: ` as llama.cpp`."""
-    ratios = [case.ratio for case in found]
-    least_to_most = wording.span((ratio.value for ratio in ratios), round_ratio)
-    return f"{least_to_most} times as fast{whom}: {rivals.often(ratios, ' cases')}"
+def over(found: Sequence[Case], of: str = "") -> str:
+    """`0.66 [0.46, 0.92] to 3.90 (one process) times as fast: faster in 31 of 39, slower in 4`. of: ` cases`."""
+    low, high = (rivals.least(found, choose).least for choose in (min, max))
+    often = rivals.often([case.ratio for case in found], of, lambda verdict: rivals.limited(found, verdict))
+    return f"{low} to {high} times as fast: {often}"
 
 
 def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     """How far the kernel, and the loop where it ran, are from llama.cpp. again, link: as of `repeats.ranging`."""
     loop, best = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST))
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
-    said = f"On one {file}, `{BEST}` is {repeats.ranging(again, rivals.times(best), link)}."
+    said = f"On {run.model}'s {file}, `{BEST}` is {repeats.ranging(again, rivals.times(best), link)}."
     wide = f" Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate."
     return said + wide * bool(loop.n)
 
@@ -103,13 +122,7 @@ def serving(behind: Sequence[Recorded], link: Linking, here: str = "") -> str:
     if not table or not table.section.get("shown"):
         return ""
     found, there = table.section["shown"][-1].removesuffix("."), wording.processor(table.meta["environment"])
-    return f"{found} ({'; '.join([*[there] * (there != here), *once(table), linked(table, link)])})"
-
-
-def once(table: Recorded) -> list[str]:
-    """[`one run of 20 s each`]: how long the servers were asked."""
-    seconds = table.meta.get("parameters", {}).get("seconds")
-    return [f"one run of {seconds:g} s each"] if seconds else []
+    return f"{found}; one run each{f', on {there}' * (there != here)} ({linked(table, link)})"
 
 
 # The run --------------------------------------------------------------------------------------------------------------

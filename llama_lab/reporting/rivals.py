@@ -80,12 +80,12 @@ def strongest(run: Setting) -> list[Trial]:
     return [first, *([served] if served.subject != first.subject else [])]
 
 
-def beside(run: Setting, words: str) -> list[str]:
+def beside(run: Setting, words: str, why: bool = True) -> list[str]:
     """What `ours` reaches beside each of `strongest`: `3.92 [3.43, 4.49] times the rate of Ollama (by medians …)`.
-    words: with a place for the ratio, and one for the runtime."""
+    words: with a place for the ratio, and one for the runtime. why: as of `parted`."""
     mine, said = ours(run), []
     for other in strongest(run):
-        ratio, aside = summary.paired_ratio(run.rows, mine, other.subject), parted(run, mine, other.subject)
+        ratio, aside = summary.paired_ratio(run.rows, mine, other.subject), parted(run, mine, other.subject, why)
         said.append(words.format(times(ratio), named_well(other.backend)) + f" ({aside})" * bool(aside))
     return said
 
@@ -136,9 +136,14 @@ class Case:
         return " (one process)" * (self.ratio.clusters <= 1)  # whose luck is not in the interval
 
     @property
+    def least(self) -> str:
+        """`1.14 (one process)`, or with its interval."""
+        return f"{round_ratio(self.ratio.value)}{self.luck}" if self.luck else value(self.ratio)
+
+    @property
     def place(self) -> str:
         """The rival, the file, the length and the processor."""
-        return f"{named_well(self.rival)}, {self.file}, {self.entry['tokens']:,} tokens, {self.processor}{self.luck}"
+        return f"{named_well(self.rival)}, {self.file}, length {self.entry['tokens']:,}, {self.processor}{self.luck}"
 
     @property
     def processor(self) -> str:
@@ -164,27 +169,27 @@ def least(found: Sequence[Case], choose: Callable = min) -> Case:
     return choose(found, key=lambda case: case.ratio.value)
 
 
-def often(ratios: Sequence[Ratio], of: str = "", why: Callable[[Verdict], str] = lambda verdict: "") -> str:
+def often(ratios: Sequence[Ratio], of: str = "", why: Callable[[Verdict], str] | None = None) -> str:
     """`faster in 25 of 26 cases, undecided in 1 (1.44 [0.76, 2.71])`; `faster in all 7`. of: what they are. why: what
-    those of a verdict share; "" if nothing."""
+    to say of those of a verdict, "" if nothing; without it the ratio of a single one."""
     by = summary.grouped(ratios, lambda ratio: ratio.verdict)
     faster, said = len(by.pop(Verdict.FASTER, [])), []
     for verdict, some in sorted(by.items()):
-        aside = ", ".join(filter(None, [*[value_of(some[0])] * (len(some) == 1), why(verdict)]))
+        aside = why(verdict) if why else value_of(some[0]) * (len(some) == 1)
         said.append(f"{verdict} in {len(some)}" + f" ({aside})" * bool(aside))
     count = f"{faster} of {len(ratios)}" if said or len(ratios) == 1 else f"all {faster}"
     return ", ".join([f"faster in {count}{of}", *said])
 
 
 def won(found: Sequence[Case]) -> str:
-    """`faster in 31 of 39 cases, slower in 4 (100 to 400 tokens, our kernels limited to AVX2), undecided in 4; 15 cases
+    """`faster in 31 of 39 cases, slower in 4 (length 100 to 400, our kernels limited to AVX2), undecided in 4; 15 cases
     ran in one process: …`."""
 
     def why(verdict: Verdict) -> str:
         some = [case for case in found if case.ratio.verdict == verdict]
-        limits = {case.limited for case in some}
-        tokens = wording.span((case.entry["tokens"] for case in some), ",")
-        return f"{tokens} tokens, our kernels limited to {limits.pop()}" if len(limits) == 1 and all(limits) else ""
+        lengths = f"length {wording.span((case.entry['tokens'] for case in some), ',')}"
+        shared = [f"{lengths}, {limit}" for limit in [limited(found, verdict)] if limit]
+        return ", ".join([*[value_of(some[0].ratio)] * (len(some) == 1), *shared])
 
     alone = sum(bool(case.luck) for case in found)
     said = often([case.ratio for case in found], " cases", why)
@@ -194,14 +199,22 @@ def won(found: Sequence[Case]) -> str:
     return said + luck * bool(alone)
 
 
-def parted(run: Setting, above: str, below: str) -> str:
-    """`by medians 3.40, outside the interval`, where the quotient of medians is so; "" elsewhere."""
+def limited(found: Sequence[Case], verdict: Verdict) -> str:
+    """`our kernels limited to AVX2`, where all cases of a verdict are so; "" elsewhere."""
+    limits = {case.limited for case in found if case.ratio.verdict == verdict}
+    return f"our kernels limited to {limits.pop()}" if len(limits) == 1 and all(limits) else ""
+
+
+def parted(run: Setting, above: str, below: str, why: bool = True) -> str:
+    """`by medians 3.40: its answers ran at 49 to 129 tokens/s`, where that quotient lies outside the interval; ""
+    elsewhere. why: whether the rates follow."""
     pairs = summary.paired_ratio(run.rows, above, below)
-    medians = [summary.median([trial.tg for trial in summary.warm(run.rows, name)]) for name in (above, below)]
-    quotient = medians[0] / medians[1]
+    rates = [[trial.tg for trial in summary.warm(run.rows, name)] for name in (above, below)]
+    quotient = summary.median(rates[0]) / summary.median(rates[1])
     outside = quotient < pairs.low or quotient > pairs.high  # never without an interval
     apart = outside and round_ratio(quotient) != round_ratio(pairs.value)
-    return f"by medians {round_ratio(quotient)}, outside the interval" * apart
+    ran = f": its answers ran at {wording.span(rates[1], '.0f')} tokens/s" * why
+    return f"by medians {round_ratio(quotient)}{ran}" * apart
 
 
 def ranging(found: Sequence[Case], of: str = "") -> str:

@@ -17,6 +17,9 @@ from llama_lab.reporting.rivals import Case, megabytes
 
 HEADS = ("what", "llama-jax", "other runtimes", "measured with")
 ANSWERS, PROMPTS = "writing answers", "reading prompts"
+CASES = {  # what a case is
+    ANSWERS: "one length of prompt + answer", PROMPTS: "one length of prompt"
+}  # fmt: skip
 COMMANDS = "07-compiled-kernels-commands"
 STARTS = {commands.FIRST: "first command on a machine (compiles the kernels)", commands.WARM: "later ones"}
 KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
@@ -41,17 +44,18 @@ def on_every_file(found: Sequence[Case], what: str) -> Line:
     weigh = f"{rivals.files(found)} files ({rivals.span(found)}{rivals.drawn(found)})"
     on = f"{weigh}, {names}, {rivals.processors(found)}{rivals.limits(found)}"
     others = f"{rivals.contestants(found)}; smallest ratio: {rivals.least(found).place}"
-    return Line(what, rivals.ranging(found), others, on)
+    return Line(f"{what} (a case: one file, {CASES[what]})", rivals.ranging(found), others, on)
 
 
 def on_one_file(run: Setting) -> Line:
     """Beside the fastest other runtime of a run, and beside Ollama."""
     first, every = rivals.strongest(run)[0], [named_well(name) for name in rivals.others(run)]
-    fastest = f"{named_well(first.backend)}, the fastest of {listed(every)}" if len(every) > 1 else every[0]
-    file = f"{run.model}, {overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
+    slower = [name for name in every if name != named_well(first.backend)]
+    fastest = named_well(first.backend) + f", faster here than {listed(slower)}" * bool(slower)
+    file = f"{overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
     env, said = run.table.meta["environment"], listed(rivals.beside(run, "{} the rate of {}"))
     about = [file, f"`{rivals.ours(run)}`", wording.processor(env), *["busy machine"] * bool(environment.busy(env))]
-    return Line(ANSWERS, said, fastest, ", ".join(about))
+    return Line(f"{ANSWERS}, {run.model}", said, fastest, ", ".join(about))
 
 
 # What it costs --------------------------------------------------------------------------------------------------------
@@ -107,8 +111,8 @@ def accuracy(table: Recorded) -> list[Line]:
     again = standings.OPENVINO
     more = f"; {named_well(again)} {kept([again])} (it rounds the weights once more)" if again in known else ""
     mine = f"{kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} (it rounds activations to bytes)"
-    tokens = f"tokens (of {known[KERNEL]['tokens']:,}) predicted as in float32 arithmetic on the same weights"
-    what = f"{tokens} (the loss from quantising them not counted)"
+    tokens = f"share of {known[KERNEL]['tokens']:,} tokens predicted as in float32 arithmetic on the same weights"
+    what = f"{tokens} (the loss from quantising them is not counted)"
     return [Line(what, mine, f"{others} {kept(read)}{level}{more}", f"{model_label(rows[0].model)}, `{BEST}`")]
 
 

@@ -67,6 +67,23 @@ def test_a_figure_has_the_fastest_of_each_arithmetic_and_whatever_failed():
     assert "step" not in {e["name"] for e in standings.of_each_arithmetic(entries)}
 
 
+def test_a_figure_has_the_baseline_where_intervals_do_not_tell_it_from_the_fastest():
+    quick = {name: rate for name, rate in RATES.items() if name in ("loop", "step", "loop+bf16")}
+
+    def shown(baseline, rate):
+        made = [
+            answer(name, block, slower=quick[name] / (quick | dict(step=rate))[name])
+            for name in quick
+            for block in range(8)
+        ]
+        entries = standings.ladder(made, list(quick))
+        return [e["name"] for e in standings.of_each_arithmetic(entries, baseline)]
+
+    assert shown("step", 59.9) == ["step", "loop+bf16"]
+    assert shown("step", 50) == shown("", 59.9) == shown("absent", 59.9) == ["loop", "loop+bf16"]
+    assert shown("loop", 59.9) == ["loop", "loop+bf16"]
+
+
 def test_the_answer_has_the_files_size_and_the_lead_on_larger_files():
     names = [*RATES, "loop+fused"]
     made = contest(names)

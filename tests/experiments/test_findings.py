@@ -140,7 +140,7 @@ def of_drafts(patch, first, second):
 F, S, UNDECIDED = (Verdict.FASTER,), (Verdict.SLOWER,), (Verdict.UNDECIDED,)
 ROWS = {
     "headline": (of_headline, "; kernels on quantised weights ", F, F),
-    "text_generation": (of_text_generation, "Recomputing all earlier tokens", F, None),
+    "text_generation": (of_text_generation, "recomputes all earlier tokens: an answer takes", F, None),
     "honest_measurement": (of_honest_measurement, "such a ratio measures the compiler", F, F),
     "jit_placement": (of_jit_placement, "compiling the whole answer adds", F, F),
     "shapes_and_recompilation": (of_shapes, "A new server is fastest with one", F, F),
@@ -200,7 +200,18 @@ def calls(*dispatch):
 
 
 def served(tokens_s):
-    load = dict(first=Made(n=3), server="step", backend="jax", rate=8.0, offered=100.0, tokens_s=tokens_s)
+    load = dict(
+        first=Made(n=3),
+        server="step",
+        backend="jax",
+        rate=8.0,
+        arrived=8.0,
+        n=9,
+        refused=0,
+        void=0,
+        offered=100.0,
+        tokens_s=tokens_s,
+    )
     return [dict(step=[load], ollama=[load | dict(server="ollama", backend="ollama", tokens_s=40.0)])]
 
 
@@ -249,7 +260,7 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     (
         "what_serving_needs",
         served(99.0),
-        "^At 8 requests/s `llama-jax serve` .`step`. delivers 99 of the 100 tokens/s requested, Ollama 40.$",
+        "^Of 100 tokens/s requested .8.0 requests/s. `llama-jax serve` .`step`. delivers 99, Ollama 40.$",
     ),
     ("what_serving_needs", served(60.0), "at most 60 tokens/s, Ollama 40.$"),
     ("what_serving_needs", [{}], "No server"),

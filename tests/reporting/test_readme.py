@@ -7,6 +7,7 @@ from pathlib import Path
 from markupsafe import escape
 
 from llama_lab.bench import AGAIN, record
+from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
@@ -49,7 +50,7 @@ def run(names=tuple(PACE), section=SECTION, noise=0.0):
 
 def recorded(folder, name, rows, **meta):
     """A table of rows that are written into a folder."""
-    path = record.write(folder / f"{name}.csv", rows, environment=ENVIRONMENT, baseline="step")
+    path = record.write(folder / f"{name}.csv", rows, type(rows[0]), environment=ENVIRONMENT, baseline="step")
     return told(path, dict(SECTION, name=name, number=name[:2]), record.read_meta(path) | meta)
 
 
@@ -125,10 +126,10 @@ def test_the_loop_is_beside_the_fastest_way_to_run_pytorch(tmp_path):
 def test_a_separate_run_of_the_same_model_has_ollama(tmp_path):
     changes = {"llamacpp": dict(subject="ollama", backend="ollama", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | changes.get(row.subject, {})) for row in trials()]
-    contest, (alone,) = recorded(tmp_path, "09-ollama", rows), readme.distances(run(), [], [])
+    contest, (alone,) = recorded(tmp_path, "09-ollama", rows), readme.distances(replace(run(), model="tiny"), [], [])
     (said,) = readme.distances(replace(run(), model="tiny"), [contest], [])
     assert said == f"{alone} In a separate run, `loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama."
-    assert readme.distances(run(), [contest], []) == [alone]
+    assert readme.distances(run(), [contest], []) == readme.distances(run(), [], [])
 
 
 def machine(measured, rows, name="m", **environment):
@@ -202,7 +203,7 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
     )
     assert whole.startswith("- `loop`, the whole answer in one program, is ")
     assert re.match(r"- `loop\+fused`, .*, is 4.75 times as fast as `loop`", fused)
-    assert led.startswith("- On one ")
+    assert led.startswith("- On m's ")
     ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     _, fused = readme.answer([ladder, engines], [], []).splitlines()
     assert fused.endswith("(notebook 09).")
@@ -224,7 +225,17 @@ def test_the_place_of_a_server_says_what_was_found_under_load_and_where():
     section = dict(SECTION, number="10", shown=["It needs little.", "It keeps up."])
     under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
     link = "[notebook 10](n10)"
-    assert readme.serving([under_load], here) == f"It keeps up (C; {link})"
-    assert readme.serving([under_load], here, here="C") == f"It keeps up ({link})"
+    assert readme.serving([under_load], here) == f"It keeps up; one run each, on C ({link})"
+    assert readme.serving([under_load], here, here="C") == f"It keeps up; one run each ({link})"
     assert readme.serving([told(f"data/{readme.SERVED}.csv", section | dict(shown=[]), {})], here) == ""
     assert readme.serving([run().table], here) == ""
+
+
+def test_the_loop_in_the_smallest_model_is_told_beside_the_headlines(tmp_path):
+    spent = dict.fromkeys(("calls", "dispatch_ns", "fetch_ns", "text_ns", "cpu_ns", "reader_cpu_ns", "wall_ns"), 1)
+    changes = spent | dict(run="strategies random:a", model="random:a", weights_read=107_000)
+    rows = [HostTrial(**row.model_dump() | changes) for row in trials(("step", "loop"))]
+    found = recorded(tmp_path, readme.SIZES, rows)
+    assert readme.smallest([found]) == "1.05 times with 0.1M random weights (notebook 12)"
+    assert " tokens/s), 1.05 times with 0.1M " in readme.answer([run()], [found], [])
+    assert readme.smallest([]) == ""

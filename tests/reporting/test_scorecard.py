@@ -26,10 +26,10 @@ def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_p
         contest = recorded(tmp_path, rivals.CONTEST, made, environment=ENVIRONMENT | dict(watch=watch))
         (row,) = scorecard.table([contest], stem).rows
         assert row == (
-            "writing answers",
+            "writing answers, tiny",
             "1.50 [1.50, 1.50] times the rate of ik_llama.cpp and 3.00 [3.00, 3.00] times the rate of Ollama",
-            "ik_llama.cpp, the fastest of ik_llama.cpp and Ollama",
-            f"tiny, float32, unknown size, `loop+fused`, C{busy}, {rivals.CONTEST}",
+            "ik_llama.cpp, faster here than Ollama",
+            f"float32, unknown size, `loop+fused`, C{busy}, {rivals.CONTEST}",
         )
 
 
@@ -40,15 +40,15 @@ def test_rates_on_every_file_name_where_ours_leads_least(tmp_path):
     table = recorded(tmp_path, rivals.FILES[1], made)
     answers, prompts = scorecard.table([table], stem).rows
     found = rivals.cases([table])
-    low = "llama.cpp, b, q4_0, 100 MB, 64 tokens, C (one process)"
+    low = "llama.cpp, b, q4_0, 100 MB, length 64, C (one process)"
     assert answers == (
-        "writing answers",
+        "writing answers (a case: one file, one length of prompt + answer)",
         rivals.ranging(found),
         f"llama.cpp; smallest ratio: {low}",
         f"2 files (100 to 100 MB), `loop+fused`, 2 on C, {rivals.FILES[1]}",
     )
     assert (prompts[0], prompts[-1]) == (
-        "reading prompts",
+        "reading prompts (a case: one file, one length of prompt)",
         f"1 files (100 to 100 MB), `loop+fused`, 1 on C, {rivals.FILES[1]}",
     )
 

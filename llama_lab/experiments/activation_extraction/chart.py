@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import span, within
-from llama_lab.experiments.activation_extraction import probing, rungs
+from llama_lab.experiments.activation_extraction import finding, probing, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
 from llama_lab.experiments.activation_extraction.rungs import CEILINGS
@@ -26,6 +26,7 @@ LABELS = {
     rungs.DISK: "ceiling: disk only",
 }
 ALONE = {rungs.FORWARD: "the forward pass alone", rungs.DISK: "the disk alone"}  # of CEILINGS
+EITHER = "the slower ceiling"  # where that is not the same one in each block
 OURS, FAR = OTHERS[0], 2.0  # times the slower ceiling: from there on the other one is named, not drawn
 
 
@@ -58,14 +59,12 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         band(axes, rate, height, shade)
         rows.beside(axes, height, "" if name in CEILINGS else share_of(extraction_table.overlap(trials, name, seed)))
     axes.set_xlim(left=0)
-    overlap = extraction_table.overlap(trials, seed=seed)
+    overlap, slower = extraction_table.overlap(trials, seed=seed), ALONE.get(finding.one_ceiling(trials), EITHER)
     if overlap.n:
-        rows.beside(axes, len(names) - 0.45, f"of the slower ceiling,\nmean of {overlap.n} pairs", color=GREY)
+        rows.beside(axes, len(names) - 0.45, f"of {slower},\nmean of {overlap.n} pairs", color=GREY)
     n = min((table[name]["rate"].n for name in names), default=0)
     axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval, n ≥ {n} passes)", fontsize=10)
-    how = "is slower than" if overlap.high < 1 else "is faster than" if overlap.low > 1 else "cannot be told apart from"
-    slower = ALONE[ceilings[0]] if ceilings else ""
-    said = f"`extract` {how} {slower}, its slower ceiling"
+    said = f"Extraction (`extract`) runs at {share_of(overlap)} of the rate of {slower}: {overlap.verdict}"
     headline(figure, said if overlap.n else "Overlap: not measured")
     return figure
 

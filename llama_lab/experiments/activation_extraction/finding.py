@@ -101,13 +101,18 @@ def near_the_ceiling(rows: Sequence[Extraction], seed: int = 0) -> str:
     overlap = extraction_table.overlap(rows, seed=seed)
     if not overlap.n:
         return ""
+    reached = f"`extract` reaches {overlap.value:.0%}{within(overlap, '.0%')} of its slower ceiling"
+    reached += f", `{name}`" if (name := one_ceiling(rows)) else ""
+    rates = extraction_table.ceiling(rows).values()
+    return f"{reached}, n = {overlap.n}; that ceiling itself spreads by {max(rates) / min(rates) - 1:.0%}"
+
+
+def one_ceiling(rows: Sequence[Extraction]) -> str:
+    """The ceiling that is the slower one in each block; "" where it is not the same one."""
     slower = extraction_table.ceiling(rows)
     alone = [summary.rates(extraction_table.ladder(rows), name) for name in CEILINGS]
     names = {name for name, own in zip(CEILINGS, alone, strict=True) for at, rate in slower.items() if own[at] == rate}
-    reached = f"`extract` reaches {overlap.value:.0%}{within(overlap, '.0%')} of its slower ceiling"
-    reached += f", `{min(names)}`" if len(names) == 1 else ""
-    rates = slower.values()
-    return f"{reached}, n = {overlap.n}; that ceiling itself spreads by {max(rates) / min(rates) - 1:.0%}"
+    return min(names) if len(names) == 1 else ""
 
 
 def untested(rows: Sequence[Extraction]) -> str:

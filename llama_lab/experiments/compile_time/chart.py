@@ -88,7 +88,7 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
 @styled
 def compile_sizes(data: Sequence[Compilation]) -> Figure:
     """Instructions, temporaries and warm rate of the decode program against depth. data: rows of the run `depth`."""
-    figure, panels = new(10.5, 4.4, columns=3)
+    figure, panels = new(10.5, 4.7, columns=3)
     mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     values = {
@@ -137,20 +137,26 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
         return "The decode program was not compiled both ways"
     few, many = (np.median([r.instructions for r in side]) for side in (scanned, unrolled))
     rates = [np.median([r.rate for r in side if r.rate] or [np.nan]) for side in (scanned, unrolled)]
-    slow, fast = (f"{rate:.0f}" for rate in rates)
-    said = (f", {slow} tokens/s", f" and {fast}") if np.isfinite(rates).all() else ("", "")
-    return f"{deepest} layers scanned: {few:,.0f} instructions{said[0]}; unrolled: {many:,.0f}{said[1]}"
+    verb = "cuts" if few < many else "takes"
+    said = f"At {deepest} layers scanning {verb} the program from {many:,.0f} to {few:,.0f} instructions"
+    if not np.isfinite(rates).all():
+        return said
+    mine, other = (f"{rate:.0f}" for rate in rates)
+    if mine == other:
+        return f"{said}, and it decodes {mine} tokens/s either way"
+    return f"{said}, {'but' if rates[0] < rates[1] else 'and'} it decodes {mine} tokens/s instead of {other}"
 
 
 @styled
 def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
     """From process start to first token of `step`, by parts: the processes' mean as a bar, each process as a point;
-    beside it what is left of a cold start, had all loaded the weights equally fast."""
+    beside it what each would have taken, had it loaded the weights in the mean time of cold starts."""
     figure, axes = new(10, 4.4)
     starts = {way: list(table.of_start(trials, BASELINE, way).values()) for way in WAYS}
     heights = rows.heights(axes, [f"{way} (n = {len(starts[way])})" for way in WAYS])
     totals = {way: [s.to_first_ns / 1e9 for s in mine] for way, mine in starts.items()}
-    alike, cold = finding.loaded_alike(trials, BASELINE), (BASELINE, "cold")
+    alike, usual = finding.loaded_alike(trials, BASELINE), finding.usual_load(trials, BASELINE)
+    cold = (BASELINE, "cold")
     ratios = {way: table.start_ratio(trials, (BASELINE, way), cold, alike, seed) for way in WAYS if way != "cold"}
     shares = {way: ratio for way, ratio in ratios.items() if ratio.n}
     furthest = max((seconds for each in totals.values() for seconds in each), default=1.0)
@@ -165,7 +171,10 @@ def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
             end += mean
         axes.plot(totals[way], [height + 0.34] * len(each), "o", color="black", markersize=4, alpha=0.7)
         if each:
-            left = f"   at equal loading {finding.share(shares[way])} of cold" if way in shares else ""
+            left = ""
+            if way in shares:
+                took = f"{np.mean([*map(alike, starts[way])]):.2f} s"
+                left = f"   if loaded in {usual:.2f} s: {took}, {finding.share(shares[way])} of cold"
             axes.text(end, height, f"  {end:.2f} s", va="bottom" if left else "center", fontsize=10, fontweight="bold")
             axes.text(end, height, left, va="top", fontsize=9)
     keys = [Patch(facecolor=part.color, hatch=part.hatch, edgecolor="white", label=k) for k, part in PARTS.items()]
@@ -175,8 +184,9 @@ def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
     took = ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in totals.items() if seconds)
     said = f"From process start to first token under {BASELINE}: {took or 'not measured'}"
     if shares and all(ratio.verdict in DIFFERENT for ratio in shares.values()):
-        kept = ", ".join(f"{way} {ratio.value:.0%}" for way, ratio in shares.items())
-        said = f"To the first token: {kept} of a cold start (at equal loading)"
+        kept = listed([f"{ratio.value:.0%}" for ratio in shares.values()])
+        said = f"If loading always took {usual:.2f} s, {listed([*shares])} starts would take {kept}"
+        said += " of a cold start's time to the first token"
     headline(figure, said)
     return figure
 

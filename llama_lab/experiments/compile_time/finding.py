@@ -57,9 +57,14 @@ def loads(trials: Sequence[Start], placement: str, way: str) -> list[float]:
     return [table.parts(start)["load weights"] for start in table.of_start(trials, placement, way).values()]
 
 
+def usual_load(trials: Sequence[Start], placement: str) -> float:
+    """Mean seconds that cold starts loaded the weights."""
+    return float(np.mean(loads(trials, placement, "cold") or 0))
+
+
 def loaded_alike(trials: Sequence[Start], placement: str) -> Callable[[Start], float]:
     """What gives a start's seconds to its first token, had it loaded the weights in the mean time of cold starts."""
-    usual = float(np.mean(loads(trials, placement, "cold") or 0))
+    usual = usual_load(trials, placement)
     return lambda start: start.to_first_ns / 1e9 - table.parts(start)["load weights"] + usual
 
 

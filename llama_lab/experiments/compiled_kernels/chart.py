@@ -62,7 +62,8 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
         notes.empty(panels[0], "no placement has all of its differences", color=LIMIT_COLOUR)
         headline(figure, "Where a token's time goes was not measured")
         return figure
-    headline(figure, sentence(finding.largest_part(entries), ""))
+    said = finding.first_and_last(entries) if len(entries) > 1 else finding.largest_part(entries)
+    headline(figure, sentence(said, "noise hides where a token's time goes"))
     return figure
 
 
@@ -125,7 +126,7 @@ def room_at_right(axes, share: float) -> None:
 
 @styled
 def costs(entries: Sequence[dict]) -> Figure:
-    """Time of a pass over that of one row, against rows; one panel per kind of rows, one line per engine and context.
+    """Time of a pass over that of one token, against tokens; a panel per kind of rows, a line per engine and context.
 
     entries: `rows.table`.
     """
@@ -153,7 +154,7 @@ def costs(entries: Sequence[dict]) -> Figure:
         last = counts[-1]
         axes.plot(counts, counts, color=LIMIT_COLOUR, linewidth=1, linestyle=(0, (1, 2)))
         above = dict(textcoords="offset points", ha="right", va="bottom", fontsize=8.5, color=LIMIT_COLOUR)
-        axes.annotate("one row after the other", (last, last), (-4, 0), **above)
+        axes.annotate("one token after the other", (last, last), (-4, 0), **above)
         labels.at_ends(axes, ends, 1.12, size=8.5, centred=True)
         axes.set_xticks(counts, counts)
         axes.xaxis.set_minor_locator(NullLocator())
@@ -161,9 +162,9 @@ def costs(entries: Sequence[dict]) -> Figure:
         ticks = [2**i for i in range(6) if 2**i <= last]
         axes.set_yticks(ticks, ticks)
         axes.yaxis.set_minor_locator(NullLocator())
-        axes.set_xlabel("rows in one pass (log scale)")
+        axes.set_xlabel("tokens in one pass (log scale)")
         axes.set_title(title, fontsize=12)
-    panels[0].set_ylabel("time of a pass, over one row's (log scale)")
+    panels[0].set_ylabel("time of a pass, over one token's (log scale)")
     n = min((e["ratio"].n for e in entries if e["ratio"].n), default=0)
     footnote(figure, f"Mark: mean of n ≥ {n} processes; bar: its 95% interval.")
     words = finding.together(entries)

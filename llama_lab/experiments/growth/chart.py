@@ -16,7 +16,7 @@ from llama_lab.figures.style import LIMIT_COLOUR, OTHERS, footnote, headline, ne
 
 ACROSS = 3  # panels in a line
 AROUND = 0.45  # powers of ten beside a panel's points, both sides together
-LABELS = 1.09  # height of the line with the names of models over another's, so that the panels are as high
+LABEL = 0.045  # of a panel's height: a line of words below it, for which its row is higher, so that panels are alike
 MARGIN = 0.2  # powers of ten that the margin of a further panel takes
 APART = 0.13  # powers of ten between two sizes that are both written
 Points = Sequence[dict]
@@ -34,8 +34,10 @@ def growth(axes_points: Mapping[str, Points]) -> Figure:
     widest = max(sum(room(found[axis]) for axis in line) for line in lines)
     figure, whole = new(11.5, 2.2 + 2.9 * len(lines))
     whole.remove() if found else whole.set_axis_off()
-    tall = [1.0] * (len(lines) - 1) + [LABELS if "model" in lines[-1] else 1.0]
-    rows, panels, grown = figure.add_gridspec(len(lines), 1, height_ratios=tall), [], table.growths(found)
+    grown, verdicts, panels = table.growths(found), table.verdicts(found), []
+    below = {axis: (axis in grown) + max(w.count("\n") for w in ticks(points)[1]) for axis, points in found.items()}
+    tall = [1 + LABEL * max((1 + below[axis] for axis in line), default=0) for line in lines]
+    rows = figure.add_gridspec(len(lines), 1, height_ratios=tall)
     for row, line in zip(rows, lines, strict=True):
         rooms = [room(found[axis]) for axis in line]
         left = widest - sum(rooms) - MARGIN
@@ -45,8 +47,8 @@ def growth(axes_points: Mapping[str, Points]) -> Figure:
             panels.append(figure.add_subplot(place, sharey=panels[0] if panels else None))
             panel(panels[-1], axis, found[axis])
             if axis in grown:
-                words = "{longer:.1f}x the time, {limit:.1f}x the limit"
-                panels[-1].set_xlabel(words.format(**grown[axis]), fontsize=9.5)
+                words = "time grows {longer:.1f}x, limit {limit:.1f}x".format(**grown[axis])
+                panels[-1].set_xlabel(words + f": {verdicts[axis]}" * (axis in verdicts), fontsize=9.5)
             if axis == line[0]:
                 panels[-1].set(yscale="log", ylabel="ms a step (log scale)")
                 readable(panels[-1].yaxis)
@@ -57,7 +59,7 @@ def growth(axes_points: Mapping[str, Points]) -> Figure:
     if len(lines) > 1 and left > 0.8:
         rest = figure.add_subplot(places[-1])
         rest.set_axis_off()
-        title = "Both axes are logarithmic,\nat one scale in all panels:\nan equal slope is equal growth."
+        title = "All sizes have one logarithmic\nscale, so an equal slope is equal\ngrowth (not for whole models)."
         look = dict(fontsize=9.5, title_fontsize=9.5, handlelength=1.5, borderpad=0, alignment="left")
         rest.legend(handles=shown, title=title, loc="center left", **look)
     else:
@@ -68,10 +70,12 @@ def growth(axes_points: Mapping[str, Points]) -> Figure:
     n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
     words = f"median of n = {n} answers in {processes} process{'es' * (processes != 1)}"
     alone = " Square: under the placement that its label names." if any(" " in p["value"] for p in every) else ""
-    said = (
-        f"Mark: {words}; line: all of them; number: how many times the limit.{alone} Red band: up to the limit by the"
-    )
-    footnote(figure, f"{said} median probe.")
+    said = f"Mark: {words}; line: all of them.{alone} Red band: up to the limit by the median probe."
+    if "undecided" in verdicts.values():
+        fold = table.spread(found)
+        said += f" Undecided: the two are less than {table.ABOUT * fold:.2f}-fold apart"
+        said += f" (one configuration in several processes: {fold:.2f}-fold)."
+    footnote(figure, said)
     headline(figure, table.claim(axes_points))
     return figure
 
@@ -90,22 +94,39 @@ def room(points: Points) -> float:
 
 def panel(axes, axis: str, points: Points) -> None:
     """One size."""
-    x = [int(p["value"]) for p in points] if scaled(points) else [*range(len(points))]
+    x, words = ticks(points)
     beside_limit(axes, x, points)
-    names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
-    words = ["\n".join([label(model), *own(placement)]) for model, placement in names]
     if scaled(points):
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
         beside = 10 ** (AROUND / 2)
         axes.set_xlim(x[0] / beside, x[-1] * beside)
-        clear = [math.log10(x[-1] / at) >= APART for at in x[:-1]]
-        words = [word if seen else "" for word, seen in zip(words, [*clear, True], strict=True)]
     else:
         axes.set_xlim(-0.6, len(points) - 0.6)
     axes.set_xticks(x, words, fontsize=9.5)
     axes.set_title(table.NOUNS[axis] + " (at equal distances)" * (not scaled(points)), fontsize=11)
     axes.margins(y=0.15)  # a number stands to the left of its mark, where no line rises to the next
+
+
+def ticks(points: Points) -> tuple[list[int], list[str]]:
+    """Where points stand on their axis, and the words below them."""
+    if scaled(points):
+        x = [int(p["value"]) for p in points]
+        return x, staggered(x, [p["value"] for p in points])
+    names = [(model, placement) for model, _, placement in (p["value"].partition(" ") for p in points)]
+    return [*range(len(points))], ["\n".join([label(model), *own(placement)]) for model, placement in names]
+
+
+def staggered(x: Sequence[float], words: Sequence[str]) -> list[str]:
+    """The words of ticks on a log axis, those too near to the next one a line lower, or left out where that is taken as
+    well."""
+    placed, ends = [], [math.inf, math.inf]
+    for at, word in zip(x[::-1], words[::-1], strict=True):
+        level = next((i for i, end in enumerate(ends) if math.log10(end / at) >= APART), None)
+        placed.append("" if level is None else "\n" * level + word)
+        if level is not None:
+            ends[level] = at
+    return placed[::-1]
 
 
 def own(placement: str) -> list[str]:

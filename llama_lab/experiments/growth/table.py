@@ -113,6 +113,12 @@ def paces(points: Mapping[str, Sequence[dict]]) -> tuple[dict[str, float], dict[
     )
 
 
+def verdicts(points: Mapping[str, Sequence[dict]]) -> dict[str, str]:
+    """Axis → how its time grows beside its limit: `undecided`, `less` or `more`; nothing where no spread is known."""
+    named = dict(zip(("undecided", "less", "more"), paces(points), strict=True))
+    return {axis: how for how, of in named.items() for axis, name in GROWN.items() if name in of}
+
+
 def against_spread(points: Mapping[str, Sequence[dict]]) -> str:
     """How much more the time grows than the limit along each axis, beside how far one configuration's times lie apart
     from process to process; which point is furthest above its limit, and what the first further rows cost."""
@@ -190,12 +196,17 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
         return Claim("No size was measured.")
     within, less, more = paces(points)
     far = "far more" if more and min(more.values()) >= FAR else "more"
-    groups = [(how, of) for how, of in (("about as", within), ("less than", less), (f"{far} than", more)) if of]
-    if not groups:
+    groups = [(how, listed([*of])) for how, of in (("less", less), (far, more)) if of]
+    open_ = listed([*within])
+    if not groups and not within:
         return Claim(f"A step under {listed(usual(points))} takes {limits(points)}.")
+    if not groups:
+        return Claim(f"Whether a step's time grows more or less than its limit is undecided along {open_}.")
     (how, first), *others = groups
-    rest = [f"{how.removesuffix(' than')} along {listed([*of])}" for how, of in others]
-    return Claim(", ".join([f"A step's time grows {how} its limit along {listed([*first])}", *rest]) + ".")
+    words = ", ".join(
+        [f"A step's time grows {how} than its limit along {first}", *(f"{h} along {of}" for h, of in others)]
+    )
+    return Claim(words + f"; undecided along {open_}" * bool(open_) + ".")
 
 
 def limits(points: Mapping[str, Sequence[dict]]) -> str:

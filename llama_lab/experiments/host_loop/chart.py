@@ -56,7 +56,8 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
     words = "baseline" if ratio["verdict"] == summary.BASELINE else f"{finding.unrounded(ratio)}\n{ratio['verdict']}"
     if line["name"].endswith(AGAIN):
         failed = ratio["verdict"] in DIFFERENT
-        words = f"{finding.unrounded(ratio)}\n{'control failed' if failed else 'noise: the same program'}"
+        noise = "the same program differs:\nonly larger effects count" if failed else "noise: the same program"
+        words = f"{finding.unrounded(ratio)}\n{noise}"
     rows.points(axes, rates, height, colour(line["name"]), seed)
     rows.interval(axes, line["tokens_per_second"], height)
     rows.beside(axes, height, words, 9, linespacing=0.95)
@@ -64,7 +65,7 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
 
 @styled
 def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
-    """The share of a token's time that `step` spends in calls that start programs, against size of model.
+    """The share of launching its program in that and the waiting for a token under `step`, against size of model.
 
     points: `measure.by_size`. cross: `measure.crossover`.
     """
@@ -80,11 +81,11 @@ def dispatch_and_device(points: Sequence[dict], cross: float | None) -> Figure:
     axes.plot(weights, 100 * np.array(shares), "o-", color=tint, linewidth=2, markersize=7)
     if cross:
         axes.axvline(cross, color=GREY, linestyle="--", linewidth=1.2)
-        words = f" waiting overtakes dispatch\n at about {cross / 1e6:.2g} M weights"
+        words = f" waiting overtakes launching\n at about {cross / 1e6:.2g} M weights"
         axes.text(cross, 0.99, words, fontsize=9.5, va="top", color=GREY, transform=axes.get_xaxis_transform())
     axes.margins(x=0.14)
     axes.set(xscale="log", ylim=(0, 1.25 * max([*(100 * share for share in shares), 10])))
-    axes.set_ylabel("% of starting plus waiting under step\nin calls that start programs")
+    axes.set_ylabel("launch, % of launch + wait\nper token under step")
     names = [f"{p['weights'] / 1e6:.3g} M\nn = {p['dispatch'].n}" for p in points]
     axes.set_xticks(weights, names, fontsize=9)
     axes.minorticks_off()
@@ -118,15 +119,14 @@ def host_load(panels: Panels, cores: int) -> Figure:
     shown = [line for line in table if line["valid_trials"]]
     for axes in (*busy, gaps):
         axes.grid(axis="y", visible=False)
+    blocks = []
     for name, height in ((line["name"], heights[line["name"]]) for line in shown):
         span = np.percentile(summary.itl_pooled(summary.warm(trials, name)) * 1e3, [5, 50, 95])
         rows.interval(gaps, tuple(span), height, colour(name), **LOOK)
         place = dict(textcoords="offset points", fontsize=8.5, ha="left")
         gaps.annotate(f"{span[1]:.2g}" if span[1] else "in blocks", (span[1], height), (3, 9), **place)
+        blocks += [] if span[1] else [name]
     gaps.set_title(f"Gap between tokens, {main}", pad=18, fontsize=11.5)
     gaps.set_xlabel("ms (bar: median; band:\n5th to 95th percentile)", fontsize=9.5)
-    used = [line["cores"] for line in shown]
-    ends = dict.fromkeys(f"{end(used):.1f}" for end in (min, max) if used)
-    busy_words = f"Every strategy keeps {' to '.join(ends)} of {cores} cores busy" if used else "No strategy counts"
-    headline(figure, f"{busy_words} on {main}; they differ in how tokens arrive")
+    headline(figure, finding.load(panels, heights, cores, blocks))
     return figure

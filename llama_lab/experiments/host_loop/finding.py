@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from llama_lab.bench import AGAIN
 from llama_lab.bench.claim import Claim, Comparison
@@ -11,7 +11,7 @@ from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import interval, listed, span, times, within
 from llama_lab.experiments.host_loop import flax_twin as flax
 from llama_lab.experiments.host_loop.flax_twin import CallRow
-from llama_lab.experiments.host_loop.measure import BASELINE, STRATEGIES
+from llama_lab.experiments.host_loop.measure import BASELINE, STRATEGIES, short
 
 FEW = 3  # strategies that a leader may be level with and still lead
 
@@ -58,12 +58,12 @@ def millions(point: dict) -> str:
 
 
 def starting(points: Sequence[dict]) -> str:
-    """`Under step, starting the program takes 49% of starting plus waiting at 0.107 M weights, 3% at 362 M`."""
+    """`Launching step's program is 49% of a token's launch-plus-wait time with 0.107 M weights, 3% with 362 M`."""
     if not points:
         return "No model has valid trials both token by token and as one loop"
     small, large = points[0], points[-1]
-    words = f"Under {BASELINE}, starting the program takes {share(small):.0%} of starting plus waiting"
-    return f"{words} at {millions(small)} weights" + f", {share(large):.0%} at {millions(large)}" * (large is not small)
+    words = f"Launching {BASELINE}'s program is {share(small):.0%} of a token's launch-plus-wait time with"
+    return f"{words} {millions(small)} weights" + f", {share(large):.0%} with {millions(large)}" * (large is not small)
 
 
 def fastest(table: Sequence[dict]) -> tuple[str, dict] | None:
@@ -134,6 +134,29 @@ def cores(table: Sequence[dict], model: str) -> str:
         if found
     ]
     return f"{model}: {', '.join(said) or 'no strategy has valid answers'}"
+
+
+def named(model: str) -> str:
+    """A model's name in a figure, where a random one is not known yet: `0.1M random weights`."""
+    kind, _, size = short(model).partition(" ")
+    return f"{size} random weights" if kind == "random" else short(model)
+
+
+def load(
+    panels: Sequence[tuple[str, object, Sequence[dict]]], drawn: Container[str], cores: int, blocks: Sequence[str]
+) -> str:
+    """How many cores the strategies of a figure keep busy in each of its models, and which of them deliver tokens in
+    blocks. panels: (name, trials, `measure.table`) of each model."""
+    busy = {
+        model: [r["cores"] for r in table if r["valid_trials"] and r["name"] in drawn] for model, _, table in panels
+    }
+    said = [(span(used, ".1f"), model) for model, used in busy.items() if used]
+    if not said:
+        return "No strategy has valid answers"
+    (first, small), *others = said
+    words = f"With {small} the strategies keep {first} of {cores} cores busy"
+    words += "".join(f", with {model} {used}" for used, model in others)
+    return words + f"; under {listed(blocks)} tokens arrive in blocks" * bool(blocks)
 
 
 def spread(table: Sequence[dict], model: str) -> str:

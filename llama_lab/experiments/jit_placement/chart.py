@@ -4,7 +4,7 @@ distribution, sampling, latency, compilation."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, STAGES, colour, footnote, headline, new, styled
 
-COMPILED = {"step": "one program per token", "split": "model and sampler apart"}  # of PIPELINES
+COMPILED = {"step": "one program per token", "split": "a sampler jitted apart"}  # of PIPELINES
 COMPILING = {
     "trace": ("trace_ns", Part(STAGES["trace"])),
     "lower": ("lower_ns", Part(STAGES["lower"], "//")),
@@ -90,12 +90,18 @@ def chance_words(costs: Sequence[Cost]) -> str:
     names, n = left_out(costs), len(costs)
     if not names:
         return f"the interval of {costs[0].name} holds 0" if n == 1 else f"each of the {n} intervals holds 0"
-    which = f"{names[0]}'s interval excludes" if len(names) == 1 else f"the intervals of {listed(names)} exclude"
     times = {1: " at least once", 2: " at least twice"}.get(len(names), f" at least {len(names)} times")
     chance = by_chance(len(names), n)
     often = f"{chance:.0%}" if chance >= 0.01 else "less than 1%"
     with_all = f"with {n} placement{'s' * (n > 1)} chance alone does that{times} in {often} of such figures"
-    return f"{'only ' * (len(names) < n)}{which} 0: {with_all}"
+    return f"{excluding(costs)}: {with_all}"
+
+
+def excluding(costs: Sequence[Cost]) -> str:
+    """`only layer's interval excludes 0`; "" where each holds it."""
+    names = left_out(costs)
+    which = f"{names[0]}'s interval excludes" if len(names) == 1 else f"the intervals of {listed(names)} exclude"
+    return f"{'only ' * (len(names) < len(costs))}{which} 0" if names else ""
 
 
 @styled
@@ -147,28 +153,31 @@ def pipelines(answers: pd.DataFrame, ratio: Ratio, seed: int = 0) -> Figure:
     figure, (left, right) = new(9.5, 2.6, columns=2, width_ratios=(3, 2))
     first, second = (answers[answers.pipeline == label].set_index("block")["tokens/s"] for label in PIPELINES.values())
     heights = rows.heights(left, list(PIPELINES.values()))
-    left.set_yticks([*heights.values()], [f"{label}:\n{COMPILED[name]}" for name, label in PIPELINES.items()])
+    numbered = {name: label.partition(" (")[0] for name, label in PIPELINES.items()}
+    left.set_yticks([*heights.values()], [f"{name} ({label}):\n{COMPILED[name]}" for name, label in numbered.items()])
     for (name, label), rates in zip(PIPELINES.items(), (first, second), strict=True):
         rows.points(left, rates.tolist(), heights[label], colour(name), seed)
         rows.median(left, rates.median(), heights[label])
-    left.set_xlabel("decode rate, tokens/s\n(point: one answer; bar: median)")
+    left.set_xlabel("decode rate of sampled answers, tokens/s\n(point: one answer; bar: median)")
     rows.points(right, (second / first).dropna().tolist(), 0, colour("split"), seed)
     rows.interval(right, ratio, 0)
-    right.annotate(f"{ratio.value:.3f}x{within(ratio, '.3f')}", (ratio.value, 0.4), ha="center", fontsize=9.5)
     right.axvline(1, color=GREY, linewidth=0.9)
-    right.annotate("same rate", (1, -0.9), (3, 0), textcoords="offset points", fontsize=9, color=GREY)
+    side = dict(ha="right", xytext=(-3, 0)) if ratio.value < 1 else dict(ha="left", xytext=(3, 0))
+    right.annotate("same rate", (1, -0.9), textcoords="offset points", fontsize=9, color=GREY, **side)
     right.locator_params(axis="x", nbins=6)
     meaning = f"(point: one of n = {ratio.n} questions;\nbar: mean; band: its 95% interval)"
-    right.set(yticks=[], ylim=(-1, 1), xlabel=f"rate of pipeline 2 over pipeline 1\n{meaning}")
+    right.set(yticks=[], ylim=(-1, 1), xlabel=f"rate of split over that of step\n{meaning}")
     headline(figure, comparison(ratio) + ratio.aside)
     return figure
 
 
 def comparison(ratio: Ratio) -> str:
     """What the pairs say of the two pipelines, in three digits: the ratio is close to 1."""
-    words = {Verdict.FASTER: "is faster than", Verdict.SLOWER: "is slower than", Verdict.EQUAL: "is as fast as"}
-    said = f"With sampled tokens pipeline 2 {words.get(ratio.verdict, 'cannot be told from')} pipeline 1"
-    return f"{said}: {ratio.value:.3f}x{within(ratio, '.3f')}"
+    step, split = (f"{COMPILED[name]} ({name})" for name in PIPELINES)
+    said = {Verdict.FASTER: "is faster than", Verdict.SLOWER: "is slower than", Verdict.EQUAL: "is as fast as"}
+    words = f"{split} {said.get(ratio.verdict, 'is slower than' if ratio.value < 1 else 'is faster than')} {step}"
+    words = words if ratio.verdict in said else f"whether {words} is undecided"
+    return f"{words[0].upper()}{words[1:]}: {ratio.value:.3f}x{within(ratio, '.3f')}"
 
 
 def allowed(ratio: Ratio) -> str:
@@ -188,7 +197,8 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     most = 1.1 * max((abs(point) for c in steady for point in c.points), default=1.0)
     hidden = {c.name: sum(abs(point) > most for point in c.points) for c in costs}
     beyond = ", ".join(f"{count} of {name}" for name, count in hidden.items() if count)
-    chance = "\nexcludes 0, perhaps by chance" * (by_chance(len(left_out(costs)), len(costs)) >= 0.05)
+    doubt = bool(left_out(costs)) and by_chance(len(left_out(costs)), len(costs)) >= 0.05
+    chance = "\nexcludes 0, perhaps by chance" * doubt
     for cost in costs:
         words = f"{cost.added.median:+.2f} ms{within(cost.added)}" + chance * (cost.name in left_out(costs))
         near = [point for point in cost.points if abs(point) <= most]
@@ -196,10 +206,10 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     axes.set_xlim(-most, most)
     axes.axvline(0, color=GREY, linewidth=0.9)
     over = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
-    axes.text(0, 1, "no cost", **over)
+    axes.text(0, 1, "same as greedy", **over)
     meant = f"point: one of n ≥ {min((c.ratio.n for c in costs), default=0)} pairs; bar: median; band: its 95% interval"
-    axes.set_xlabel(f"milliseconds that sampling adds to a token\n({meant})")
-    headline(figure, sampling_title(costs))
+    axes.set_xlabel(f"ms per token: sampled minus greedy, which takes the likeliest token\n({meant})")
+    headline(figure, sampling_title(costs) + f"; {excluding(costs)}, perhaps by chance" * bool(chance))
     said = chance_words(costs)
     footnote(figure, f"{settings}. {said[0].upper()}{said[1:]}." + f" Points beyond the axis: {beyond}." * bool(beyond))
     return figure
@@ -280,18 +290,30 @@ def compilation(trials: Sequence[Trial], names: Sequence[str]) -> Figure:
             mean = float(np.mean([getattr(t, field) for t in cold[name]])) / 1e9  # means add up, medians do not
             lengths.append((mean, part._replace(label=label if height == 0 else None)))
         seconds, programs = bars.stack(left, height, lengths, 0.6), int(np.median([t.compiled for t in cold[name]]))
-        left.text(seconds, height, f" {seconds:.2f} s", va="center", fontsize=9)
+        left.text(seconds, height, f" {short(seconds)}", va="center", fontsize=9)
         costs[name] = seconds, programs
         right.barh(height, programs, color=colour(name), height=0.6)
         right.text(programs, height, f" {programs}", va="center", fontsize=9)
     n = min(map(len, cold.values()), default=0)
-    left.set_xlabel(f"seconds spent before the first answer ended\n(mean of n = {n} fresh processes, nothing cached)")
+    left.set_xlabel(f"seconds to build programs for a first answer\n(mean of n = {n} fresh processes, nothing cached)")
     right.set_xlabel("programs compiled")
     left.margins(x=0.15)
     right.margins(x=0.15)
     left.legend(fontsize=9, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=3)
-    ends = (BASELINE if BASELINE in costs else min(costs, key=costs.get), max(costs, key=costs.get))
-    first, *others = [(f"{costs[name][0]:.1f} s", f"{costs[name][1]}", name) for name in dict.fromkeys(ends)]
-    words = "The first answer under {2} takes {0} to build {1} programs".format(*first)
-    headline(figure, words + "".join(", under {2} {0} for {1}".format(*other) for other in others))
+    headline(figure, built(costs))
     return figure
+
+
+def built(costs: Mapping[str, tuple[float, int]]) -> str:
+    """What the placement of most programs, or the slowest of these, builds for a first answer, beside the baseline or
+    the one of fewest. costs: name → (seconds, programs)."""
+    most, least = (pick(costs, key=lambda name: costs[name][::-1]) for pick in (max, min))
+    names = dict.fromkeys((most, BASELINE if BASELINE in costs and most != BASELINE else least))
+    (first, (seconds, programs)), *others = ((name, costs[name]) for name in names)
+    words = f"For its first answer {first} builds {programs} program{'s' * (programs != 1)} in {short(seconds)}"
+    return words + "".join(f"; {name} builds {count} in {short(seconds)}" for name, (seconds, count) in others)
+
+
+def short(seconds: float) -> str:
+    """`3.9 s`, `0.04 s`."""
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds:.2f} s"

@@ -18,6 +18,7 @@ from llama_lab.figures.style import GREY, LIMIT_COLOUR, colour, footnote, headli
 
 GENERATE = GRAMMARS[0]
 PYTHONS = f"{named_well(GENERATE)}: llama.cpp, by the generator of its Python package."
+MASK = "Mask: rules out what the grammar forbids, in the compiled program or by the host (Python) between two tokens."
 LABELS = {"program": "mask in the program", "host": "mask by the host", "its own": "its own grammar"}
 DRAWN, ROWS = ("loop+fused", *GRAMMARS, "step+fused", "step", "loop"), 7  # of the figure, foremost first; rows at most
 
@@ -76,14 +77,19 @@ def by_place(entries: Sequence[dict]) -> dict[str, tuple[list[dict], list[dict]]
 
 
 def slowed(entries: Sequence[dict]) -> str:
-    """Whom each kind of mask is shown to slow down: `A mask in the program shows no loss; a mask by the host slows
-    step`. entries: of `table`."""
-    parts = []
-    for where, (_, lost) in by_place(entries).items():
+    """Whom each kind of mask is shown to slow down: `When answers must be JSON, a mask by the host slows step; the
+    cost of a mask in the program is undecided`. entries: of `table`."""
+    slow, others = [], {}
+    for where, (mine, lost) in by_place(entries).items():
         names, mask = listed([named_well(e["subject"]) for e in lost]), LABELS[where].replace("its", "runtime's")
-        parts.append(f"a {mask} {f'slows {names}' if lost else 'shows no loss'}")
-    said = "; ".join(parts) or "no valid answers under a grammar"
-    return said[0].upper() + said[1:]
+        names = names if len(lost) < 3 else f"{len(lost)} of {len(mine)} subjects"
+        if lost:
+            slow.append(f"a {mask} slows {names}")
+        else:
+            open_ = any(e["ratio"].verdict == Verdict.UNDECIDED for e in mine)
+            others.setdefault("undecided" if open_ else "below 2%", []).append(f"of a {mask}")
+    parts = [*slow, *(f"the cost {listed(masks)} is {cost}" for cost, masks in others.items())]
+    return f"When answers must be JSON, {'; '.join(parts)}" if parts else "No valid answers under a grammar"
 
 
 def left(entries: Sequence[dict]) -> list[str]:
@@ -155,12 +161,12 @@ def kept(entries: Sequence[dict], missing: Sequence[dict] = (), seed: int = 0) -
     ends = [point for e in entries for point in e["points"]]
     axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
     meant = f"point: one of n ≥ {min((e['n'] for e in entries), default=0)} pairs; bar: mean; band: its 95% interval"
-    axes.set_xlabel(f"decode rate with a grammar over without\n({meant})")
+    axes.set_xlabel(f"decode rate of answers forced to be JSON over that of free answers\n({meant})")
     headline(figure, slowed(every))
     left_out = [e for e in every if e not in entries]
     hidden = summary.grouped(left_out, lambda e: LABELS[e["where"]], lambda e: named_well(e["subject"]))
     hidden = "; ".join(f"{listed(names)}, {where}" for where, names in hidden.items())
     hidden = hidden and f"Only in the table: {hidden}."
     meant = PYTHONS if any(e["subject"] == GENERATE for e in entries) else ""
-    footnote(figure, " · ".join(filter(None, (meant, hidden, gaps_words(missing)))))
+    footnote(figure, " · ".join(filter(None, (MASK, meant, hidden, gaps_words(missing)))))
     return figure

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from llama_lab.bench import statistics, summary
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, round_ratio, within
+from llama_lab.bench.wording import listed, round_ratio, span, within
 from llama_lab.experiments.kv_cache.measure import COMBINATIONS, TYPES, after
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End
@@ -61,8 +61,8 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
         axes.minorticks_off()
         axes.set_xlim(right=2.2 * max(allowed, default=1))  # room for the last medians
         notes.plain(axes.yaxis)
-        n = min((len(v) for name in COMBINATIONS for v in series[name].values()), default=0)
-        axes.set_title(f"{title}\n(line: median; n ≥ {n} answers per point)", fontsize=10)
+        counts = [len(v) for name in COMBINATIONS for v in series[name].values()]
+        axes.set_title(f"{title}\n(line: median of n = {span(counts, 'd')} answers)", fontsize=10)
     panels[0][0].set_ylabel("ms per token after the first (log scale)")
     handles = panels[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=10)
@@ -107,8 +107,10 @@ def published_case(case: dict) -> Figure:
     notes.one_two_five(axes.xaxis)
     what = "tokens/s over an answer of 15 tokens after a prompt of 4"
     axes.set_xlabel(f"{what}\n(log scale; point: one answer; bar: median)")
-    words = f"Cache and jit: {round_ratio(case['both'].value)} times as fast as neither, both sides warm"
-    headline(figure, f"{words}; {published['ratio']:.2f} was published, one side cold")
+    words = (
+        f"With both sides warm, cache and jit together are {round_ratio(case['both'].value)} times as fast as neither"
+    )
+    headline(figure, f"{words}; the published {published['ratio']:.2f} compares with a cold run")
     return figure
 
 
@@ -178,8 +180,8 @@ def decimal(value: float) -> str:
 
 
 def three_digits(ratio: Ratio) -> str:
-    """As `interval_words`, of a ratio close to 1."""
-    return f"{ratio.value:.3f}x{within(ratio, '.3f')}, n = {ratio.n}"
+    """A ratio close to 1, and its verdict below it."""
+    return f"{ratio.value:.3f}x{within(ratio, '.3f')}\n{ratio.verdict}, n = {ratio.n}"
 
 
 @styled
@@ -207,10 +209,14 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
         right.text(e["kl"], height, " " + words, va="center", fontsize=9)
     right.set_yticks([])
     right.set_xlim(right=3.2 * max((e["kl"] for e in quality), default=1) or 1)
-    right.set_xlabel(f"KL divergence from float32,\nnats per token ({quality[0]['tokens'] if quality else 0} tokens)")
+    tokens = quality[0]["tokens"] if quality else 0
+    right.set_xlabel(f"distance of next tokens' probabilities from\nfloat32's: KL divergence, nats ({tokens} tokens)")
     right.xaxis.set_major_locator(MaxNLocator(3))
     right.xaxis.set_major_formatter(lambda x, _: decimal(x))
-    faster = listed([timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == Verdict.FASTER])
-    words = f"{faster} decodes faster than float32" if faster else "No smaller cache is shown to decode faster"
-    headline(figure, words)
+    faster = [timed[name] for name, ratio in ratios.items() if ratio.n and ratio.verdict == Verdict.FASTER]
+    none = "None of the smaller caches is shown to decode"
+    words = f"{listed(faster)} decode{'s' * (len(faster) == 1)}" if faster else none
+    least = min((e["top1"] for e in quality if e["kv"] != "f32"), default=0)
+    same = f"; each keeps the best token the same for {least:.1%} of tokens or more" * bool(least)
+    headline(figure, f"{words} faster than float32{same}")
     return figure

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from llama_jax.placement import parse
 from llama_lab.bench import quality, standings
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, named_well, weights
+from llama_lab.bench.wording import listed, named_well, round_ratio, span, weights
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -34,7 +34,6 @@ def peer_ladder(
     entries: Sequence[dict],
     missing: Sequence[dict],
     prefill_limit: float | None,
-    prompt_tokens: int,
 ) -> Figure:
     """Decode rate, prefill rate and time to first token of every subject, the fastest to decode on top, with intervals;
     the limit of each weight format beside.
@@ -57,7 +56,7 @@ def peer_ladder(
     read |= {e["name"]: f"JAX, {read[e['name']]}" for e in entries if e["backend"] == standings.JAX}
     names = ["\n".join(filter(None, (named_well(name), read[name]))) for name in heights]
     panels[0].set_yticks([*heights.values()], names)
-    more, less = "tokens/s (more is better)", "ms (less is better)"
+    more, less = "tokens/s (log scale)", "ms (log; less is better)"
     titles = {"decode": f"decode, {more}", "prefill": f"prefill, {more}", "ttft": f"first token, {less}"}
     for axes, (what, title) in zip(panels, titles.items(), strict=True):
         axes.grid(axis="y", visible=False)
@@ -82,10 +81,11 @@ def peer_ladder(
     if prefill_limit and wide:  # of those that multiply in float32; 8-bit products may pass it
         for e in wide:
             rows.tick(panels[1], prefill_limit, heights[e["name"]])
-        panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "compute limit", **above)
+        panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "float32 limit", **above)
     counts = [e["decode"].n for e in entries if e["decode"].n] or [0]
     n = f"n {'=' if len({*counts}) == 1 else '≥'} {min(counts)}"
-    marks = [f"Point: one of {n} answers; bar: median; band: 95% interval; prefill of {prompt_tokens} tokens"]
+    prompts = span((t.prompt_tokens for e in entries for t in e["rows"]), "d")
+    marks = [f"Point: one of {n} answers; bar: median; band: 95% interval; prefill of {prompts} tokens"]
     ours, theirs = standings.fastest(entries), table.rival(entries)
     words = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []
     other = f"{named_well(theirs['name'])}, the fastest other runtime," if theirs else ""
@@ -130,7 +130,7 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     for e, d in shown:
         height = max(d["kl"], bottom)
         bands += marked(axes, e, height, d if height > bottom else None, 4)
-        words = e["name"] if height == bottom else f"{e['name']}: KL {d['kl']:.2g}"
+        words = f"{e['name']}: {e['decode'].median:.0f} tok/s" + f", KL {d['kl']:.2g}" * (height > bottom)
         labels.append((words, e["decode"].median, height, shade(e)))
     readable(axes.xaxis)
     axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
@@ -158,12 +158,12 @@ def conversation(
     history: Sequence[int],
     new_tokens: int,
     reference: str,
-    heading: str = "Each turn reads all that was said before",
+    kept: bool = False,
 ) -> Figure:
     """Seconds of each turn of a conversation under the quickest (left), and of the whole under all (right), times as
     long as the reference's in words.
 
-    talks: `table.talks`. history: prompt tokens of each turn. heading: of the left part.
+    talks: `table.talks`. history: prompt tokens of each turn. kept: by servers that keep the history.
     """
     figure, (left, right) = new(10.5, 4.6, columns=2, gridspec_kw={"width_ratios": [1.1, 1]})
     if not talks:
@@ -173,9 +173,11 @@ def conversation(
     quickest = sorted(whole_ones, key=lambda name: talks[name]["total"].median)[:LINES]
     turns(left, {name: talks[name] for name in quickest}, backends, history, reference)
     left.set_ylabel(f"seconds to the end of {new_tokens} tokens,\nmedian (log scale)")
+    heading = "Each turn reads only what is new" if kept else "Each turn reads all that was said before"
     left.set_title(heading + f" (the {LINES} quickest)" * (len(talks) > LINES), fontsize=10)
     whole(right, talks, backends, reference)
-    headline(figure, longest_beside(talks, backends, len(history), reference))
+    said = longest_beside(talks, backends, len(history), reference)
+    headline(figure, f"With the history kept, {said[0].lower()}{said[1:]}" if kept else said)
     return figure
 
 
@@ -207,12 +209,13 @@ def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str
             continue
         axes.barh(height, total.median, height=0.55, alpha=0.75, color=look(name, backends[name])[0])
         axes.plot([total.low, total.high], [height] * 2, color="black", linewidth=2)
-        words = "" if name == reference else f", {f['ratio'].value:.1f}x"
+        words = "" if name == reference else f", {round_ratio(f['ratio'].value)}x"
         end = max(total.median, min(total.high, room) if np.isfinite(total.high) else 0)
         axes.text(end, height, f"  {total.median:.2f} s{words}", va="center", fontsize=8.5)
     axes.set_xlim(right=room)
     n = min((f["total"].n for f in talks.values() if f["total"].n), default=0)
-    axes.set_xlabel(f"seconds (bar: median, n ≥ {n}; line: 95% interval)\nx: ratio to {reference}, mean of pairs")
+    ratios = f"x: ratio to {reference}, mean of pairs (not of the bars)"
+    axes.set_xlabel(f"seconds (bar: median, n ≥ {n}; line: 95% interval)\n{ratios}")
     axes.set_title("the whole conversation", fontsize=10)
 
 

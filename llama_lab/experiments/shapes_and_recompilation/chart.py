@@ -29,7 +29,11 @@ WARM = {
     "copying": Part(OTHERS[2], "\\\\"),
 }
 SURPRISES = {"first request of the process": Part(FIRST), "later requests: the surprise": Part(LOST, "//")}
-LABELS = {"work": "work, as once warm", "padding": "beyond exact lengths", "copying": "beyond them: copying"}
+LABELS = {
+    "work": "the work itself (timed once warm)",
+    "padding": "extra time over exact lengths",
+    "copying": "extra time of copying",
+}
 LARGEST = 1700  # area of the largest mark, points squared
 
 
@@ -142,6 +146,8 @@ def surprises(pairs: dict[str, tuple[Account, Account]]) -> Figure:
     every = [a for pair in pairs.values() for a in pair]
     figure, axes = new(11, 0.58 * len(every) + 2.2)
     heights = rows.heights(axes, [a.subject for a in every])
+    cures = {cured.subject for _, cured in pairs.values()}
+    axes.set_yticks([*heights.values()], [f"{'cure: ' * (name in cures)}{name}" for name in heights])
     bold = dict(fontsize=9.5, fontweight="bold", va="bottom", transform=axes.get_yaxis_transform())
     for i, (title, pair) in enumerate(pairs.items()):
         for a in pair:

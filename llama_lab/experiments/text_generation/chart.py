@@ -38,9 +38,10 @@ def claim(trials: Sequence[Trial]) -> Claim:
     longer = Comparison(ratio, UNCACHED, CACHED, "time of an answer, geometric mean")
     if longer.outcome != Verdict.SLOWER:
         return longer.generic
-    said = "Recomputing all earlier tokens (no KV cache) makes an answer{of} take {times:.1f} times as long."
-    of = f" of {span(sizes, 'd')} tokens" if (sizes := [t.new_tokens for t in answers(trials)]) else ""
-    return replace(stated(said, of=of, times=ratio.value), evidence=(longer,))
+    said = "Without a KV cache a jitted step recomputes all earlier tokens: {what} {times:.1f} times as long."
+    sizes = [t.new_tokens for t in answers(trials)]
+    what = f"{span(sizes, 'd')} tokens take" if sizes else "an answer takes"
+    return replace(stated(said, what=what, times=ratio.value), evidence=(longer,))
 
 
 def answers(trials: Sequence[Trial]) -> list[Trial]:
@@ -91,7 +92,8 @@ def arrivals(trials: Sequence[Trial]) -> Figure:
         top = axes.get_ylim()[1]
         axes.annotate("", (took[UNCACHED], top), (took[CACHED], top), arrowprops=dict(arrowstyle="<->"))
         middle, longer = sum(took.values()) / 2, times(trials).value
-        axes.annotate(f"{longer:.1f} times as long", (middle, top), (0, 3), ha="center", textcoords="offset points")
+        words = f"{longer:.1f} times as long (ratio of geometric means)"
+        axes.annotate(words, (middle, top), (0, 3), ha="center", textcoords="offset points")
         axes.set_ylim(0, 1.08 * top)
     axes.set(xlabel="seconds since the request", xlim=(0, None), ylabel="tokens on the host")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))

@@ -9,9 +9,10 @@ from matplotlib.figure import Figure
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.wording import listed
 from llama_lab.experiments.what_may_be_jitted.measure import DEVICE, HOST, Traced
-from llama_lab.figures.style import OTHERS, headline, new, styled
+from llama_lab.figures.style import OTHERS, footnote, headline, new, styled
 
 LANES = {HOST: OTHERS[1], DEVICE: OTHERS[3]}
+WIDE = 0.05  # of a token's time: a pause or an operation that is explained
 
 
 @styled
@@ -29,6 +30,9 @@ def token(rows: Sequence[Traced]) -> Figure:
         axes.axvline(end, color="black", linewidth=1)
         side = "right" if end > longest / 2 else "left"
         axes.text(end, 0.5, f" token after {end:.1f} ms ", va="center", ha=side, fontsize=10, color="black")
+        _, start, length = max(row.spans(DEVICE), key=lambda span: span[2], default=("", 0.0, 0.0))
+        if length > WIDE * longest:  # a head is by far the largest product of a few layers
+            axes.text(start + length / 2, 0, "head", va="center", ha="center", fontsize=10, color="white")
         axes.set_yticks([1, 0], list(LANES))
         axes.set_ylim(-0.5, 1.5)
         axes.grid(axis="y", visible=False)
@@ -37,7 +41,22 @@ def token(rows: Sequence[Traced]) -> Figure:
     panels[-1, 0].set(xlim=(0, longest * 1.02), xlabel="ms since the token began (one trace each, under the profiler)")
     said = ", ".join(f"{calls(row)} from Python under {row.subject}" for row in rows)
     headline(figure, f"One token through {rows[0].layers} layers takes {said}" if rows else "No token was traced")
+    footnote(figure, " ".join(filter(None, map(pause, rows))))
     return figure
+
+
+def pause(row: Traced) -> str:
+    """The widest time between a token's spans in which neither lane has any; "" if it is short beside the token."""
+    end, widest = None, (0.0, 0.0, 0.0)
+    for _, start, length in sorted(row.spans(HOST) + row.spans(DEVICE), key=lambda span: span[1]):
+        if end is not None:
+            widest = max(widest, (start - end, end, start))
+        end = max(end or 0.0, start + length)
+    wide, begun, over = widest
+    if wide < WIDE * row.total_ns / 1e6:
+        return ""
+    empty = f"Under {row.subject} nothing is called or computed from {begun:.1f} to {over:.1f} ms"
+    return f"{empty}; the trace does not show why."
 
 
 def calls(row: Traced) -> str:

@@ -27,17 +27,17 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
     figure, panels = new(11, 5, columns=2)
     tokens, first = panels
     every = [e for entries in rising.values() for e in entries]
-    most = max((e["rate"] for e in every), default=0)
+    most = max((e["arrived"] for e in every), default=0)
     for i, (name, entries) in enumerate(rising.items()):
         (shade, marker), apart = look(name, entries[0]["backend"]), 1.035 ** (i - (len(rising) - 1) / 2)
-        x, known = [e["rate"] * apart for e in entries], [e for e in entries if e["points"]]
+        x, known = [e["arrived"] * apart for e in entries], [e for e in entries if e["points"]]
         style = dict(color=shade, marker=marker, markersize=6, linewidth=2)
         for e in known:
             span = np.percentile(e["points"], SPAN) / 1e3
-            first.vlines(e["rate"] * apart, *span, color=shade, linewidth=5, alpha=0.3)
+            first.vlines(e["arrived"] * apart, *span, color=shade, linewidth=5, alpha=0.3)
         for at, e in zip(x, entries, strict=True):
             tokens.annotate("\n".join(lost(e, most)), (at, e["tokens_s"]), (5, -6), va="top",
-                            ha="right" if e["rate"] == most else "left",
+                            ha="right" if e["arrived"] == most else "left",
                             textcoords="offset points", fontsize=8.5, color=shade)  # fmt: skip
         first.plot(x, [e["first"].median / 1e3 for e in entries], **style)
         tokens.plot(x, [e["tokens_s"] for e in entries], **style)
@@ -46,12 +46,12 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
         if end["points"]:
             seconds = end["first"].median / 1e3
             words = f"{seconds:.2g} s {named_well(name)}"
-            at_end(first, x[-1], seconds, words, shade, before=end["rate"] < most)
-    offered = sorted({(e["rate"], e["offered"]) for e in every})
+            at_end(first, x[-1], seconds, words, shade, before=end["arrived"] < most)
+    offered = sorted({(e["arrived"], e["offered"]) for e in every})
     asked = dict(color=LIMIT_COLOUR, linestyle=":", linewidth=5, alpha=0.5, zorder=1)
     tokens.plot(*zip(*offered, strict=True) if offered else ([], []), **asked)
     for axes in panels:
-        logarithmic(axes, sorted({e["rate"] for e in every}))
+        logarithmic(axes, sorted({e["arrived"] for e in every}))
     if missing:
         footnote(figure, f"did not run: {', '.join(gap['name'] for gap in missing)}")
     least = min((e["first"].n for e in every), default=0)
@@ -62,7 +62,7 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
         "s (log scale)",
         f"line: P50; bar: from P{SPAN[0]} to P{SPAN[1]} of n ≥ {least} requests",
     )
-    headline(figure, finding.claim(rising))
+    headline(figure, finding.claim(rising, lower=False))
     return figure
 
 
@@ -73,8 +73,8 @@ def at_end(axes, x: float, y: float, words: str, shade: str, before: bool = Fals
 
 
 def lost(e: dict, most: float) -> list[str]:
-    """How many requests of a load have no time, and why. most: the highest rate that any server was asked."""
-    words = [f"{e['refused']} of {e['n']} refused" + "; stopped" * (e["rate"] < most)] * bool(e["refused"])
+    """How many requests of a load have no time, and why. most: the most that any server was asked."""
+    words = [f"{e['refused']} of {e['n']} refused" + "; stopped" * (e["arrived"] < most)] * bool(e["refused"])
     if e["void"]:
         words += [f"{e['void']} of {e['n']} void:", *dict.fromkeys(r.partition(":")[0][:WIDE] for r in e["reasons"])]
     return words
@@ -97,7 +97,7 @@ def logarithmic(axes, at: Sequence[float]) -> None:
     if at:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(at, [f"{value:g}" for value in at])
+        axes.set_xticks(at, [f"{value:.1f}" for value in at])
         axes.set_xlim(min(at) / 1.3, max(at) * 1.3)  # names stand beyond the right end
 
 
@@ -129,7 +129,7 @@ def shapes(entries: Sequence[dict]) -> Figure:
 
 
 def rate_of(entries: Sequence[dict]) -> str:
-    return f" at {entries[0]['rate']:g} request{'s' * (entries[0]['rate'] != 1)}/s" if entries else ""
+    return f" at {entries[0]['arrived']:.1f} requests/s" if entries else ""
 
 
 def in_seconds(e: dict) -> str:
@@ -142,6 +142,6 @@ def what_shapes_cost(entries: Sequence[dict]) -> str:
     mine = {e["shapes"]: e for e in entries if e["first"].n and e["server"] == entries[0]["server"]}
     if not {"exact", "buckets"} <= mine.keys():
         return "Not all shapes have valid answers"
-    words = "Exact lengths, compiled in service, take the median first token from"
+    words = "Exact lengths, compiled in service, raise the median first token from"
     took = f"{in_seconds(mine['buckets'])} (buckets) to {in_seconds(mine['exact'])}"
     return f"{words} {took} under {entries[0]['server']}"

@@ -23,26 +23,27 @@ def answer(rising: Mapping[str, Sequence[dict]]) -> str:
 
 
 def falls_behind(loads: Sequence[dict]) -> float | None:
-    """The rate from which on a server refuses or makes less than `BEHIND` of what is asked for; None if it keeps up.
-    One load in the middle may be unlucky. loads: one server's, of `table.rising`."""
+    """The requests a second from which on a server refuses or makes less than `BEHIND` of what is asked for; None if
+    it keeps up. One load in the middle may be unlucky. loads: one server's, of `table.rising`."""
     kept = [e["rate"] for e in loads if not e["refused"] and e["tokens_s"] >= BEHIND * e["offered"]]
-    return min((e["rate"] for e in loads if e["rate"] > max(kept, default=0)), default=None)
+    return min((e["arrived"] for e in loads if e["rate"] > max(kept, default=0)), default=None)
 
 
 def keeping_up(rising: Mapping[str, Sequence[dict]]) -> list[str]:
     """The rate at which each server falls behind, a line each. rising: of `table.rising`."""
     lines = []
     for name, loads in rising.items():
-        behind, most = falls_behind(loads), f"{loads[-1]['rate']:g} requests/s, the highest rate asked of it"
+        behind, most = falls_behind(loads), f"{loads[-1]['arrived']:.1f} requests/s, the highest rate asked of it"
         lines.append(
-            f"{named_well(name)} {f'falls behind at {behind:g} requests/s' if behind else f'keeps up at {most}'}"
+            f"{named_well(name)} {f'falls behind at {behind:.1f} requests/s' if behind else f'keeps up at {most}'}"
         )
     return lines
 
 
-def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
+def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
     """What the best placement makes at its highest rate, and the other servers there, or the next placement; if it does
-    not keep up, the most of each. rising: of `table.rising`."""
+    not keep up, the most of each. rising: of `table.rising`. lower: whether the same follows of the highest rate that
+    another server keeps up with."""
     known = [e for loads in rising.values() for e in loads if e["first"].n]
     if not known:
         return Claim("No server has a valid answer under rising rates.")
@@ -50,7 +51,7 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
     apart = [e for e in known if e["server"] != mine["server"]]
     others = [e for e in apart if e["backend"] != standings.JAX] or apart
     who = f"`llama-jax serve` (`{mine['server']}`)" if mine["backend"] == standings.JAX else named_well(mine["server"])
-    numbers = dict(mine=who, tokens=mine["tokens_s"], rate=mine["rate"], offered=mine["offered"])
+    numbers = dict(mine=who, tokens=mine["tokens_s"], rate=mine["arrived"], offered=mine["offered"])
     most = "Under load {mine} makes at most {tokens:.0f} tokens/s"
     if not others:
         return stated(most + ".", **numbers)
@@ -59,34 +60,37 @@ def claim(rising: Mapping[str, Sequence[dict]]) -> Claim:
         return sorted((e for e in others if e["rate"] == rate), key=lambda e: -e["tokens_s"])
 
     def delivered(some: Sequence[dict]) -> str:
-        voids = [f" ({e['void']} answer{'s' * (e['void'] > 1)} void)" if e.get("void") else "" for e in some]
-        rates = [f"{named_well(e['server'])} {e['tokens_s']:.0f}" for e in some]
-        return listed([rate + void for rate, void in zip(rates, voids, strict=True)])
+        return listed([f"{named_well(e['server'])} {made(e)}" for e in some])
 
     if beside(mine["rate"]) and kept_up(mine):
         less = [e for e in known if e["server"] == mine["server"] and e["rate"] < mine["rate"]]
         theirs = beside(mine["rate"])
         same = [e for e in less if {o["server"] for o in theirs} <= {o["server"] for o in beside(e["rate"])}]
         level = [e for e in same if any(map(kept_up, beside(e["rate"])))]
-        first = max(level, key=itemgetter("rate"), default=None)  # the highest rate that another server keeps up with
-        if first is None:
-            words = (
-                "At {rate:g} requests/s {mine} delivers {tokens:.0f} of the {offered:.0f} tokens/s requested, {theirs}."
-            )
-            return stated(words, theirs=delivered(theirs), **numbers)
-        before = {e["server"]: e for e in beside(first["rate"])}
-        again = [first["tokens_s"], *(before[e["server"]]["tokens_s"] for e in theirs)]
+        first = max(level, key=itemgetter("rate"), default=None)
+        if first is None or not lower:
+            words = "Of {offered:.0f} tokens/s requested ({rate:.1f} requests/s) {mine} delivers {tokens:.0f}"
+            return stated(words + ", {theirs}.", theirs=delivered(theirs), **numbers)
+        before = {e["server"]: e for e in beside(first["rate"]) if e["server"] in {o["server"] for o in theirs}}
         words = (
-            "At {rate:g} requests/s ({offered:.0f} tokens/s requested) {mine} delivers {tokens:.0f}, {theirs}, and at"
-            " {slow:g} ({few:.0f} requested) {then}."
+            "Of {offered:.0f} tokens/s requested ({rate:.1f} requests/s) {mine} delivers {tokens:.0f}, {theirs}, and of"
+            " {few:.0f} ({slow:.1f} requests/s) {then}."
         )
         own = [e for e in known if e["backend"] == standings.JAX and e["rate"] == first["rate"] and e is not first]
         plain = [e for e in own if "+fused" in mine["server"] and "+fused" not in e["server"]]
-        without = [f", `{e['server']}` without the kernel {e['tokens_s']:.0f}" for e in plain]
-        then = listed([f"{made:.0f}" for made in again]) + "".join(without)
-        return stated(words, theirs=delivered(theirs), then=then, few=first["offered"], slow=first["rate"], **numbers)
+        again = [f"it delivers {made(first)}", *(f"{named_well(name)} {made(e)}" for name, e in before.items())]
+        then = listed([*again, *(f"`{e['server']}` without the kernel {made(e)}" for e in plain)])
+        slow = dict(then=then, few=first["offered"], slow=first["arrived"])
+        return stated(words, theirs=delivered(theirs), **slow, **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
     return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)
+
+
+def made(load: dict) -> str:
+    """`31 (30 of 80 refused)`: tokens a second, and how many requests have no answer."""
+    lost = [f"{load['refused']} of {load['n']} refused"] * bool(load["refused"])
+    lost += [f"{load['void']} answer{'s' * (load['void'] > 1)} void"] * bool(load["void"])
+    return f"{load['tokens_s']:.0f}" + f" ({', '.join(lost)})" * bool(lost)
 
 
 def kept_up(load: dict) -> bool:

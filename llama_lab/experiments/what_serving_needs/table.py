@@ -39,13 +39,15 @@ def load(e: dict) -> dict:
     """What the requests of one load say beside their first tokens.
 
     gap: percentiles of the gaps between pieces, milliseconds, None if their number is too small. tokens_s: tokens of
-    all answers over the time until the last piece; offered: what was asked for, over the time until the last was due.
+    all answers over the time until the last piece; offered, arrived: tokens asked for and requests a second, over the
+    time until the last was due: those that were drawn, not the `rate` that was set.
     padding: share of the tokens run for prompts that are none or were read before; None for a server that does not
     say."""
     rows = e["every"]
     first = e["points"]["first"]
     good = [r for r in e["rows"] if r.answered]
     gaps = [gap for r in good for gap in np.diff(r.piece_ns) / 1e6]
+    due = max(r.due_ns for r in rows) / NS
     ends = max((r.due_ns + r.piece_ns[-1] for r in good), default=0)
     return dict(
         backend=rows[0].backend,
@@ -56,7 +58,8 @@ def load(e: dict) -> dict:
         gap=statistics.percentiles(gaps, (50, 99)),
         gaps=len(gaps),
         tokens_s=sum(r.tokens for r in good) / ends * NS if ends > 0 else float("nan"),
-        offered=sum(r.asked_tokens for r in rows) / max(r.due_ns for r in rows) * NS,
+        offered=sum(r.asked_tokens for r in rows) / due,
+        arrived=len(rows) / due,
         late=max(r.sent_ns for r in rows) / 1e6,
         compiled=rows[0].compiled,
         padding=padding(rows),
@@ -98,10 +101,11 @@ def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
 
 COUNTED = frames.same("n", "refused", "void")
 FIRST = {"first token P50 ms": "first.median"}
+DUE = {"requests/s": "arrived"}
 RATES = {"tokens/s": "tokens_s", "asked for": "offered"}
 GAPS = {"gap P50 ms": "gap.p50", "gap P99 ms": frames.percentile(99, "gap.p99")}
 RISING = frames.Columns(
-    {**frames.same("server", "rate"), **COUNTED, **FIRST, **GAPS, **RATES}, index=("server", "rate"), digits=1
+    {**frames.same("server"), **DUE, **COUNTED, **FIRST, **GAPS, **RATES}, index=("server", "requests/s"), digits=1
 )
 SHAPED = frames.Columns(
     {
@@ -117,5 +121,5 @@ SHAPED = frames.Columns(
     digits=2,
 )
 SLOTTED = frames.Columns(
-    {**frames.same("server", "slots", "rate"), **COUNTED, **FIRST, **GAPS, **RATES}, index=("server", "slots"), digits=1
+    {**frames.same("server", "slots"), **DUE, **COUNTED, **FIRST, **GAPS, **RATES}, index=("server", "slots"), digits=1
 )

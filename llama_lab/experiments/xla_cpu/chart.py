@@ -11,15 +11,15 @@ from llama_lab.experiments.xla_cpu.measure import Outcome
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, colour, headline, new, styled
 
-IN_WORDS = {  # a finding → its slow program, in the figure; the table has both
-    "bfloat16 product": "weight in bfloat16",
-    "int8 product": "row as a matrix",
-    "transposed rows": "weight transposed first",
-    "conversion once a call": "one call for each of 8 tokens",
-    "cache in a scan": "each layer's cache in and out of the scan",
-    "weights in a scan": "scan over the layers",
-    "cache of one row": "cache with an axis for the batch",
-    "shared vector": "two products with one vector",
+IN_WORDS = {  # a finding → its slow and its fast program, in the figure
+    "bfloat16 product": ("weight in bfloat16", "weight in float32"),
+    "int8 product": ("row as a matrix", "row as a vector"),
+    "transposed rows": ("weight transposed first", "weight as it is"),
+    "conversion once a call": ("a call for each of 8 tokens", "one call for all"),
+    "cache in a scan": ("layers' caches in and out of the scan", "cache carried, one position written"),
+    "weights in a scan": ("scan over the layers", "layers unrolled"),
+    "cache of one row": ("cache with an axis for the batch", "cache without it"),
+    "shared vector": ("two products with one vector", "one product, its result cut in two"),
 }
 
 
@@ -40,10 +40,11 @@ def evidence(outcome: Outcome) -> str:
 @styled
 def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
     """One row per finding, the largest first: slow over fast in time (point: a process; band: 95% interval)."""
-    figure, axes = new(10, 1.6 + 0.58 * max(1, len(outcomes)))
+    figure, axes = new(10, 1.6 + 0.66 * max(1, len(outcomes)))
     outcomes = sorted(outcomes, key=lambda o: -np.nan_to_num(o.ratio.value))
     heights = list(rows.heights(axes, [o.finding.name for o in outcomes]).values())
-    words = [f"{o.finding.name}:\n{IN_WORDS[o.finding.name]}" for o in outcomes]
+    both = [(o.finding.name, *IN_WORDS[o.finding.name]) for o in outcomes]
+    words = [f"{name}\nslower: {slow}\nfaster: {fast}" for name, slow, fast in both]
     axes.set_yticks(heights, words, fontsize=9)
     shades = [colour("step") if outcome.holds else GREY for outcome in outcomes]
     for outcome, height, shade in zip(outcomes, heights, shades, strict=True):
@@ -66,7 +67,7 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
                 axes.plot(end, height, marker, color=shade, markersize=9, clip_on=False)
                 arrows = "; arrow: it goes on"
     axes.set_xlabel(
-        "how many times as long this way takes as the faster one (in the table), log scale\n"
+        "how many times as long the slower way takes as the faster, log scale\n"
         f"(point: one of n ≥ {min((o.ratio.n for o in outcomes), default=0)} processes; "
         f"bar: mean; band: its 95% interval{arrows})"
     )

@@ -129,10 +129,10 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
 
 
 def words(table: Sequence[dict], mine: str) -> str:
-    """`The placement mine runs at 0.63x [0.58, 0.67] of step's rate; 2 of 2 faulty programs get no time`."""
+    """`Your placement “mine” decodes at 0.63x [0.58, 0.67] of step's rate; 2 of 2 faulty programs get no time`."""
     ratio = next(e for e in table if e["name"] == mine)["ratio_to_baseline"]
-    own = f"The placement {mine} runs at {times(ratio)} of {measure.BASELINE}'s rate" if ratio["n"] else ""
+    rate = f"decodes at {times(ratio)} of {measure.BASELINE}'s rate" if ratio["n"] else "has no valid time"
     bad = [e for e in table if e["name"] in measure.WHAT and e["name"] != measure.NESTED.name]
     timeless = sum(not e["valid_trials"] for e in bad)
     caught = f"{timeless} of {len(bad)} faulty programs get no time" if bad else ""
-    return "; ".join(filter(None, (own or f"{mine} has no valid time", caught)))
+    return "; ".join(filter(None, (f"Your placement “{mine}” {rate}", caught)))

@@ -4,8 +4,8 @@ import pytest
 from matplotlib.text import Text
 
 from llama_lab.experiments.activation_extraction import chart, probing
-from llama_lab.experiments.activation_extraction.rungs import BASE
-from tests.experiments.activation_extraction.test_table import measured
+from llama_lab.experiments.activation_extraction.rungs import BASE, DISK, FORWARD, PRODUCT
+from tests.experiments.activation_extraction.test_table import made, measured
 from tests.figures.drawn import assert_drawn, assert_in_style
 
 
@@ -52,10 +52,16 @@ def test_each_chart_is_drawn_where_there_is_little(draw):
 
 def test_the_limits_say_the_share_in_pairs():
     drawn = words(CHARTS["limits"]())
-    title = "extract is slower than the forward pass alone, its slower ceiling"
+    title = "of the rate of the forward pass alone: slower"
     far = "10,0", "tokens/s, beyond this axis →"
-    for text in (title, "94% [9", "mean of 8 pairs", "ceiling: disk only", *far):
+    for text in (title, "94% [9", "of the forward pass alone,\nmean of 8 pairs", "ceiling: disk only", *far):
         assert text in drawn, text
+
+
+def test_where_the_slower_ceiling_is_not_one_in_each_block_it_has_no_name():
+    rates = {(PRODUCT, 0): 10, (FORWARD, 0): 9, (DISK, 0): 1, (PRODUCT, 1): 10, (FORWARD, 1): 11, (DISK, 1): 12}
+    rows = [made(name, block, wall_ns=s * 10**9) for (name, block), s in rates.items()]
+    assert "of the rate of the slower ceiling: undecided" in words(chart.extraction_limits(rows)).replace("\n", " ")
 
 
 def test_the_probe_names_its_property_and_its_control():

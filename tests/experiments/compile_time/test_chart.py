@@ -42,8 +42,8 @@ def test_the_charts_say_what_the_rows_say():
         "3.10 s",
         "2.35 s",
         "2.20 s",
-        "at equal loading 76% [",
-        "serialised 71% of a cold start",
+        "if loaded in 1.00 s: 2.35 s, 76% [",
+        "cached and serialised starts would take 76% and 71% of a cold start's time",
     ):
         assert text in words(chart.compile_starts(trials()))
     narrow = dict(placement="step+bf16", subject="step+bf16")
@@ -52,6 +52,21 @@ def test_the_charts_say_what_the_rows_say():
         assert text in words(halved)
     for text in ("At 1,024 slots", "step+scan: 1.02 MB", "weights of one layer: 10 MB"):
         assert text in words(chart.compile_surprises(rows))
+
+
+def test_the_title_of_sizes_says_what_scanning_does_to_size_and_rate():
+    def said(few, step_ms, depth=16):
+        times = dict(token_times_ns=[step_ms * 10**6 * (i + 1) for i in range(4)])
+        return chart.what_scanning_does([row(depth=depth), row("step+scan", depth, instructions=few, **times)], depth)
+
+    assert said(20, 20) == (
+        "At 16 layers scanning cuts the program from 160 to 20 instructions, but it decodes 50 tokens/s instead of 100"
+    )
+    assert said(20, 5).endswith(", and it decodes 200 tokens/s instead of 100")
+    assert said(30, 10, 2) == (
+        "At 2 layers scanning takes the program from 20 to 30 instructions, and it decodes 100 tokens/s either way"
+    )
+    assert chart.what_scanning_does([row()], 2) == "The decode program was not compiled both ways"
 
 
 def test_the_bars_of_a_start_end_where_its_first_token_is():

@@ -71,6 +71,20 @@ def test_the_largest_part_of_a_token_is_named():
     assert finding.largest_part([]) == ""
 
 
+def test_parts_of_a_token_under_the_last_placement_and_the_first():
+    first = dict(name="loop", layers=18.2, attention=4.7, head=5.3, layers_low=15, attention_low=1.7, head_low=3.1)
+    between = first | dict(name="loop+bf16", head_low=-1)
+    last = first | dict(name="loop+fused", layers=2.1, attention=1.2, head=0.7)
+    assert finding.first_and_last([first, between, last]) == (
+        "under loop+fused a token spends 2.1 ms in the layers (18.2 ms under loop), "
+        "1.2 ms in attention over the cache (4.7) and 0.7 ms in the head (5.3)"
+    )
+    said = finding.first_and_last([first | dict(layers_low=-1), last | dict(head_low=0)])
+    assert said == "under loop+fused a token spends 1.2 ms in attention over the cache (4.7 ms under loop)"
+    hidden = dict.fromkeys(("layers_low", "attention_low", "head_low"), -1)
+    assert finding.first_and_last([first, last | hidden]) == ""
+
+
 def test_what_rows_cost_in_words():
     found = rows.table(
         passes() + passes(costs={1: 1.0, 4: 1.5, 8: 2.2}, context=512) + passes(costs={8: 2.5}, kind=BATCH)
@@ -82,7 +96,7 @@ def test_what_rows_cost_in_words():
     assert finding.of_rows([]) == ""
     theirs = [e | dict(engine="llamacpp") for e in found if e["context"] == 512]
     assert finding.together(theirs + found) == (
-        "8 rows in one pass take 2.2 times as long as one row in llama.cpp, 2.0 to 2.5 in loop+fused"
+        "a pass over 8 tokens takes 2.2 times as long as over one in llama.cpp, 2.0 to 2.5 times in loop+fused"
     )
     assert finding.together([]) == ""
 

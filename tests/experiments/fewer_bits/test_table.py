@@ -17,6 +17,7 @@ from llama_lab.bench.frames import show
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.fewer_bits import chart, reading, table
 from llama_lab.experiments.fewer_bits.reading import ALL, PROSE
+from llama_lab.figures import marks
 from tests.experiments.fewer_bits.race import MISSING, NAMES, entries_of, race
 from tests.figures.drawn import META, assert_drawn, words
 
@@ -165,4 +166,23 @@ def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
 
 def test_the_title_of_speed_against_quality_compares_the_same_weights():
     title = draw("quality", race()).get_suptitle()
-    assert re.search(r"^loop\+fused makes 44\d .*; llama.cpp, on the same weights, 14\d at", title), title
+    said = r"^On the same weights loop\+fused decodes 44\d tokens/s and llama.cpp 14\d, equally close to float32 \(KL "
+    assert re.search(said, title.replace("\n", " ")), title
+
+
+def test_it_says_equally_close_only_where_the_intervals_overlap():
+    def entry(name, backend, rate, kl):
+        about = dict(name=name, backend=backend, dtype="gguf" if backend == "jax" else "q4_1", decode=Made(median=rate))
+        return about, dict(kl=kl, kl_low=0.9 * kl, kl_high=1.1 * kl)
+
+    mine, theirs = entry("loop+fused", "jax", 368, 0.0035), entry("llamacpp", "llama.cpp", 131, 0.0036)
+    said = marks.fastest_and_near([theirs, mine])
+    assert said == (
+        "On the same weights loop+fused decodes 368 tokens/s and llama.cpp 131, equally close to float32 "
+        "(KL 0.0035 and 0.0036)"
+    )
+    said = marks.fastest_and_near([mine, entry("openvino", "openvino", 95, 0.25), entry("loop", "jax", 44, 0)])
+    assert said == "loop+fused decodes 368 tokens/s and OpenVINO 95, KL 0.0035 and 0.25 from float32"
+    assert marks.fastest_and_near([entry("loop", "jax", 44, 0)]) == (
+        "loop decodes 44 tokens/s, KL 0 to rounding from float32"
+    )

@@ -9,6 +9,7 @@ from llama_lab.bench.record import Run
 from llama_lab.bench.wording import pooled, probed
 from llama_lab.experiments.growth import chart, measure, table
 from tests.bench.test_record import trial
+from tests.figures.drawn import words
 
 SMALL = (
     "random:smollm2-135m,num_hidden_layers={},hidden_size=48,intermediate_size=96,num_attention_heads=3,num_key_value_heads=1,"
@@ -152,7 +153,7 @@ def test_what_grows_more_than_the_bytes_stands_beside_the_spread_between_process
 def test_rows_whose_arithmetic_is_the_limit_are_not_held_against_their_bytes():
     points = grown()
     points["batch"][1] |= dict(flops_ms=40.0, median=100.0)  # ten times the limit, as long
-    assert " along layers and rows, less along width." in table.claim(points).sentence
+    assert table.claim(points).sentence.endswith(" less than its limit along width; undecided along layers and rows.")
     assert "2 times the rows take 10.0 times the limit (arithmetic by then), 10.0 times the time" in table.finding(
         points
     )
@@ -160,10 +161,13 @@ def test_rows_whose_arithmetic_is_the_limit_are_not_held_against_their_bytes():
 
 def test_the_claim_says_how_time_grows_beside_the_limit_and_limits_where_no_spread_is_known():
     points = grown()
-    said = "A step's time grows about as its limit along layers, less along width, {} along rows."
+    said = "A step's time grows less than its limit along width, {} along rows; undecided along layers."
     assert table.claim(points).sentence == said.format("far more")
     points["batch"][1]["median"] = 1.5 * 10.5
     assert table.claim(points).sentence == said.format("more")
+    within = dict(layers=points["layers"], same=[point("width", "576", 12.0, 4e8)])
+    undecided = "Whether a step's time grows more or less than its limit is undecided along layers."
+    assert table.claim(within).sentence == undecided
     del points["layers"]
     assert table.claim(points).sentence == "A step's time grows less than its limit along width, more along rows."
     alone = {"layers": [point("layers", "3", 3.0, 1e8), point("layers", "30", 12.5, 4e8)]}
@@ -176,4 +180,11 @@ def test_the_panels_of_sizes_have_one_scale_and_say_what_they_grow_by():
     panels = {axes.get_title("left"): axes for axes in figure.axes}
     scales = [axes.get_window_extent().width / np.log10(np.divide(*axes.get_xlim()[::-1])) for axes in panels.values()]
     assert max(scales) / min(scales) < 1.05
-    assert panels["layers"].get_xlabel() == "4.2x the time, 4.0x the limit"
+    assert panels["layers"].get_xlabel() == "time grows 4.2x, limit 4.0x: undecided"
+    assert panels["width"].get_xlabel() == "time grows 2.0x, limit 4.0x: less"
+    assert " less than 1.38-fold apart (one configuration in several processes: 1.25-fold)." in words(figure)
+
+
+def test_a_size_too_near_to_the_next_stands_a_line_lower():
+    assert chart.staggered([192, 576, 768, 960], ["a", "b", "c", "d"]) == ["a", "b", "\nc", "d"]
+    assert chart.staggered([100, 101, 102, 103], ["a", "b", "c", "d"]) == ["", "", "\nc", "d"]

@@ -5,6 +5,7 @@ from types import SimpleNamespace as Made
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.experiments.host_loop import finding
 from llama_lab.experiments.host_loop.flax_twin import MODELS
+from llama_lab.experiments.host_loop.measure import SIZES
 
 
 def line(name, ratio, **more):
@@ -39,7 +40,9 @@ def test_the_host_matters_most_where_its_strategies_gain_most():
     said = finding.gain([*near, *lines[1:]], "m")
     assert said == "on m none of 6 strategies is shown to lead (loop 1.70x [1.50, 1.90] of step)"
     assert "matters most" not in finding.answer([small | dict(ratios={}), large], [])
-    assert finding.starting([small, large]).endswith("50% of starting plus waiting at 0.1 M weights, 10% at 400 M")
+    assert finding.starting([small, large]) == (
+        "Launching step's program is 50% of a token's launch-plus-wait time with 0.1 M weights, 10% with 400 M"
+    )
 
 
 def test_an_interval_that_rounding_would_end_at_1_has_a_digit_more():
@@ -63,6 +66,21 @@ def test_the_figures_title_names_who_leads():
     assert finding.title([("a", [line("loop", (3, 2, 4))]), ("b", slow)]) == (
         "On a loop reaches 3.00 times the rate of step; on b no strategy is shown to be faster than step"
     )
+
+
+def test_the_title_of_busy_cores_names_each_model_and_who_delivers_in_blocks():
+    step, loop = line("step", (1, 1, 1), cores=1.3), line("loop", (3, 2, 4), cores=1.04)
+    panels = [("a", (), [step, loop]), ("b", (), [step | dict(cores=1.7), line("other", (1, 1, 1))])]
+    assert finding.load(panels, {"step", "loop"}, 2, ["loop"]) == (
+        "With a the strategies keep 1.0 to 1.3 of 2 cores busy, with b 1.7; under loop tokens arrive in blocks"
+    )
+    assert finding.load(panels[:1], {"step"}, 2, []) == "With a the strategies keep 1.3 of 2 cores busy"
+    assert finding.load([("a", (), [step | dict(valid_trials=0)])], {"step"}, 2, []) == "No strategy has valid answers"
+
+
+def test_a_random_model_reads_as_one_in_a_figure():
+    assert finding.named(SIZES["1M"]) == "1M random weights"
+    assert finding.named("smollm2-135m-instruct") == "smollm2-135m-instruct"
 
 
 def test_a_model_of_other_sizes_is_named_by_them():

@@ -125,8 +125,8 @@ def test_charts_say_what_the_trials_say_also_of_little(tmp_path, much):
         assert text in words(rates)
     points = measure.by_size(made)
     crossing = chart.dispatch_and_device(points, measure.crossover(points))
-    assert "waiting overtakes dispatch" in words(crossing)
-    assert "waiting overtakes dispatch" not in words(chart.dispatch_and_device(points[1:], None))
+    assert "waiting overtakes launching" in words(crossing)
+    assert "waiting overtakes launching" not in words(chart.dispatch_and_device(points[1:], None))
     for figure in (rates, load, crossing):
         assert_drawn(figure, tmp_path)
 
@@ -140,7 +140,9 @@ def test_a_control_that_fails_is_said():
         if t.model == "random:small"
     ]
     assert "the control failed" in finding.spread(measure.table(slower, "m"), "m")
-    assert "control failed" in words(chart.host_strategies([("m", slower, measure.table(slower, "m"))]))
+    assert "the same program differs:\nonly larger effects count" in words(
+        chart.host_strategies([("m", slower, measure.table(slower, "m"))])
+    )
     fine = measure.table(measured_models(), "random:small")
     assert "the control failed" not in finding.spread(fine, "m")
     assert finding.fastest(fine)[0] == "loop"

@@ -83,7 +83,10 @@ def test_how_often_chance_leaves_out_0_is_said():
     )
     assert chart.chance_words(one) == only
     assert chart.chance_words(costs[:1]).startswith("eager's interval excludes 0: with 1 placement chance alone does ")
-    assert "excludes 0, perhaps by chance" in drawn.words(chart.sampling(one, SETTINGS))
+    figure = chart.sampling(one, SETTINGS)
+    assert "token; only loop's interval excludes 0, perhaps by chance" in drawn.words(figure)
+    assert "+3.10 ms" in next(t.get_text() for t in figure.axes[0].texts if "\nexcludes 0, perhaps" in t.get_text())
+    assert "perhaps" not in drawn.words(chart.sampling(costs, SETTINGS))
     level = measure.costs(trials({"step": -0.1}), ["step"])
     assert chart.chance_words(level) == "the interval of step holds 0"
 
@@ -137,10 +140,26 @@ def test_pipelines_are_compared_by_sampled_answers_of_the_same_questions(tmp_pat
     ratio = summary.paired_ratio(made, "split" + SAMPLED, "step" + SAMPLED)
     first, second = (answers[answers.pipeline == label]["tokens/s"].mean() for label in measure.PIPELINES.values())
     assert second / first == pytest.approx(ratio.value, rel=0.01)
-    assert "is slower than" in chart.comparison(ratio)
+    said = "A sampler jitted apart (split) is slower than one program per token (step): 0.9"
+    assert chart.comparison(ratio).startswith(said)
+    undecided = (
+        "Whether a sampler jitted apart (split) is slower than one program per token (step) is undecided: 0.945x"
+    )
+    assert chart.comparison(Ratio(0.945, 0.881, 1.013, 20)).startswith(undecided)
     figure = chart.pipelines(answers, ratio)
     assert "8 questions" in drawn.words(figure)
+    assert next(t.get_text() for t in figure.axes[0].get_yticklabels()).startswith("step (pipeline 1):")
     drawn.assert_drawn(figure, tmp_path)
+
+
+def test_what_is_built_names_the_most_programs_and_the_baseline():
+    costs = {"eager": (3.91, 152), "layer": (1.51, 44), "step": (2.52, 2), "chunk8": (4.4, 3), "loop": (2.8, 2)}
+    said = "For its first answer eager builds 152 programs in 3.9 s; step builds 2 in 2.5 s"
+    assert chart.built(costs) == said
+    assert chart.built({"loop": (0.04, 2), "mine": (1.0, 3)}).endswith(
+        "mine builds 3 programs in 1.0 s; loop builds 2 in 0.04 s"
+    )
+    assert chart.built({"step": (1.0, 1)}) == "For its first answer step builds 1 program in 1.0 s"
 
 
 PARAMETERS = dict(

@@ -159,10 +159,16 @@ def test_the_figure_says_who_is_shown_to_lose():
     rows = made(**alike, **{"ollama": 10, "ollama" + masks.TABLE: 20})
     said = masks_table.slowed(masks_table.table(rows))
     assert said == (
-        "A mask in the program shows no loss; a mask by the host shows no loss; a runtime's own grammar slows Ollama"
+        "When answers must be JSON, a runtime's own grammar slows Ollama; the cost of a mask in the program and of a"
+        " mask by the host is below 2%"
     )
     by_host = made(**alike | {"step" + masks.HOST: 20})
-    assert masks_table.slowed(masks_table.table(by_host)).endswith("a mask by the host slows step")
+    slow = "When answers must be JSON, a mask by the host slows step; the cost of a mask in the program is below 2%"
+    assert masks_table.slowed(masks_table.table(by_host)) == slow
+    open_ = dict(subject="step", where="program", n=10, ratio=Ratio(0.95, 0.74, 1.23, 10))
+    assert masks_table.slowed([open_]).endswith(", the cost of a mask in the program is undecided")
+    lost = [open_ | dict(ratio=Ratio(0.5, 0.4, 0.6, 10))] * 3
+    assert masks_table.slowed([*lost, open_]).endswith("a mask in the program slows 3 of 4 subjects")
     assert masks_table.slowed([]).startswith("No valid answers")
 
 

@@ -1,5 +1,7 @@
 """Charts of the peers say what the trials say, are drawn in style, and name what is missing."""
 
+import re
+
 import pytest
 
 from llama_lab import figures
@@ -18,7 +20,7 @@ CHARTS = ("ladder", "quality", "conversation", "memory")
 def draw(name, trials, names, missing=(), distances=None):
     entries, distances = standings.ladder(trials, names), quality.table(rows()) if distances is None else distances
     if name == "ladder":
-        return chart.peer_ladder(entries, missing, 400.0, 40)
+        return chart.peer_ladder(entries, missing, 400.0)
     if name == "quality":
         return chart.speed_and_quality(entries, distances)
     if name == "conversation":
@@ -82,7 +84,7 @@ def test_charts_say_what_the_trials_say():
         (
             "quality",
             made,
-            ["llama.cpp: KL 0.02", "Ollama (120 tokens/s; no logits, top-1 86.7%)"],
+            ["llama.cpp: 149 tok/s, KL 0.02", "loop: 60 tok/s", "Ollama (120 tokens/s; no logits, top-1 86.7%)"],
         ),
         ("memory", made, ["No row for ollama", "One answer needs"]),
     ):
@@ -98,6 +100,18 @@ def test_of_many_the_quickest_have_a_line_and_all_a_bar():
     assert {label.get_text() for label in bars.get_yticklabels()} == set(map(named_well, RATES))
     lengths = [bar.get_width() for bar in bars.patches]
     assert lengths == sorted(lengths)
+
+
+def test_the_title_says_that_servers_kept_the_history_and_its_ratio_stands_at_the_bar():
+    talks = table.talks(contest(), ["loop", "llamacpp"], "loop")
+    backends = dict(loop="jax", llamacpp="llama.cpp")
+    again, kept = (chart.conversation(talks, backends, [40, 110, 180], 16, "loop", kept) for kept in (False, True))
+    said = re.search(
+        r"A conversation of 3 turns takes (0\.\d\d) times as long under llama.cpp as under loop", words(again)
+    )
+    assert f" s, {said[1]}x" in words(again)
+    assert words(kept).startswith("With the history kept, a conversation of 3 turns takes")
+    assert kept.axes[0].get_title(loc="left") == "Each turn reads only what is new"
 
 
 def test_what_hands_out_no_logits_is_named_below_and_not_drawn():

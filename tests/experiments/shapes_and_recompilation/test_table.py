@@ -144,7 +144,14 @@ def test_what_is_warm_is_split_by_the_median_of_exact_lengths():
     assert warm[workload.ONE]["padding"] == pytest.approx(0.45 * 1.01)
     assert warm[workload.GROWING].keys() == {"useful work", "copying"}  # it pads nothing
     legend = draw("stream_seconds", everything(3)).legends[0]
-    assert {"beyond exact lengths", "beyond them: copying"} <= {text.get_text() for text in legend.get_texts()}
+    assert {"extra time over exact lengths", "extra time of copying"} <= {
+        text.get_text() for text in legend.get_texts()
+    }
+
+
+def test_cures_are_named_in_their_rows():
+    named = [label.get_text() for label in draw("surprises", everything()).axes[0].get_yticklabels()]
+    assert [name.startswith("cure: ") for name in named] == [False, True] * 3
 
 
 def test_predictions_are_answered_in_words():

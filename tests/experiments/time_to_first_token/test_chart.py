@@ -123,3 +123,10 @@ def test_a_percentile_is_drawn_only_where_the_sample_holds_it(tail):
         (line,) = figure.axes[0].lines
         (e,) = [e for e in side_by_side.tails(everything(tail=tail)) if e["p95"]]
         assert line.get_xydata().tolist() == [[e["tokens"], e["p95"] / e["p50"]]]
+
+
+def test_the_title_of_tails_says_the_share_at_the_shortest_prompt_and_at_the_longest():
+    held = [dict(tokens=n, p50=100.0, p95=late) for n, late in ((200, 110.0), (50, 150.0), (10, 130.0), (10, 140.0))]
+    said = "The slowest 1 in 20 first tokens take at least 1.30 to 1.40 times the median at 10 prompt tokens"
+    assert request_chart.slowest(held) == f"{said}, 1.10 at 200"
+    assert request_chart.slowest(held[2:]) == said

@@ -69,6 +69,16 @@ def test_lanes_hold_the_outermost_calls_and_the_operations_of_any_thread():
     assert row.busy_ms == pytest.approx(0.04)  # the second lies within the first
 
 
+def test_a_wide_pause_of_both_lanes_is_said():
+    about = dict(run="", block=0, order=0, process=0, seed=0, phase="warm", valid=True, subject="a", model="m")
+    lanes = dict(host_names="x y", host_durations_ns=[10**6] * 2, device_names="z", device_durations_ns=[2 * 10**6])
+    lanes |= dict(weights_hash="", layers=1, total_ns=10**7, device_starts_ns=[500_000])
+    wide, narrow = (measure.Traced(**about, **lanes, host_starts_ns=[0, second]) for second in (4_000_000, 2_600_000))
+    assert chart.pause(wide) == "Under a nothing is called or computed from 2.5 to 4.0 ms; the trace does not show why."
+    assert chart.pause(narrow) == ""
+    assert chart.token([wide])._supxlabel.get_text() == chart.pause(wide)
+
+
 def test_a_trace_of_something_else_is_refused():
     with pytest.raises(UserError, match="no span 'one token'"):
         measure.lanes([span("PjitFunction(a)", 0, 5)])

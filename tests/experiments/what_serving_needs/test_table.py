@@ -64,14 +64,14 @@ def test_the_servers_are_compared_at_the_best_rate_of_ours_and_it_is_said_what_w
     said = finding.answer(
         {
             "step": [load("step", 1.0, 9.0, 10.0), load("step", 4.0, 39.0, 40.0)],
-            "ollama": [load("ollama", 1.0, 9.5, 10.0, "ollama"), load("ollama", 4.0, 8.0, 40.0, "ollama")],
+            "ollama": [load("ollama", 1.0, 9.5, 10.0, "ollama"), load("ollama", 4.0, 8.0, 40.0, "ollama", refused=2)],
         }
     )
-    served = "`llama-jax serve` (`step`) delivers 39, Ollama 8, and at 1 (10 requested) 9 and 10."
-    assert said.endswith(f" At 4 requests/s (40 tokens/s requested) {served}")
+    served = "`llama-jax serve` (`step`) delivers 39, Ollama 8 (2 of 9 refused), and of 10 (1.5 requests/s) it"
+    assert said.endswith(f" Of 40 tokens/s requested (4.5 requests/s) {served} delivers 9 and Ollama 10.")
     alone = {"step": [load("step", 4.0, 39.0, 40.0)], "ollama": [load("ollama", 4.0, 8.0, 40.0, "ollama")]}
     said = str(finding.claim(alone))
-    assert said == "At 4 requests/s `llama-jax serve` (`step`) delivers 39 of the 40 tokens/s requested, Ollama 8."
+    assert said == "Of 40 tokens/s requested (4.5 requests/s) `llama-jax serve` (`step`) delivers 39, Ollama 8."
     behind = finding.claim(
         {"step": [load("step", 4.0, 20.0, 40.0)], "ollama": [load("ollama", 1.0, 9.0, 10.0, "ollama")]}
     )
@@ -79,14 +79,18 @@ def test_the_servers_are_compared_at_the_best_rate_of_ours_and_it_is_said_what_w
     assert str(finding.claim({"ollama": [load("ollama", 1.0, 9.0, 10.0, "ollama")]})).startswith("Under load Ollama")
 
 
-def load(server, rate, tokens_s, offered, backend="jax"):
+def load(server, rate, tokens_s, offered, backend="jax", refused=0):
+    """Of nine requests, which arrive a little faster than was set."""
     return dict(
         server=server,
         rate=rate,
+        arrived=rate + 0.5,
+        n=9,
         tokens_s=tokens_s,
         offered=offered,
         backend=backend,
-        refused=0,
+        refused=refused,
+        void=0,
         first=Summary(3, *[1] * 4),
     )
 
@@ -104,14 +108,15 @@ def test_what_more_slots_do_and_who_keeps_up_is_said_by_the_data():
         "step": [load("step", 2.0, 20.0, 20.0)],
     }
     assert finding.keeping_up(rising) == [
-        "Ollama falls behind at 2 requests/s",
-        "step keeps up at 2 requests/s, the highest rate asked of it",
+        "Ollama falls behind at 2.5 requests/s",
+        "step keeps up at 2.5 requests/s, the highest rate asked of it",
     ]
 
 
 def test_a_server_falls_behind_where_it_stays_behind():
     def loads(*shares, refused=0):
-        return [dict(rate=2.0**i, tokens_s=share, offered=1.0, refused=refused) for i, share in enumerate(shares)]
+        given = dict(offered=1.0, refused=refused)
+        return [dict(rate=i, arrived=2.0 ** (i - 1), tokens_s=share) | given for i, share in enumerate(shares, start=1)]
 
     assert finding.falls_behind(loads(1.0, 0.89, 0.98, 0.4)) == 8
     assert finding.falls_behind(loads(1.0, 0.89, 0.98)) is None

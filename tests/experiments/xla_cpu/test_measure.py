@@ -264,6 +264,8 @@ def test_the_chart_is_drawn_of_nothing_of_one_block_of_void_ones_and_of_all(tmp_
     assert_drawn(figure, tmp_path)
     assert list(chart.IN_WORDS) == [finding.name for finding in cases.FINDINGS]
     assert "not seen with this jaxlib" in beside(figure)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert "int8 product\nslower: row as a matrix\nfaster: row as a vector" in labels
     shown = [line["compiled programs"] for line in chart.spellings(found)]
     for words in ("113 MB against 0", "27,697", "4 against 0"):
         assert any(words in line for line in shown)

@@ -194,7 +194,7 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     trials = measure.strict(made())
     figure = chart.own_ladder(trials, measure.table(trials, ["step", "mine", NESTED.name]), "mine")
     for text in (
-        "The placement mine runs at 0.50x [0.50, 0.50] of step's rate; 2 of 2 faulty programs get no time",
+        "Your placement “mine” decodes at 0.50x [0.50, 0.50] of step's rate; 2 of 2 faulty programs get no time",
         "no time: its tokens are wrong",
         "no time: it compiled while timed",
         "no verdict: same program as step",
