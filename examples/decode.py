@@ -35,7 +35,7 @@ def step(model, cache, token, position):  # model: the params; cache: [layers 2 
 def loop(model, cache, token, start):  # the whole answer: no token returns to Python before the last one
     def unfinished(carry):
         tokens, n, _ = carry
-        return (start + n <= SLOTS) & (tokens[n - 1] != STOP)
+        return (start + n < SLOTS) & (tokens[n - 1] != STOP)
 
     def more(carry):
         tokens, n, cache = carry

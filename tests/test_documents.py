@@ -245,7 +245,7 @@ def test_the_readmes_decode_loop_makes_the_packages_tokens(packaged, monkeypatch
     names: dict = {}
     exec(code, names)
     answer = ll.answer(
-        ll.build(packaged, "loop"), [names["ids"]], 1 + names["SLOTS"] - len(names["ids"]), stop=[names["STOP"]]
+        ll.build(packaged, "loop"), [names["ids"]], names["SLOTS"] - len(names["ids"]), stop=[names["STOP"]]
     )[0]
     assert capsys.readouterr().out.strip() == packaged.tokenizer.decode(answer.token_ids).strip()
 

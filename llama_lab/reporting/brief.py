@@ -6,14 +6,13 @@ tables and picture are missing is left out, so the page of another machine shows
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from llama_lab.bench import environment, provenance, record, standings, summary, wording, workload
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import APART, listed, named_well, weights
+from llama_lab.bench.wording import APART, listed, weights
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.kv_cache.finding import saving
 from llama_lab.experiments.shapes_and_recompilation import measure as served
@@ -27,7 +26,6 @@ from llama_lab.reporting.repeats import Repeat
 from llama_lab.reporting.rivals import megabytes, read_by, times
 from llama_lab.sharing.contribution import HEADLINE
 
-ALONE = "no other runtime in this run"
 SHAPED = {
     workload.GROWING: "with unpadded prompts and a cache that grows with each token",
     workload.EXACT: "with each prompt's own length",
@@ -64,11 +62,6 @@ def said_of(table: Recorded, text: str, *about: str) -> Said:
     """A sentence that rests on one table."""
     when = " · ".join(filter(None, (table.meta["created"][:10], provenance.complaint(table.meta))))
     return Said(text, about, machine(table), when, table.section)
-
-
-def rate(run: Setting, subject: str) -> str:
-    median = statistics.median(t.tg for t in summary.warm(run.rows, subject))
-    return f"`{subject}` runs at {document.short(median)} tokens/s"
 
 
 def about(table: Recorded, row: Trial, text: str, *more: str) -> Said:
@@ -143,7 +136,7 @@ def compiled(tables: Tables) -> Said | None:
         f" {SHAPED[most.subject]};"
         f" counting compilation, the latter takes {times(ratio)} as long (n = {ratio.n})."
     )
-    return said_of(table, text, table.meta["parameters"]["model"], ALONE)
+    return said_of(table, text, table.meta["parameters"]["model"])
 
 
 def contested(tables: Tables) -> Said | None:
@@ -151,10 +144,9 @@ def contested(tables: Tables) -> Said | None:
     if not (runs := other_runtimes.contests([*tables.values()])):
         return None
     run, mine = runs[0], other_runtimes.ours(runs[0])
-    names = listed([*map(named_well, other_runtimes.others(run))])
     over = listed(other_runtimes.beside(run, "{} the rate of {}"))
-    text = f"On a {read_by(run, run.fastest(ours=False))}, {rate(run, mine)}, {over}.{apart(run, tables)}"
-    return said_of(run.table, text, run.model, f"beside {names}", asked(run, mine))
+    text = f"On a {read_by(run, run.fastest(ours=False))}, `{mine}` runs at {over}.{apart(run, tables)}"
+    return said_of(run.table, text, run.model, asked(run, mine))
 
 
 def apart(run: Setting, tables: Tables) -> str:
@@ -191,7 +183,7 @@ def cached(tables: Tables) -> Said | None:
         f" {times(gains[many])} (without one, a token recomputes its whole buffer: {buffers} positions)."
     )
     row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
-    return about(table, row, text, f"n = {gains[many].n}", ALONE)
+    return about(table, row, text, f"n = {gains[many].n}")
 
 
 LADDER = f"{other_runtimes.CONTEST}-ladder"  # three panels, which need the page's width
@@ -202,7 +194,7 @@ QUESTIONS = (  # question, figure, sentences
         [*(partial(placed, at) for at in range(3)), rivalled],
     ),
     (
-        "How does it compare with Ollama and llama.cpp, and what do compiled kernels cost?",
+        "How does it compare with Ollama and llama.cpp?",
         LADDER,
         [contested],
     ),

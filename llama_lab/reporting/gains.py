@@ -68,12 +68,13 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """` on 18% of the bytes, at 67% of the bandwidth limit, the fastest of 40 probes`; "" of what is unknown."""
+        """` on 18% of the bytes; 50% → 67% of the bandwidth limit, the fastest of 40 probes`; "" of what is unknown."""
         above, below = (self.trials(name) for name in (self.above, self.below))
         if not above[0].bytes_per_token or not below[0].bytes_per_token:
             return ""
         probed = self.run.table.meta.get("bandwidth_gbps", {}).get(above[0].run, {}).get("n")
-        limit = f", at {share:.0%} of the bandwidth limit" if (share := overview.share(above)) else ""
+        shares = [overview.share(trials) for trials in (below, above)]
+        limit = f"; {shares[0]:.0%} → {shares[1]:.0%} of the bandwidth limit" if all(shares) else ""
         limit += f", the fastest of {probed} probes" * bool(limit and probed)
         return f" on {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
@@ -168,6 +169,6 @@ def places(
         return here + found.aside(measured[0]), elsewhere
 
     count = len(same_model(others, measured[0])) if measured else 0
-    elsewhere = [f"in [{f'{count} contributed runs' if count > 1 else 'a contributed run'}]({page})"] * bool(count)
+    elsewhere = [f"on [{f'{count} other machines' if count > 1 else 'another machine'}]({page})"] * bool(count)
     rows = [(*row, *cells(sides)[: 1 + len(elsewhere)]) for *row, sides in PLACES]
     return Table((*HEADS, *elsewhere), rows)

@@ -3,6 +3,7 @@ how the claim was measured, in docs/statistics.md."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
@@ -10,8 +11,8 @@ from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
 from llama_lab.bench.standings import TORCH
-from llama_lab.bench.statistics import DIFFERENT
-from llama_lab.bench.wording import bandwidths, interval, listed, named_well
+from llama_lab.bench.statistics import DIFFERENT, Verdict
+from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.host_loop import measure as host_loop
 from llama_lab.experiments.host_loop.finding import parameters
@@ -36,7 +37,7 @@ READ = (
     " them. *Undecided* means that the trials do not show which is faster."
 )
 HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
-CASES = " cases (a case: one file, one length)"
+BELOW = "The table below has the intervals, and what the kernel costs"
 PLACE = "beside-other-runtimes"  # of the table in README.md
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
@@ -44,7 +45,7 @@ CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
-def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Sequence[Repeat]) -> str:
+def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linking, again: Sequence[Repeat]) -> str:
     """What jit gains, what was measured, how far that is from other runtimes; "" of nothing. again: of `repeats`."""
     if not (said := gains.sentences(measured)):
         return ""
@@ -52,21 +53,21 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], again: Seque
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
     about = f"Measured with {run.model}, {asked}, on {where}, unless another file or run is named {HOW}. {READ}"
-    if "loop" in said and (small := smallest(behind)):
+    if "loop" in said and (small := smallest(behind, link)):
         said["loop"] = f"{said['loop'].removesuffix('.')}, {small}."
     gained = [*said.values()]
     told = [f"- {text}" for text in (*gained[1:], *distances(measured[0], behind, again))]
     return "\n".join([f"**{gained[0]}** {about}", *told])
 
 
-def smallest(behind: Sequence[Recorded]) -> str:
-    """`3.62 [3.35, 3.91] times with 0.1M random weights (notebook 12)`: the loop in the smallest model; "" of none."""
+def smallest(behind: Sequence[Recorded], link: Linking) -> str:
+    """`3.62 times on a model of 0.1M random weights` with a link: the loop in the smallest model; "" of none."""
     table = rivals.named(behind, SIZES)
     points = host_loop.by_size(record.read(table.path, kind=host_loop.HostTrial)[0]) if table else []
     if not points or "loop" not in points[0]["ratios"]:
         return ""
     weights = f"{parameters(points[0])}{' random' * points[0]['model'].startswith('random:')} weights"
-    return f"{gains.briefly(points[0]['ratios']['loop'])} with {weights} (notebook {table.section['number']})"
+    return f"{gains.briefly(points[0]['ratios']['loop'])} on [a model of {weights}]({link(table.section)})"
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
@@ -77,23 +78,36 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
     for contest in same[:1]:
-        fast = listed(rivals.beside(contest, "{} as fast as {}", why=False))
+        fast = listed(rivals.beside(contest, "{} as fast as {}"))
         said[0] += f" In a separate run, `{BEST}` is {fast}{torch(contest)}."
     if found := rivals.cases(behind):
-        weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
-        processors = sorted({wording.cpu(case.table.meta["environment"]) for case in found})
-        files = f"{rivals.files(found)} files ({weigh}; {' or '.join(processors)})"
-        words = [f"On {files}, beside {rivals.contestants(found)}, `{BEST}` writes answers {over(found, CASES)}."]
-        words += [f"It reads prompts {over(cases)}." for cases in [rivals.cases(behind, sizes.PREFILL)] if cases]
-        said.append(" ".join([*words, f"[Each comparison, and what the kernel costs](#{PLACE})."]))
+        said.append(f"{on_files(found, rivals.cases(behind, sizes.PREFILL))} [{BELOW}](#{PLACE}).")
     return said
 
 
-def over(found: Sequence[Case], of: str = "") -> str:
-    """`0.66 [0.46, 0.92] to 3.90 (one process) times as fast: faster in 31 of 39, slower in 4`. of: ` cases`."""
-    low, high = (rivals.least(found, choose).least for choose in (min, max))
-    often = rivals.often([case.ratio for case in found], of, lambda verdict: rivals.limited(found, verdict))
-    return f"{low} to {high} times as fast: {often}"
+def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
+    """How often the kernel is faster on every file, and apart from that with fewer instructions."""
+    weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
+    processors = sorted({wording.cpu(case.table.meta["environment"]) for case in found})
+    files = f"{rivals.files(found)} files ({weigh}; {' or '.join(processors)})"
+    text = ""
+    for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
+        ratios = [case.ratio for case in some]
+        read = [case.ratio for case in prompts if case.limited == limit]
+        worst = min(read, key=lambda ratio: ratio.value, default=None)
+        reads = f" It reads prompts {rivals.often(read)}" * bool(read)
+        reads += f" (at worst {rivals.value(worst)})" * bool(
+            worst and worst.verdict == Verdict.SLOWER and len(read) > 1
+        )
+        if limit:
+            again = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files)"
+            text += f" {again}, it writes answers {rivals.often(ratios)}.{reads}" + "." * bool(reads)
+        else:
+            times = wording.span((ratio.value for ratio in ratios), round_ratio)
+            often = rivals.often(ratios, " cases (a case: one file, one length)")
+            fast = f"`{BEST}` writes answers {times} times as fast as {rivals.contestants(some)}: {often}."
+            text += f"On {files} {fast}{reads}" + "." * bool(reads)
+    return text
 
 
 def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
@@ -118,11 +132,12 @@ def torch(contest: Setting) -> str:
 
 def serving(behind: Sequence[Recorded], link: Linking, here: str = "") -> str:
     """What servers do under load, on which processor if that is not `here`, and a link; "" if it was not measured."""
-    table = rivals.named(behind, SERVED)
-    if not table or not table.section.get("shown"):
+    if not (table := rivals.named(behind, SERVED)):
         return ""
-    found, there = table.section["shown"][-1].removesuffix("."), wording.processor(table.meta["environment"])
-    return f"{found}; one run each{f', on {there}' * (there != here)} ({linked(table, link)})"
+    said = [*table.section.get("shown", ()), *table.section.get("details", ())]
+    rates, there = [text for text in said if re.search(r"\d", text)], wording.processor(table.meta["environment"])
+    one = f"one run each{f', on {there}' * (there != here)} ({linked(table, link)})"
+    return f"{'. '.join(text.removesuffix('.') for text in rates)}; {one}" if rates else ""
 
 
 # The run --------------------------------------------------------------------------------------------------------------
@@ -193,7 +208,7 @@ def claimed(
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     here = wording.processor(measured[0].table.meta["environment"]) if measured else ""
-    parts = [answer(measured, behind, again)]
+    parts = [answer(measured, behind, link, again)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="{WIDTH}" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [gains.places(measured, others, loaded=serving(behind, link, here)).markdown()] if pictures else []
     return "\n\n".join(filter(None, parts))

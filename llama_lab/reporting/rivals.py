@@ -13,7 +13,7 @@ from llama_lab.bench.wording import listed, named_well, round_ratio, within
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.figures import model_label
 from llama_lab.reporting import overview
-from llama_lab.reporting.machines import BEST
+from llama_lab.reporting.machines import BEST, LLAMA_CPP
 from llama_lab.reporting.overview import Recorded, Setting
 
 FILES = ("07-compiled-kernels-sizes", "07-compiled-kernels-people")  # tables of whole files beside every runtime
@@ -74,18 +74,19 @@ def ours(run: Setting) -> str:
 
 
 def strongest(run: Setting) -> list[Trial]:
-    """A trial of the fastest other runtime, and one of Ollama if that is another."""
-    first = run.fastest(ours=False)
-    served = next((t for t in run.rows if t.valid and t.backend == standings.OLLAMA), first)
-    return [first, *([served] if served.subject != first.subject else [])]
+    """A trial of the fastest other runtime, and one each of llama.cpp and Ollama if they are others."""
+    trials = {t.subject: t for t in run.rows if t.valid}
+    known = [run.fastest(ours=False), trials.get(LLAMA_CPP)]
+    known.append(next((t for t in trials.values() if t.backend == standings.OLLAMA), None))
+    return [*{t.subject: t for t in known if t}.values()]
 
 
-def beside(run: Setting, words: str, why: bool = True) -> list[str]:
+def beside(run: Setting, words: str) -> list[str]:
     """What `ours` reaches beside each of `strongest`: `3.92 [3.43, 4.49] times the rate of Ollama (by medians …)`.
-    words: with a place for the ratio, and one for the runtime. why: as of `parted`."""
+    words: with a place for the ratio, and one for the runtime."""
     mine, said = ours(run), []
     for other in strongest(run):
-        ratio, aside = summary.paired_ratio(run.rows, mine, other.subject), parted(run, mine, other.subject, why)
+        ratio, aside = summary.paired_ratio(run.rows, mine, other.subject), parted(run, mine, other.subject)
         said.append(words.format(times(ratio), named_well(other.backend)) + f" ({aside})" * bool(aside))
     return said
 
@@ -134,11 +135,6 @@ class Case:
     @property
     def luck(self) -> str:
         return " (one process)" * (self.ratio.clusters <= 1)  # whose luck is not in the interval
-
-    @property
-    def least(self) -> str:
-        """`1.14 (one process)`, or with its interval."""
-        return f"{round_ratio(self.ratio.value)}{self.luck}" if self.luck else value(self.ratio)
 
     @property
     def place(self) -> str:
@@ -194,7 +190,8 @@ def won(found: Sequence[Case]) -> str:
     alone = sum(bool(case.luck) for case in found)
     said = often([case.ratio for case in found], " cases", why)
     narrow = "its interval is" if alone == 1 else "their intervals are"
-    worst = ", the smallest ratio among them," * bool(alone > 1 and least(found).luck)
+    ends = [end for end, choose in (("smallest", min), ("largest", max)) if least(found, choose).luck]
+    worst = f", the {listed(ends)} ratio among them," * bool(alone > 1 and ends)
     luck = f"; {alone} case{'s' * (alone > 1)}{worst} ran in one process: {narrow} too narrow"
     return said + luck * bool(alone)
 
@@ -205,16 +202,15 @@ def limited(found: Sequence[Case], verdict: Verdict) -> str:
     return f"our kernels limited to {limits.pop()}" if len(limits) == 1 and all(limits) else ""
 
 
-def parted(run: Setting, above: str, below: str, why: bool = True) -> str:
-    """`by medians 3.40: its answers ran at 49 to 129 tokens/s`, where that quotient lies outside the interval; ""
-    elsewhere. why: whether the rates follow."""
+def parted(run: Setting, above: str, below: str) -> str:
+    """`3.40 by medians: its answers ran at 49 to 129 tokens/s`, where that quotient lies outside the interval; ""
+    elsewhere."""
     pairs = summary.paired_ratio(run.rows, above, below)
     rates = [[trial.tg for trial in summary.warm(run.rows, name)] for name in (above, below)]
     quotient = summary.median(rates[0]) / summary.median(rates[1])
     outside = quotient < pairs.low or quotient > pairs.high  # never without an interval
     apart = outside and round_ratio(quotient) != round_ratio(pairs.value)
-    ran = f": its answers ran at {wording.span(rates[1], '.0f')} tokens/s" * why
-    return f"by medians {round_ratio(quotient)}{ran}" * apart
+    return f"{round_ratio(quotient)} by medians: its answers ran at {wording.span(rates[1], '.0f')} tokens/s" * apart
 
 
 def ranging(found: Sequence[Case], of: str = "") -> str:
@@ -253,9 +249,22 @@ def contestants(found: Sequence[Case]) -> str:
     on = {name: files([case for case in found if name in case.others]) for case in found for name in case.others}
     every, ranked = files(found), sorted(on, key=lambda name: (-on[name], name))
     usual = [named_well(name) for name in ranked if on[name] == every]
-    some = [f"on {on[name]} of the files, {named_well(name)}" for name in ranked if on[name] < every]
+    some = [
+        f"on {alone(found, name) or f'{on[name]} of the files'}, {named_well(name)}"
+        for name in ranked
+        if on[name] < every
+    ]
     known = f"{', '.join(usual)} and, {listed(some)}" if usual and some else listed([*usual, *some])
     return f"the fastest of {known}" if len(ranked) > 1 else known
+
+
+def alone(found: Sequence[Case], name: str) -> str:
+    """`AMD EPYC only`, where a runtime ran on all files of some processors and on none of others; "" elsewhere."""
+    on = summary.grouped(found, lambda case: wording.cpu(case.table.meta["environment"]))
+    ran = {cpu: {name in case.others for case in cases} for cpu, cases in on.items()}
+    return (
+        f"{listed(sorted(cpu for cpu in ran if ran[cpu] == {True}))} only" if {True, False} not in ran.values() else ""
+    )
 
 
 def span(found: Sequence[Case]) -> str:

@@ -111,7 +111,12 @@ def accuracy(table: Recorded) -> list[Line]:
     again = standings.OPENVINO
     more = f"; {named_well(again)} {kept([again])} (it rounds the weights once more)" if again in known else ""
     mine = f"{kept([KERNEL])} {interval(known[KERNEL], '.1%', 'top1_')} (it rounds activations to bytes)"
-    tokens = f"share of {known[KERNEL]['tokens']:,} tokens predicted as in float32 arithmetic on the same weights"
+    apart = [
+        f"{named_well(known[name]['backend'])}: {known[name]['tokens']:,}"
+        for name in read if known[name]["tokens"] != known[KERNEL]["tokens"]
+    ]  # fmt: skip
+    count = f"{known[KERNEL]['tokens']:,} tokens" + f" ({listed(apart)})" * bool(apart)
+    tokens = f"share of {count} predicted as in float32 arithmetic on the same weights"
     what = f"{tokens} (the loss from quantising them is not counted)"
     return [Line(what, mine, f"{others} {kept(read)}{level}{more}", f"{model_label(rows[0].model)}, `{BEST}`")]
 

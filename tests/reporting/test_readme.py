@@ -7,10 +7,12 @@ from pathlib import Path
 from markupsafe import escape
 
 from llama_lab.bench import AGAIN, record
+from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
+from llama_lab.reporting.rivals import Case
 from llama_lab.sharing import contribution
 from tests.bench.test_record import trial
 
@@ -197,7 +199,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
 
 
 def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
-    jitted, whole, fused, led = readme.answer([run()], [], []).splitlines()
+    jitted, whole, fused, led = readme.answer([run()], [], here, []).splitlines()
     assert re.match(
         r"\*\*Put one `jax.jit` .*\*\* Measured with m, 4 \+ 4 tokens \(prompt \+ greedy answer\), on C, ", jitted
     )
@@ -205,10 +207,10 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
     assert re.match(r"- `loop\+fused`, .*, is 4.75 times as fast as `loop`", fused)
     assert led.startswith("- On m's ")
     ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
-    _, fused = readme.answer([ladder, engines], [], []).splitlines()
+    _, fused = readme.answer([ladder, engines], [], here, []).splitlines()
     assert fused.endswith("(notebook 09).")
-    assert readme.answer([run(("eager", "step"))], [], []).count("**") == 2
-    assert readme.answer([], [], []) == ""
+    assert readme.answer([run(("eager", "step"))], [], here, []).count("**") == 2
+    assert readme.answer([], [], here, []) == ""
 
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
@@ -222,12 +224,20 @@ def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
 
 
 def test_the_place_of_a_server_says_what_was_found_under_load_and_where():
-    section = dict(SECTION, number="10", shown=["It needs little.", "It keeps up."])
+    section = dict(
+        SECTION, number="10", shown=["It needs little.", "It keeps up at 8."], details=["It is so", "At 4 too"]
+    )
     under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
     link = "[notebook 10](n10)"
-    assert readme.serving([under_load], here) == f"It keeps up; one run each, on C ({link})"
-    assert readme.serving([under_load], here, here="C") == f"It keeps up; one run each ({link})"
-    assert readme.serving([told(f"data/{readme.SERVED}.csv", section | dict(shown=[]), {})], here) == ""
+    assert readme.serving([under_load], here) == f"It keeps up at 8. At 4 too; one run each, on C ({link})"
+    assert readme.serving([under_load], here, here="C") == f"It keeps up at 8. At 4 too; one run each ({link})"
+    assert (
+        readme.serving(
+            [told(f"data/{readme.SERVED}.csv", section | dict(shown=[], details=[]), dict(environment=ENVIRONMENT))],
+            here,
+        )
+        == ""
+    )
     assert readme.serving([run().table], here) == ""
 
 
@@ -236,6 +246,25 @@ def test_the_loop_in_the_smallest_model_is_told_beside_the_headlines(tmp_path):
     changes = spent | dict(run="strategies random:a", model="random:a", weights_read=107_000)
     rows = [HostTrial(**row.model_dump() | changes) for row in trials(("step", "loop"))]
     found = recorded(tmp_path, readme.SIZES, rows)
-    assert readme.smallest([found]) == "1.05 times with 0.1M random weights (notebook 12)"
-    assert " tokens/s), 1.05 times with 0.1M " in readme.answer([run()], [found], [])
-    assert readme.smallest([]) == ""
+    assert readme.smallest([found], here) == "1.05 times on [a model of 0.1M random weights](n12)"
+    assert " tokens/s), 1.05 times on [a model of 0.1M " in readme.answer([run()], [found], here, [])
+    assert readme.smallest([], here) == ""
+
+
+def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
+    def cases(*ratios):
+        made = [
+            Case(dict(file=f"m{limit}", ratio=Ratio(r, 0.9 * r, 1.1 * r, 9)), "o", frozenset("o"), "q", run().table)
+            for r, limit in ratios
+        ]
+        for case in made:
+            case.entry["first"] = run().rows[0]
+        return made
+
+    own, fewer = [(2.0, ""), (3.0, "")], [(0.5, "/avx2")]
+    said = readme.on_files(cases(*own, *fewer), cases((4.0, ""), *fewer))
+    assert " writes answers 2.00 to 3.00 times as fast as o: faster in all 2 cases (" in said
+    assert ". It reads prompts faster in 1 of 1. With only our kernels limited to AVX2 (1 of the files), it " in said
+    assert said.endswith(
+        "slower in 1 (0.50 [0.45, 0.55]). It reads prompts faster in 0 of 1, slower in 1 (0.50 [0.45, 0.55])."
+    )

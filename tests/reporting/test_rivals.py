@@ -50,7 +50,7 @@ def test_where_ours_is_not_faster_each_verdict_has_its_number_and_a_single_case_
 
 def test_a_ratio_of_medians_is_told_where_it_lies_outside_the_interval():
     """In two of five blocks the other is four times as slow."""
-    for slow, aside in ((4, ""), (16, "by medians 2.00: its answers ran at 62 to 250 tokens/s")):
+    for slow, aside in ((4, ""), (16, "2.00 by medians: its answers ran at 62 to 250 tokens/s")):
         pace = [("a", 2), ("b", 4)], [("a", 2), ("b", slow)]
         trials = [trial(name, k, [ms, 2 * ms], run="main") for k in range(30) for name, ms in pace[k % 5 < 2]]
         run = Setting(Recorded(paths.ROOT / "none.csv", {}), "", "m", False, trials)
@@ -75,7 +75,7 @@ def test_prompts_are_told_from_the_least_ratio_to_the_most_with_how_often_ours_i
     said = rivals.ranging(found)
     assert said.startswith("0.50 [0.50, 0.50] to 2.25 [2.25, 2.25] times the rate: ")
     few = "slower in 1 (0.50 [0.50, 0.50], length 100, our kernels limited to AVX2)"
-    alone = "3 cases, the smallest ratio among them, ran in one process"
+    alone = "3 cases, the smallest and largest ratio among them, ran in one process"
     assert f": faster in 2 of 3 cases, {few}; {alone}: their intervals are too narrow" in said
     assert rivals.limits(found) == ", and 1 again with only our kernels limited to AVX2"
     assert rivals.processors(found) == "2 on C"
@@ -89,3 +89,11 @@ def test_what_is_published_counts_distinct_files():
     found = rivals.cases([Recorded(paths.ROOT / "data" / f"{name}.csv", {}) for name in rivals.FILES])
     assert rivals.files(found) == len({row.weights_hash for row in (case.first for case in found)}) < len(found)
     assert {"Q4_K_M"} < {case.kind for case in found}  # not that of most of its blocks
+
+
+def test_a_runtime_that_ran_on_one_processor_alone_is_told_so(tmp_path):
+    a, b = (recorded(tmp_path / name, rivals.FILES[0], rows(name, PACE[name])) for name in PACE)
+    found = rivals.cases([a, b])
+    assert rivals.contestants(found) == "the fastest of llama.cpp and, on 1 of the files, OpenVINO"
+    b.meta["environment"] = b.meta["environment"] | dict(cpu="D")
+    assert rivals.contestants(found) == "the fastest of llama.cpp and, on C only, OpenVINO"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import span, within
 from llama_lab.experiments.activation_extraction import finding, probing, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
@@ -64,7 +64,8 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
         rows.beside(axes, len(names) - 0.45, f"of {slower},\nmean of {overlap.n} pairs", color=GREY)
     n = min((table[name]["rate"].n for name in names), default=0)
     axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval, n ≥ {n} passes)", fontsize=10)
-    said = f"Extraction (`extract`) runs at {share_of(overlap)} of the rate of {slower}: {overlap.verdict}"
+    verdict = "whether it is slower is undecided" if overlap.verdict == Verdict.UNDECIDED else overlap.verdict
+    said = f"Extraction (`extract`) runs at {share_of(overlap)} of the rate of {slower}: {verdict}"
     headline(figure, said if overlap.n else "Overlap: not measured")
     return figure
 
@@ -101,7 +102,8 @@ def extraction_probe(entries: Sequence[dict]) -> Figure:
         fontsize=9.5,
     )
     axes.set_ylabel("area under the ROC curve")
-    headline(figure, f"From layer {early} on a linear probe reads “{first['property']}” about as well as anywhere")
+    words = f"A linear probe reads “{first['property']}” from layer {early} on about as well as in its best layer"
+    headline(figure, words)
     return figure
 
 

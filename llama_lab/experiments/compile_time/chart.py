@@ -29,6 +29,7 @@ LINES = {
     for name, marker in {"step": "o", "step+scan": "s", "step+donate": "^", "step+scan+donate": "D"}.items()
 }
 A_LAYER = "ms per layer"
+MB_HELD, RATE = "temporaries, MB (log scale)", "decode rate, tokens/s (log scale)"  # against depth
 NARROWED = ("step", "chunk8", "loop")  # measured with bfloat16 weights too
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
 PARTS = {
@@ -56,7 +57,7 @@ def against_depth(axes, data: Sequence[Compilation], value: Callable, **style) -
 @styled
 def compile_stages(data: Sequence[Compilation]) -> Figure:
     """Seconds of each stage against depth, unrolled (left) and scanned (right), on one scale."""
-    figure, both = new(12, 4.6, columns=2, sharey=True)
+    figure, both = new(10.5, 4.6, columns=2, sharey=True)
     mine = table.of_run(data, "depth")
     deepest = max((r.depth for r in mine), default=1)
     slopes = {layout: table.per_layer(data, layout) for layout in LAYOUTS}
@@ -65,14 +66,17 @@ def compile_stages(data: Sequence[Compilation]) -> Figure:
         for stage, shade in SHADES.items():
             field, look = f"{stage}_ns", dict(color=shade, marker=MARKS[stage])
             if middle := against_depth(axes, kept, lambda r, field=field: getattr(r, field) / 1e9, **look):
-                words = f"{stage.replace('_', ' ')}: {table.per_layer(data, layout, field).words(1, A_LAYER)}"
+                words = f"{stage.replace('_', ' ')}: {table.per_layer(data, layout, field).words(1)}"
                 ends[middle[max(middle)], words] = shade
-        room, floor = 0.055 * max((r.seconds for r in mine), default=1), 0.0  # between two labels, in seconds
+        room, at = 0.055 * max((r.seconds for r in mine), default=1), -np.inf  # between two labels, in seconds
         for (seconds, words), shade in sorted(ends.items()):
-            floor = max(seconds, floor + room)
-            axes.text(deepest * 1.03, floor, words, va="center", fontsize=8.5, color=shade)
+            at = max(seconds, at + room)
+            lead = dict(arrowstyle="-", color=shade, linewidth=0.6, relpos=(0, 0.5))
+            style = dict(fontsize=9, va="center", color=shade, annotation_clip=False)
+            axes.annotate(words, (deepest, seconds), (deepest * 1.08, at), arrowprops=lead, **style)
         processes = len({(r.block, r.depth) for r in kept})
-        axes.set(xlabel=f"layers (point: one fresh process, {processes} in all)", xlim=(0, deepest * 1.02))
+        words = f"layers (point: one fresh process, {processes} in all;\nms: per layer, with 95% interval)"
+        axes.set(xlabel=words, xlim=(0, deepest * 1.02))
         depths = sorted({r.depth for r in kept})
         followed = pairwise([*depths, deepest])  # the shallowest lie too close
         axes.set_xticks(depths, [str(d) if d == deepest or after - d > deepest / 20 else "" for d, after in followed])
@@ -93,15 +97,15 @@ def compile_sizes(data: Sequence[Compilation]) -> Figure:
     deepest = max((r.depth for r in mine), default=1)
     values = {
         "instructions of the program": lambda r: r.instructions,
-        "temporaries, MB": lambda r: None if r.temp_bytes is None else r.temp_bytes / 1e6,
-        "decode rate, tokens/s": lambda r: r.rate,
+        MB_HELD: lambda r: None if r.temp_bytes is None else r.temp_bytes / 1e6,
+        RATE: lambda r: r.rate,
     }
     for axes, (title, value) in zip(panels, values.items(), strict=True):
         for layout in LAYOUTS:
             kept = [r for r in mine if r.placement == layout]
             middle = against_depth(axes, kept, value, **LINES[layout])
-            if deepest in middle and not title.startswith("temp"):
-                below = title.startswith("decode") and layout == LAYOUTS[1]  # clear of both falling lines
+            if deepest in middle and title != MB_HELD:
+                below = title == RATE and layout == LAYOUTS[1]  # clear of both falling lines
                 over = dict(textcoords="offset points", ha="center", va="top" if below else "bottom", fontsize=9)
                 axes.annotate(f"{middle[deepest]:,.0f}", (deepest, middle[deepest]), (0, -6 if below else 6), **over)
         axes.set(xlabel="layers", xlim=(0, deepest * 1.05), title=title, xticks=sorted({r.depth for r in mine}))
@@ -185,8 +189,8 @@ def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
     said = f"From process start to first token under {BASELINE}: {took or 'not measured'}"
     if shares and all(ratio.verdict in DIFFERENT for ratio in shares.values()):
         kept = listed([f"{ratio.value:.0%}" for ratio in shares.values()])
-        said = f"If loading always took {usual:.2f} s, {listed([*shares])} starts would take {kept}"
-        said += " of a cold start's time to the first token"
+        ways = listed([*shares]).capitalize()
+        said = f"{ways} starts take {kept} of a cold start's time to first token, loading of weights set equal"
     headline(figure, said)
     return figure
 

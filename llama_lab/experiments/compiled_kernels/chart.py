@@ -48,7 +48,8 @@ def token_parts(entries: Sequence[dict], context: int) -> Figure:
         heights = rows.heights(axes, [f"{e['name']}\n{e['total']:.1f} ms per token" for e in entries])
         for e, height in zip(entries, heights.values(), strict=True):
             axes.barh(height, e[part], height=0.5, color=colour(e["name"]), alpha=0.6)
-            axes.plot([e[f"{part}_low"], e[f"{part}_high"]], [height] * 2, color="black", linewidth=1.8)
+            style = dict(color="black", linewidth=1.8, solid_capstyle="butt")  # a cap would seem to reach 0
+            axes.plot([e[f"{part}_low"], e[f"{part}_high"]], [height] * 2, **style)
             words = "hidden by noise" if finding.hidden(e, part) else f"{e[part]:.1f} ms"
             end = np.nanmax([e[part], e[f"{part}_high"], 0])
             axes.annotate(words, (end, height), (4, 0), textcoords="offset points", va="center", fontsize=9)

@@ -250,15 +250,14 @@ def largest_part(entries: Sequence[dict]) -> str:
 
 
 def first_and_last(entries: Sequence[dict]) -> str:
-    """`under loop+fused a token spends 2.1 ms in the layers (18.2 ms under loop), 1.2 ms in attention over the cache
-    (4.7) and 0.7 ms in the head (5.3)`: the last placement and the first, without parts that noise hides under either;
-    "" where it hides all. entries: of `where.table`."""
+    """`from loop to loop+fused a token's time goes from 18.2 to 2.1 ms in the layers, from 4.7 to 1.2 in attention over
+    the cache and from 5.3 to 0.7 in the head`: without parts that noise hides under either; "" where it hides all.
+    entries: of `where.table`."""
     first, last = entries[0], entries[-1]
     words = {"layers": "the layers", "attention": "attention over the cache", "head": "the head"}
     known = [part for part in words if not (hidden(first, part) or hidden(last, part))]
-    said = [f"{last[part]:.1f} ms in {words[part]} ({first[part]:.1f})" for part in known]
-    said[:1] = [spent.replace(")", f" ms under {first['name']})") for spent in said[:1]]
-    return f"under {last['name']} a token spends {listed(said)}" if said else ""
+    said = [f"from {first[p]:.1f} to {last[p]:.1f}{' ms' * (p == known[0])} in {words[p]}" for p in known]
+    return f"from {first['name']} to {last['name']} a token's time goes {listed(said)}" if said else ""
 
 
 def hidden(entry: dict, part: str) -> bool:

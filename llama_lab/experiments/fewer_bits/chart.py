@@ -73,8 +73,8 @@ def roofline(entries: dict[int, Sequence[dict]], probes: dict[int, dict]) -> Fig
         roof(axes, [e for e in found if e["decode"].n and e["bytes"]], probes[context], 0.6 * min(rates))
         intensity = [e["flops"] / e["bytes"] for e in found if e["decode"].n and e["bytes"] and e["flops"]]
         words = f", {min(intensity):.1f} to {max(intensity):.1f} operations per byte" if intensity else ""
-        axes.set_title(f"Context {context}{words}", fontsize=11.5)
-    panels[0][0].set_ylabel("decode rate, tokens/s (log scale)\nlabels: rate, share of the limit")
+        axes.set_title(f"Context {context}{words}\nbeside each mark: tokens/s, share of the limit", fontsize=11)
+    panels[0][0].set_ylabel("decode rate, tokens/s (log scale)")
     near = max(
         (e for found in entries.values() for e in found if e["mbu"].n), key=lambda e: e["mbu"].median, default=None
     )

@@ -144,7 +144,14 @@ def beside_limit(axes, x: Sequence[float], points: Points) -> None:
         took, limits = [points[i]["median"] for i in joined], [table.limit(points[i]) for i in joined]
         mark = "o-" if joined is alike else "s"
         axes.plot(at, took, mark, color=OTHERS[0], linewidth=1.8, label="measured")
-        axes.plot(at, limits, "--" if joined is alike else "_", color=LIMIT_COLOUR, markersize=14, label="limit")
+        axes.plot(
+            at,
+            limits,
+            "--" if joined is alike else "_",
+            color=LIMIT_COLOUR,
+            markersize=14,
+            label="memory or arithmetic limit",
+        )
         usual = [table.limit(points[i], table.PROBES[1]) for i in joined]
         axes.fill_between(at, limits, usual, color=LIMIT_COLOUR, alpha=0.15, linewidth=0)
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)

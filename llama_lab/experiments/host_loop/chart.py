@@ -23,7 +23,7 @@ Panels = Sequence[tuple[str, Sequence[HostTrial], list[dict]]]  # (label, a mode
 def host_strategies(panels: Panels, seed: int = 0) -> Figure:
     """Decode tokens/s of each strategy in DRAWN, one panel per model: answers, median, ratio to `step`, the limit."""
     drawn = [[line for line in table if line["name"] in DRAWN] for *_, table in panels]
-    figure, all_axes = new(5.2 * len(panels), 0.42 * max(map(len, drawn)) + 2.2, columns=len(panels), squeeze=False)
+    figure, all_axes = new(5.2 * len(panels), 0.46 * max(map(len, drawn)) + 2.2, columns=len(panels), squeeze=False)
     for axes, (label, trials, _), lines in zip(all_axes[0], panels, drawn, strict=True):
         heights = rows.heights(axes, [line["name"] for line in lines])
         for line in lines:
@@ -60,7 +60,7 @@ def strategy_row(axes, line: dict, rates: Sequence[float], height: float, seed: 
         words = f"{finding.unrounded(ratio)}\n{noise}"
     rows.points(axes, rates, height, colour(line["name"]), seed)
     rows.interval(axes, line["tokens_per_second"], height)
-    rows.beside(axes, height, words, 9, linespacing=0.95)
+    rows.beside(axes, height, words, 9, linespacing=1.1)
 
 
 @styled

@@ -154,9 +154,9 @@ def load(
     if not said:
         return "No strategy has valid answers"
     (first, small), *others = said
-    words = f"With {small} the strategies keep {first} of {cores} cores busy"
-    words += "".join(f", with {model} {used}" for used, model in others)
-    return words + f"; under {listed(blocks)} tokens arrive in blocks" * bool(blocks)
+    words = f"{first} of {cores} cores are busy with {small}"
+    words += "".join(f", {used} with {model}" for used, model in others)
+    return words + f"; tokens arrive in blocks under {listed(blocks)}" * bool(blocks)
 
 
 def spread(table: Sequence[dict], model: str) -> str:

@@ -61,8 +61,10 @@ def latency_by_context(panels_of: dict[str, dict]) -> Figure:
         axes.minorticks_off()
         axes.set_xlim(right=2.2 * max(allowed, default=1))  # room for the last medians
         notes.plain(axes.yaxis)
-        counts = [len(v) for name in COMBINATIONS for v in series[name].values()]
-        axes.set_title(f"{title}\n(line: median of n = {span(counts, 'd')} answers)", fontsize=10)
+        counts = {label: [*map(len, series[name].values())] for name, label in COMBINATIONS.items() if series[name]}
+        least = min(map(min, counts.values()), default=0)
+        more = "".join(f"; {label}: {span(n, 'd')}" for label, n in counts.items() if max(n) > least)
+        axes.set_title(f"{title}\n(line: median of n = {least} answers{more})", fontsize=10)
     panels[0][0].set_ylabel("ms per token after the first (log scale)")
     handles = panels[0][0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=3, fontsize=10)
@@ -107,10 +109,8 @@ def published_case(case: dict) -> Figure:
     notes.one_two_five(axes.xaxis)
     what = "tokens/s over an answer of 15 tokens after a prompt of 4"
     axes.set_xlabel(f"{what}\n(log scale; point: one answer; bar: median)")
-    words = (
-        f"With both sides warm, cache and jit together are {round_ratio(case['both'].value)} times as fast as neither"
-    )
-    headline(figure, f"{words}; the published {published['ratio']:.2f} compares with a cold run")
+    words = f"Both warm, cache and jit together are {round_ratio(case['both'].value)} times as fast as neither"
+    headline(figure, f"{words}; the published {published['ratio']:.2f} is warm over cold")
     return figure
 
 

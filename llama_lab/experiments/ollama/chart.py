@@ -81,10 +81,10 @@ def peer_ladder(
     if prefill_limit and wide:  # of those that multiply in float32; 8-bit products may pass it
         for e in wide:
             rows.tick(panels[1], prefill_limit, heights[e["name"]])
-        panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "float32 limit", **above)
+        panels[1].text(1.05 * prefill_limit, heights[wide[0]["name"]] + 0.5, "fp32 compute limit", **above)
     counts = [e["decode"].n for e in entries if e["decode"].n] or [0]
     n = f"n {'=' if len({*counts}) == 1 else '≥'} {min(counts)}"
-    prompts = span((t.prompt_tokens for e in entries for t in e["rows"]), "d")
+    prompts = span((t.prompt_tokens for e in entries for t in e["rows"] if t.backend == standings.JAX), "d")
     marks = [f"Point: one of {n} answers; bar: median; band: 95% interval; prefill of {prompts} tokens"]
     ours, theirs = standings.fastest(entries), table.rival(entries)
     words = [f"{ours['name']} decodes {ours['decode'].median:.0f} tokens/s"] if ours else []

@@ -55,7 +55,7 @@ def rates(entries: Sequence[dict], model: str, missing: Sequence[dict] = ()) -> 
     n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
     ratios = "x: rate over that of the same subject without drafts, mean of pairs with its 95% interval"
     footnote(figure, f"Point: an answer, n ≥ {n} each; mark and band: median and its 95% interval; {ratios}.")
-    headline(figure, table.claim(entries, model))
+    headline(figure, table.title(entries, model))
     return figure
 
 
@@ -76,9 +76,11 @@ def tokens_a_pass(entries: Sequence[dict], name: str) -> Figure:
         axes.bar(at, shares, width, color=shade, hatch=hatch, edgecolor="white", label=words)
     axes.set_xticks(range(1, most + 1))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set(xlabel="tokens that a pass makes", ylabel="passes")
-    said = [f"{e['passes']['tokens_a_pass']:.2f} tokens on {table.NOUNS[e['task']]}" for e in known]
-    headline(figure, f"A pass of {name} makes {listed(said)}" if said else f"Nothing is known of {name}'s passes")
+    axes.set(xlabel="tokens that a pass makes", ylabel=f"passes of {name}")
+    means = [f"{e['passes']['tokens_a_pass']:.2f}{' tokens' * (e is known[0])}" for e in known]
+    said = listed([f"{mean} on {table.NOUNS[e['task']]}" for mean, e in zip(means, known, strict=True)])
+    who = "With prompt lookup" if "+lookup" in name else f"Under {name}"
+    headline(figure, f"{who} a pass makes {said}" if said else f"Nothing is known of {name}'s passes")
     if known:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=9)
     return figure

@@ -165,13 +165,9 @@ def gaps(missing: Sequence[dict]) -> list[dict]:
 def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) -> Claim:
     """What drafts looked up in the text do to the fastest placement that has them, on a copy and on open questions, and
     what a draft model does there, where it was measured. entries: of `table.table`. of_texts: of `by_text.table`."""
-    drafted = [e for e in entries if e["ratio"] and e["ratio"].n and e["backend"] == standings.JAX]
-    if (best := standings.best([e for e in drafted if e["task"] == "copy"])) is None:
+    name, on = drafted(entries)
+    if not on:
         return Claim("No placement was measured with drafts on copied text.")
-    name = best["name"].partition("+lookup")[0]
-    who = f"{name} with drafts on {{}} ({best['prompts']} prompts)".format
-    on = {e["task"]: Comparison(e["ratio"], who(NOUNS[e["task"]]), "the same without")
-          for e in drafted if e["name"] == best["name"]}  # fmt: skip
     copy, free = on["copy"], on.get("open")
     said = "Prompt-lookup drafts make {name} {copy} times as fast at copying"
     numbers = dict(name=name, copy=copy, model=model, more=by_draft_model(of_texts))
@@ -180,6 +176,30 @@ def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) ->
     if both:
         return replace(both, evidence=(copy, free))
     return stated(said + " ({model}).", **numbers) or copy.generic
+
+
+def drafted(entries: Sequence[dict]) -> tuple[str, dict[str, Comparison]]:
+    """The placement whose drafts make it fastest on a copy, named without them, and task → its rate over the same
+    without drafts; nothing where none was measured. entries: of `table`."""
+    some = [e for e in entries if e["ratio"] and e["ratio"].n and e["backend"] == standings.JAX]
+    if (best := standings.best([e for e in some if e["task"] == "copy"])) is None:
+        return "", {}
+    name = best["name"].partition("+lookup")[0]
+    who = f"{name} with drafts on {{}} ({best['prompts']} prompts)".format
+    mine = [e for e in some if e["name"] == best["name"]]
+    return name, {e["task"]: Comparison(e["ratio"], who(NOUNS[e["task"]]), "the same without") for e in mine}
+
+
+def title(entries: Sequence[dict], model: str) -> Claim:
+    """Of the figure: what those drafts do on each task where they make both copies faster, else the claim. entries,
+    model: as of `claim`."""
+    name, on = drafted(entries)
+    if on.keys() >= set(TASKS):
+        said = "Prompt-lookup drafts make {name} {copy} and {edit} times as fast at the two copies"
+        for rest in (" and {open:open} on open questions", "; it is {open:outcome} on open questions", ""):
+            if words := stated(said + rest, name=name, **on):
+                return words
+    return claim(entries, model)
 
 
 def by_draft_model(of_texts: Sequence[dict]) -> str:

@@ -64,8 +64,9 @@ def compilations(lanes: dict[str, list[dict]], accounts: Sequence[Account]) -> F
     n = min(len(a.blocks) for a in accounts)
     middles = f"Medians of n = {n} processes; in brackets the least and the most" if n > 1 else "n = 1 process a policy"
     ends = [pick(accounts, key=lambda a: a.programs) for pick in (min, max)]
-    said = [f"{table.does(a.subject, 'compile')} {a.programs} programs in {middle(a.lost):.1f} s" for a in ends]
-    headline(figure, "; ".join(dict.fromkeys([said[0][0].upper() + said[0][1:], said[1]])))
+    few, many = (f"{middle(a.lost):.1f} s" for a in ends)
+    said = f"Over {len(tokens)} requests {table.does(ends[0].subject, 'cost')} {few} of compiling"
+    headline(figure, said + f", {table.called(ends[1].subject)} {many}" * (ends[0] is not ends[1]))
     marks = f"Number: programs compiled. Area: seconds lost (largest {most:.1f} s). Tick: nothing compiled."
     footnote(figure, f"{marks} {middles}.")
     return figure
@@ -107,8 +108,8 @@ def stream_seconds(accounts: Sequence[Account], ratios: dict[str, Ratio]) -> Fig
 
 
 def once_warm(accounts: Sequence[Account]) -> str:
-    """Who serves the same stream fastest from a fresh process, and what it and exact lengths, which pad nothing, take
-    once nothing compiles; or the fastest, where exact lengths are not faster."""
+    """What the policy that is fastest from a fresh process, and exact lengths, which pad nothing, take there and once
+    nothing compiles; or the fastest, where exact lengths are not faster."""
     known = {a.subject: a for a in accounts if np.isfinite(middle(a.warm))}
     ms = {name: 1e3 * middle(a.warm) / a.requests for name, a in known.items()}
     best = table.fastest(accounts)
@@ -117,15 +118,16 @@ def once_warm(accounts: Sequence[Account]) -> str:
     least = min(ms, key=ms.get)
     if ms.get(workload.EXACT, np.inf) < ms.get(best.subject, np.inf):
         least = workload.EXACT
-    first, one = table.called(best.subject), table.single(best.subject)
-    said = f"{first[0].upper()}{first[1:]} {'is' if one else 'are'} fastest in a fresh process"
+    first, rival = table.called(best.subject), table.called(least)
     if best.subject == least:
-        return f"{said} and once warm, at {ms[least]:.0f} ms a request"
-    rival = table.called(least)
+        fastest = f"{first[0].upper()}{first[1:]} {'is' if table.single(best.subject) else 'are'} fastest"
+        return f"{fastest} in a fresh process and once warm, at {ms[least]:.0f} ms a request"
+    took = middle(known[least].total)
+    said = f"Fresh, {table.does(best.subject, 'serve')} {best.requests} requests in {middle(best.total):.1f} s"
+    said += f", {rival} in {took:.1f}" * bool(np.isfinite(took))
     if best.subject not in ms:
-        return f"{said}; once warm, {rival}, at {ms[least]:.0f} ms a request"
-    takes = f"{'it takes' if one else 'they take'} {ms[best.subject]:.0f} ms a request"
-    said += f"; once warm, {takes}, {rival} {ms[least]:.0f}"
+        return f"{said}; warm, {rival} in {ms[least]:.0f} ms each"
+    said += f"; warm, in {ms[best.subject]:.0f} and {ms[least]:.0f} ms each"
     verdict = table.ratio(best, known[least], of="warm").verdict
     return said + {Verdict.SLOWER: "", Verdict.EQUAL: " (level)"}.get(verdict, " (undecided)")
 

@@ -83,7 +83,11 @@ def first_tokens(trials: Sequence[Trial], limits: dict[int, float], reading: dic
         peers.get(backends[name], []).append(name)
     ahead = {table.best(trials, modes, asked[-1:]) for modes in peers.values()}
     drawn = {name: looks[name] for name in names if backends[name] == standings.JAX or name in ahead}
-    by_length(left, trials, drawn, {name: named_well(name) for name in drawn}, limits, reading, seed)
+    words = {name: named_well(name) for name in drawn}
+    bound = [name for name in drawn if backends[name] == standings.JAX and "+" not in name]  # by float32's limit
+    if reading and len(bound) == 1:
+        words[LIMIT] = f"limit of {bound[0]}"  # of no kernel
+    by_length(left, trials, drawn, words, limits, reading, seed)
     raced = [
         (name, n, *same_file.over(trials, name, n, seed))
         for name in names
@@ -123,7 +127,7 @@ def by_length(
     ends = {name: line(axes, points, *looks[name], 2.2, band) for name, points in lines.items() if points}
     ends[LIMIT] = asked[-1], limits[asked[-1]]
     looks = {**looks, LIMIT: (LIMIT_COLOUR, "", ":")}
-    words = {**words, LIMIT: LIMIT if reading else f"{LIMIT}: {ends[LIMIT][1]:,.0f} ms"}
+    words = {LIMIT: LIMIT if reading else f"{LIMIT}: {ends[LIMIT][1]:,.0f} ms", **words}
     counted = drawn if close else entries
     lowest = min((np.nanmin(span(e)) for e in counted if e["tokens"] == asked[0]), default=np.inf)
     limit_below(axes, asked, limits, reading)

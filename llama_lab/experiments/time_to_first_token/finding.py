@@ -139,12 +139,12 @@ def first_token(trials: Sequence[Start], seed: int = 0) -> str:
 
 
 def first_before(races: Sequence[dict]) -> str:
-    """`The first token of step+fused is earlier than those of llama.cpp and ik_llama.cpp at 5 of 5 prompt lengths`; ""
-    without a race.
-    races: of `same_file.races`."""
+    """`At all 5 prompt lengths step+fused's first token is earlier than llama.cpp's and ik_llama.cpp's`; "" without a
+    race. races: of `same_file.races`."""
     known = [race for race in races if race["ratio"] is not None and race["ratio"].n]
     if not known:
         return ""
-    others = listed(list(dict.fromkeys(named_well(name) for race in known for name in race["others"])))
-    name, count = known[0]["name"], f"{ahead(known)} prompt lengths"
-    return f"The first token of {name} is earlier than those of {others} at {count}"
+    others = listed(list(dict.fromkeys(f"{named_well(name)}'s" for race in known for name in race["others"])))
+    won, _, asked = ahead(known).partition(" of ")
+    at = {"1": "1 of 1", "2": "both"}.get(asked, f"all {asked}") if won == asked else f"{won} of {asked}"
+    return f"At {at} prompt lengths {known[0]['name']}'s first token is earlier than {others}"

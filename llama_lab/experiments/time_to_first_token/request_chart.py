@@ -57,7 +57,7 @@ def slowest(held: Sequence[dict]) -> str:
     `side_by_side.tails`, those with a P95."""
     shares = {n: span(over_median(e) for e in held if e["tokens"] == n) for n in sorted({e["tokens"] for e in held})}
     (first, least), *more = shares.items()
-    words = f"The slowest 1 in 20 first tokens take at least {least} times the median at {first} prompt tokens"
+    words = f"The P95 of first tokens is {least} times their median at {first} prompt tokens"
     return words + "".join(f", {share} at {n}" for n, share in more[-1:])
 
 

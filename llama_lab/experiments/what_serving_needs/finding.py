@@ -68,19 +68,16 @@ def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
         same = [e for e in less if {o["server"] for o in theirs} <= {o["server"] for o in beside(e["rate"])}]
         level = [e for e in same if any(map(kept_up, beside(e["rate"])))]
         first = max(level, key=itemgetter("rate"), default=None)
+        words = "Asked for {offered:.0f} tokens/s ({rate:.1f} requests/s), {mine} delivers {tokens:.0f}, {theirs}."
         if first is None or not lower:
-            words = "Of {offered:.0f} tokens/s requested ({rate:.1f} requests/s) {mine} delivers {tokens:.0f}"
-            return stated(words + ", {theirs}.", theirs=delivered(theirs), **numbers)
+            return stated(words, theirs=delivered(theirs), **numbers)
         before = {e["server"]: e for e in beside(first["rate"]) if e["server"] in {o["server"] for o in theirs}}
-        words = (
-            "Of {offered:.0f} tokens/s requested ({rate:.1f} requests/s) {mine} delivers {tokens:.0f}, {theirs}, and of"
-            " {few:.0f} ({slow:.1f} requests/s) {then}."
-        )
         own = [e for e in known if e["backend"] == standings.JAX and e["rate"] == first["rate"] and e is not first]
         plain = [e for e in own if "+fused" in mine["server"] and "+fused" not in e["server"]]
         again = [f"it delivers {made(first)}", *(f"{named_well(name)} {made(e)}" for name, e in before.items())]
         then = listed([*again, *(f"`{e['server']}` without the kernel {made(e)}" for e in plain)])
         slow = dict(then=then, few=first["offered"], slow=first["arrived"])
+        words += " Asked for {few:.0f} ({slow:.1f} requests/s), {then}."
         return stated(words, theirs=delivered(theirs), **slow, **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
     return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)
@@ -89,7 +86,7 @@ def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
 def made(load: dict) -> str:
     """`31 (30 of 80 refused)`: tokens a second, and how many requests have no answer."""
     lost = [f"{load['refused']} of {load['n']} refused"] * bool(load["refused"])
-    lost += [f"{load['void']} answer{'s' * (load['void'] > 1)} void"] * bool(load["void"])
+    lost += [f"{load['void']} of {load['n']} failed"] * bool(load["void"])
     return f"{load['tokens_s']:.0f}" + f" ({', '.join(lost)})" * bool(lost)
 
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_lab.bench.statistics import Verdict
+from llama_lab.bench.wording import round_ratio, span
 from llama_lab.experiments.xla_cpu.measure import Outcome
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, colour, headline, new, styled
@@ -72,14 +74,13 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
         f"bar: mean; band: its 95% interval{arrows})"
     )
     notes.one_two_five(axes.xaxis)
-    seen = [o for o in outcomes if o.holds and np.isfinite(o.ratio.value)]
+    seen = [o for o in outcomes if o.holds and o.ratio.verdict == Verdict.SLOWER]
     if seen:
-        times = f"{seen[0].ratio.value:.0f} times"
-        headline(
-            figure, f"In XLA the slower way to write the {seen[0].finding.name} takes {times} as long as the faster"
-        )
+        where = f" in {len(seen)} of {len(outcomes)} cases" * (len(seen) < len(outcomes))
+        times = span([o.ratio.value for o in seen], round_ratio)
+        headline(figure, f"Of two ways to write the same in XLA the slower takes {times} times as long{where}")
     else:
-        headline(figure, "No slower way to write the same was found")
+        headline(figure, "No slower way to write the same is shown")
     return figure
 
 

@@ -76,11 +76,11 @@ def test_parts_of_a_token_under_the_last_placement_and_the_first():
     between = first | dict(name="loop+bf16", head_low=-1)
     last = first | dict(name="loop+fused", layers=2.1, attention=1.2, head=0.7)
     assert finding.first_and_last([first, between, last]) == (
-        "under loop+fused a token spends 2.1 ms in the layers (18.2 ms under loop), "
-        "1.2 ms in attention over the cache (4.7) and 0.7 ms in the head (5.3)"
+        "from loop to loop+fused a token's time goes from 18.2 to 2.1 ms in the layers, "
+        "from 4.7 to 1.2 in attention over the cache and from 5.3 to 0.7 in the head"
     )
     said = finding.first_and_last([first | dict(layers_low=-1), last | dict(head_low=0)])
-    assert said == "under loop+fused a token spends 1.2 ms in attention over the cache (4.7 ms under loop)"
+    assert said == "from loop to loop+fused a token's time goes from 4.7 to 1.2 ms in attention over the cache"
     hidden = dict.fromkeys(("layers_low", "attention_low", "head_low"), -1)
     assert finding.first_and_last([first, last | hidden]) == ""
 

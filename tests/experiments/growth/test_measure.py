@@ -180,6 +180,7 @@ def test_the_panels_of_sizes_have_one_scale_and_say_what_they_grow_by():
     panels = {axes.get_title("left"): axes for axes in figure.axes}
     scales = [axes.get_window_extent().width / np.log10(np.divide(*axes.get_xlim()[::-1])) for axes in panels.values()]
     assert max(scales) / min(scales) < 1.05
+    assert {line.get_label() for line in panels["layers"].lines} == {"measured", "memory or arithmetic limit"}
     assert panels["layers"].get_xlabel() == "time grows 4.2x, limit 4.0x: undecided"
     assert panels["width"].get_xlabel() == "time grows 2.0x, limit 4.0x: less"
     assert " less than 1.38-fold apart (one configuration in several processes: 1.25-fold)." in words(figure)

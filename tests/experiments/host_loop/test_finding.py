@@ -72,9 +72,9 @@ def test_the_title_of_busy_cores_names_each_model_and_who_delivers_in_blocks():
     step, loop = line("step", (1, 1, 1), cores=1.3), line("loop", (3, 2, 4), cores=1.04)
     panels = [("a", (), [step, loop]), ("b", (), [step | dict(cores=1.7), line("other", (1, 1, 1))])]
     assert finding.load(panels, {"step", "loop"}, 2, ["loop"]) == (
-        "With a the strategies keep 1.0 to 1.3 of 2 cores busy, with b 1.7; under loop tokens arrive in blocks"
+        "1.0 to 1.3 of 2 cores are busy with a, 1.7 with b; tokens arrive in blocks under loop"
     )
-    assert finding.load(panels[:1], {"step"}, 2, []) == "With a the strategies keep 1.3 of 2 cores busy"
+    assert finding.load(panels[:1], {"step"}, 2, []) == "1.3 of 2 cores are busy with a"
     assert finding.load([("a", (), [step | dict(valid_trials=0)])], {"step"}, 2, []) == "No strategy has valid answers"
 
 

@@ -6,8 +6,9 @@ import re
 import pytest
 
 from llama_lab import figures
-from llama_lab.bench import AGAIN
+from llama_lab.bench import AGAIN, statistics
 from llama_lab.bench.frames import show
+from llama_lab.bench.statistics import Ratio
 from llama_lab.bench.wording import named_well
 from llama_lab.experiments.past_one_token_a_pass import chart, table
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
@@ -98,6 +99,27 @@ def test_a_subject_without_its_drafts(name, without):
     assert table.plain(name) == without
 
 
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ((0.9, 1.1), "2.00 and 3.00 times as fast at the two copies and show no effect on open questions"),
+        ((0.8, 0.9), "2.00 and 3.00 times as fast at the two copies; it is slower on open questions"),
+    ],
+)
+def test_the_title_of_rates_says_what_drafts_do_on_each_task(ends, said):
+    def entry(task, value, low, high):
+        about = dict(decode=statistics.summarise([value]), backend="jax", prompts=2)
+        return dict(task=task, name="loop+lookup", ratio=Ratio(value, low, high, 6), **about)
+
+    copies = [entry("copy", 2.0, 1.9, 2.1), entry("edit", 3.0, 2.9, 3.1)]
+    assert (
+        str(table.title([entry("open", sum(ends) / 2, *ends), *copies], "m"))
+        == f"Prompt-lookup drafts make loop {said}"
+    )
+    one = [entry("open", sum(ends) / 2, *ends), copies[0], entry("edit", 1.0, 0.9, 1.1)]
+    assert table.title(one, "m") == table.claim(one, "m")
+
+
 DRAWN = {
     "rates": lambda trials: chart.rates(table.table(trials, ABOUT), "a model", [GAP]),
     "passes": lambda trials: chart.tokens_a_pass(table.table(trials, ABOUT), "loop+fused+lookup4"),
@@ -118,3 +140,5 @@ def test_each_chart_draws_in_style_and_where_there_is_little(tmp_path, name):
     else:
         labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
         assert labels[1].endswith("4.75 per pass, 94% accepted")
+        said = "With prompt lookup a pass makes 1.25 tokens on open questions, 4.75 on a copy and 3.00 on a copy with a"
+        assert " ".join(figure.get_suptitle().split()) == f"{said} word replaced"

@@ -1,6 +1,7 @@
 """What the rows of request streams say and what charts draw of them, on made-up rows."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -253,7 +254,7 @@ def test_each_chart_is_drawn_in_style(tmp_path, name, processes):
 def test_a_title_has_what_the_fastest_takes_once_warm_and_whether_that_is_decided(monkeypatch):
     accounts = table.accounts(everything(3), measure.SHAPES)
     said = chart.once_warm(accounts)
-    assert said == "One shape is fastest in a fresh process; once warm, it takes 656 ms a request, exact lengths 505"
+    assert said == "Fresh, one shape serves 3 requests in 4.3 s, exact lengths in 7.9; warm, in 656 and 505 ms each"
     assert len(said.split()) <= 20
     monkeypatch.setattr(table, "ratio", lambda *_, **__: Ratio(1.1, 0.9, 1.3, 3))
     assert chart.once_warm(accounts) == f"{said} (undecided)"
@@ -261,8 +262,19 @@ def test_a_title_has_what_the_fastest_takes_once_warm_and_whether_that_is_decide
     assert chart.once_warm(accounts) == f"{said} (level)"
     accounts[0] = replace(accounts[0], warm=(0.1,) * 3)  # a growing cache is the fastest now
     assert chart.once_warm(accounts) == f"{said} (level)"
+    wrong = [replace(a, total=(math.nan,) * 3) if a.subject == "exact lengths" else a for a in accounts]
+    assert chart.once_warm(wrong).startswith(
+        "Fresh, one shape serves 3 requests in 4.3 s; warm, in 656 and 505 ms each"
+    )
     accounts[-1] = replace(accounts[-1], warm=(math.nan,) * 3)
-    assert chart.once_warm(accounts).endswith("once warm, exact lengths, at 505 ms a request")
+    assert chart.once_warm(accounts).endswith("; warm, exact lengths in 505 ms each")
+
+
+def test_a_title_has_what_the_fewest_and_the_most_programs_cost():
+    title = draw("compilations", everything(3)).get_suptitle().replace("\n", " ")
+    assert re.fullmatch(r"Over 3 requests one shape costs [\d.]+ s of compiling, a growing cache [\d.]+ s", title), (
+        title
+    )
 
 
 def test_bars_reach_the_total_and_name_the_fastest():

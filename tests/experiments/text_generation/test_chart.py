@@ -17,7 +17,7 @@ def test_the_finding_says_how_long_answers_and_prompts_are_and_gives_an_interval
     finding = chart.finding(made)
     said = "recomputes all earlier tokens: 3 tokens take 3.0 times as long. Time of an answer, geometric mean, step+noc"
     assert said in finding
-    assert "3.0 times as long (ratio of geometric means)" in words(chart.arrivals(made))
+    assert "3.0 times as long by geometric means, 3.0 by medians" in words(chart.arrivals(made))
     assert "3.00x [3.00, 3.00], slower, n = 6;" in finding
     assert "the prompts have 35 to 40 tokens" in finding
 

@@ -127,6 +127,6 @@ def test_a_percentile_is_drawn_only_where_the_sample_holds_it(tail):
 
 def test_the_title_of_tails_says_the_share_at_the_shortest_prompt_and_at_the_longest():
     held = [dict(tokens=n, p50=100.0, p95=late) for n, late in ((200, 110.0), (50, 150.0), (10, 130.0), (10, 140.0))]
-    said = "The slowest 1 in 20 first tokens take at least 1.30 to 1.40 times the median at 10 prompt tokens"
+    said = "The P95 of first tokens is 1.30 to 1.40 times their median at 10 prompt tokens"
     assert request_chart.slowest(held) == f"{said}, 1.10 at 200"
     assert request_chart.slowest(held[2:]) == said

@@ -123,11 +123,13 @@ def test_the_chart_names_who_is_first_and_what_is_not_measured():
     assert "No first token counts" in words(draw(void))
     assert "llama.cpp was not measured here" in words(draw(firsts(("step", "step+fused"))))
     figure = draw(firsts())
-    assert "earlier than those of llama.cpp and llama.cpp+generate at 2 of 2 prompt lengths" in words(figure).replace(
-        "\n", " "
-    )
+    said = "At both prompt lengths step+fused's first token is earlier than llama.cpp's and llama.cpp+generate's"
+    assert said in words(figure).replace("\n", " ")
     left, right = ({text.get_text() for text in axes.texts} for axes in figure.axes)
-    assert {"step", "step+fused", "llama.cpp", "limit of step+fused: its weights read once"} <= left
+    assert {"step", "step+fused", "llama.cpp", "limit of step", "limit of step+fused: its weights read once"} <= left
+    loop = [t.model_copy(update=dict(subject="loop", placement="loop")) for t in firsts(("step",))]
+    two = draw([*firsts(), *loop])
+    assert "float32 limit" in {text.get_text() for text in two.axes[0].texts}  # of both
     assert "llama.cpp+generate" not in left  # the slower of the peers
     assert right == {"step", "step+fused"}
 

@@ -190,9 +190,10 @@ def test_the_set_up_of_a_table_is_its_release_and_whether_the_flag_was_set(flags
     assert table.set_up(dict(environment=env)) == name
 
 
-def test_the_figure_marks_what_is_wrong_and_what_is_missing():
+def test_the_figure_marks_what_is_wrong_and_what_is_missing(monkeypatch):
     faulty = next(one for one in runtime.CHECKS if not one.avoided)
-    trials, meta = made(**{"0_2_0": dict(checks={faulty.name: "wrong: 1 instead of 2, 1 of 2 values"})})
+    wrong = dict(checks={faulty.name: "wrong: 1 instead of 2, 1 of 2 values"})
+    trials, meta = made(**{"0_2_0": wrong})
     (axes,) = chart.releases(trials, meta).axes
     labels = {tick.get_text(): tick.get_color() for tick in axes.get_xticklabels()}
     assert labels["0.2.0"] == chart.LIMIT_COLOUR
@@ -203,7 +204,10 @@ def test_the_figure_marks_what_is_wrong_and_what_is_missing():
     assert {tuple(line.get_xdata()) for line in crosses} == {(1.0,)}
     assert "not measured" in {text.get_text() for text in axes.texts}
     title = " ".join(chart.releases(*made()).get_suptitle().split())
-    assert title == "Under step, JAX 0.1.0 makes 10.0 tokens/s, the 2 others that pass our checks 15.0 to 20.0"
+    assert title == "Under step JAX 0.1.0 makes 10.0 tokens/s, the 2 others 15.0 to 20.0"
+    monkeypatch.setitem(RATES, "0.3.1", 16)
+    title = " ".join(chart.releases(*made(**{"0_2_0": wrong})).get_suptitle().split())
+    assert title == "Under step JAX 0.1.0 makes 10.0 tokens/s, the 2 others without a red cross 15.0 to 16.0"
 
 
 def test_nothing_recorded_is_said(tmp_path, monkeypatch):
