@@ -76,7 +76,7 @@ def lost(e: dict, most: float) -> list[str]:
     """How many requests of a load have no time, and why. most: the most that any server was asked."""
     words = [f"{e['refused']} of {e['n']} refused" + "; stopped" * (e["arrived"] < most)] * bool(e["refused"])
     if e["void"]:
-        words += [f"{e['void']} of {e['n']} void:", *dict.fromkeys(r.partition(":")[0][:WIDE] for r in e["reasons"])]
+        words += [f"{e['void']} of {e['n']} failed:", *dict.fromkeys(r.partition(":")[0][:WIDE] for r in e["reasons"])]
     return words
 
 
