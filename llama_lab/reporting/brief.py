@@ -131,10 +131,9 @@ def compiled(tables: Tables) -> Said | None:
     most = max(policies, key=lambda account: account.programs)
     ratio, new = shapes.ratio(most, best), table.meta["parameters"]["new_tokens"]
     text = (
-        f"`jit` compiles again for each new shape: for the same {best.requests} requests ({new} tokens each) a"
-        f" freshly started server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs}"
-        f" {SHAPED[most.subject]};"
-        f" counting compilation, the latter takes {times(ratio)} as long (n = {ratio.n})."
+        f"`jit` compiles again for each new shape. For {best.requests} requests ({new} tokens each) a freshly started"
+        f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}."
+        f" With compilation, the {most.programs} take {times(ratio)} as long (n = {ratio.n})."
     )
     return said_of(table, text, table.meta["parameters"]["model"])
 

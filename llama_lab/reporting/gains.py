@@ -68,14 +68,16 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """` on 18% of the bytes; 50% → 67% of the bandwidth limit, the fastest of 40 probes`; "" of what is unknown."""
+        """` on 18% of the bytes; 50% → 67% of 75 GB/s, the fastest of 40 bandwidth probes, median 51`; "" of what is
+        unknown."""
         above, below = (self.trials(name) for name in (self.above, self.below))
         if not above[0].bytes_per_token or not below[0].bytes_per_token:
             return ""
-        probed = self.run.table.meta.get("bandwidth_gbps", {}).get(above[0].run, {}).get("n")
-        shares = [overview.share(trials) for trials in (below, above)]
-        limit = f"; {shares[0]:.0%} → {shares[1]:.0%} of the bandwidth limit" if all(shares) else ""
-        limit += f", the fastest of {probed} probes" * bool(limit and probed)
+        probed = self.run.table.meta.get("bandwidth_gbps", {}).get(above[0].run)
+        shares, limit = [overview.share(trials) for trials in (below, above)], ""
+        if all(shares) and probed:
+            fastest = f"the fastest of {probed['n']} bandwidth probes, median {probed['median']:.0f}"
+            limit = f"; {shares[0]:.0%} → {shares[1]:.0%} of {probed['max']:.0f} GB/s, {fastest}"
         return f" on {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def trials(self, name: str) -> list[Trial]:
@@ -169,6 +171,6 @@ def places(
         return here + found.aside(measured[0]), elsewhere
 
     count = len(same_model(others, measured[0])) if measured else 0
-    elsewhere = [f"on [{f'{count} other machines' if count > 1 else 'another machine'}]({page})"] * bool(count)
+    elsewhere = [f"in [{f'{count} other runs' if count > 1 else 'another run'}]({page})"] * bool(count)
     rows = [(*row, *cells(sides)[: 1 + len(elsewhere)]) for *row, sides in PLACES]
     return Table((*HEADS, *elsewhere), rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -112,6 +112,10 @@ class Setting:
         value = (lambda t: -first_tokens.first_ms(t)) if self.first else (lambda t: t.tg)
         by_name = summary.grouped(rows, "subject").values()
         return max(by_name, key=lambda trials: summary.median([*map(value, trials)]), default=[None])[0]
+
+    def best_of(self, backend: str) -> Trial:
+        """A trial of another runtime's fastest subject, of which there is one at least."""
+        return replace(self, rows=[t for t in self.rows if t.backend == backend]).fastest(ours=False)
 
     def line(self, subject: str, seed: int = 0) -> dict:
         """One subject's line.

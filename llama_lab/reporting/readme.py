@@ -3,19 +3,22 @@ how the claim was measured, in docs/statistics.md."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
+from llama_lab.bench.claim import settled
 from llama_lab.bench.standings import TORCH
 from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.host_loop import measure as host_loop
 from llama_lab.experiments.host_loop.finding import parameters
+from llama_lab.experiments.what_serving_needs import finding as under_load
+from llama_lab.experiments.what_serving_needs import table as served
+from llama_lab.experiments.what_serving_needs.measure import Request
 from llama_lab.peers import llama_bench
 from llama_lab.reporting import document, gains, keys, machines, notebooks, overview, repeats, rivals, scorecard
 from llama_lab.reporting.machines import Machine
@@ -53,21 +56,24 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linkin
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
     about = f"Measured with {run.model}, {asked}, on {where}, unless another file or run is named {HOW}. {READ}"
-    if "loop" in said and (small := smallest(behind, link)):
-        said["loop"] = f"{said['loop'].removesuffix('.')}, {small}."
+    if "loop" in said and (small := smallest(run, behind, link)):
+        said["loop"] += f" {small}"
     gained = [*said.values()]
     told = [f"- {text}" for text in (*gained[1:], *distances(measured[0], behind, again))]
     return "\n".join([f"**{gained[0]}** {about}", *told])
 
 
-def smallest(behind: Sequence[Recorded], link: Linking) -> str:
-    """`3.62 times on a model of 0.1M random weights` with a link: the loop in the smallest model; "" of none."""
+def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
+    """`On a model of 0.1M random weights it is 3.62 times as fast as `step`.`: the loop in the smallest model that was
+    measured, with a link; "" where that is the run's own, or none."""
     table = rivals.named(behind, SIZES)
     points = host_loop.by_size(record.read(table.path, kind=host_loop.HostTrial)[0]) if table else []
-    if not points or "loop" not in points[0]["ratios"]:
+    if not points or "loop" not in points[0]["ratios"] or points[0]["model"] == run.rows[0].model:
         return ""
     weights = f"{parameters(points[0])}{' random' * points[0]['model'].startswith('random:')} weights"
-    return f"{gains.briefly(points[0]['ratios']['loop'])} on [a model of {weights}]({link(table.section)})"
+    here, there = (wording.processor(of.meta["environment"]) for of in (run.table, table))
+    where = f"On [a model of {weights}]({link(table.section)}){f' ({there})' * (here != there)}"
+    return f"{where}, {gains.compared('it', '`step`', points[0]['ratios']['loop'])}."
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
@@ -78,8 +84,12 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
     for contest in same[:1]:
-        fast = listed(rivals.beside(contest, "{} as fast as {}"))
-        said[0] += f" In a separate run, `{BEST}` is {fast}{torch(contest)}."
+        others = [other for other in rivals.strongest(contest) if other.subject != LLAMA_CPP]  # which has run above
+        fast = [f"`{BEST}` is {listed(rivals.beside(contest, '{} as fast as {}', others))}"] * bool(others)
+        known = any(repeat.where == repeats.called(contest) for repeat in again)
+        where = f"In {'one of these runs' if known else 'a separate run'}{differing(contest, run)}"
+        if words := listed([*fast, *torch(contest)]):
+            said[0] += f" {where}, {words}."
     if found := rivals.cases(behind):
         said.append(f"{on_files(found, rivals.cases(behind, sizes.PREFILL))} [{BELOW}](#{PLACE}).")
     return said
@@ -89,25 +99,25 @@ def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
     """How often the kernel is faster on every file, and apart from that with fewer instructions."""
     weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
     processors = sorted({wording.cpu(case.table.meta["environment"]) for case in found})
-    files = f"{rivals.files(found)} files ({weigh}; {' or '.join(processors)})"
-    text = ""
+    said = []
     for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
-        ratios = [case.ratio for case in some]
-        read = [case.ratio for case in prompts if case.limited == limit]
-        worst = min(read, key=lambda ratio: ratio.value, default=None)
-        reads = f" It reads prompts {rivals.often(read)}" * bool(read)
-        reads += f" (at worst {rivals.value(worst)})" * bool(
-            worst and worst.verdict == Verdict.SLOWER and len(read) > 1
-        )
+        ratios, read = [case.ratio for case in some], [case.ratio for case in prompts if case.limited == limit]
+        ends = [choose(ratios, key=lambda ratio: ratio.value) for choose in (min, max)]
+        times = " to ".join(dict.fromkeys(round_ratio(r.value) if settled(r) else rivals.value_of(r) for r in ends))
+        often = rivals.often(ratios, " cases (a case: one file, one length)" * (not said))
+        names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in some)])
+        fast = f"{names} writes answers {times} times as fast as {rivals.contestants(some)}: {often}."
+        limited = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files),"
         if limit:
-            again = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files)"
-            text += f" {again}, it writes answers {rivals.often(ratios)}.{reads}" + "." * bool(reads)
-        else:
-            times = wording.span((ratio.value for ratio in ratios), round_ratio)
-            often = rivals.often(ratios, " cases (a case: one file, one length)")
-            fast = f"`{BEST}` writes answers {times} times as fast as {rivals.contestants(some)}: {often}."
-            text += f"On {files} {fast}{reads}" + "." * bool(reads)
-    return text
+            fast = f"{limited} it writes answers {often}." if said else f"{limited} {fast}"
+        said.append(fast)
+        if read:
+            slower = sorted(ratio.value for ratio in read if ratio.verdict == Verdict.SLOWER)
+            worst = [r for r in read if slower[1:] and r.value == slower[0]][:1]  # a single one is told as it is
+            said.append(
+                f"It reads prompts {rivals.often(read)}{''.join(f' (at worst {rivals.value(r)})' for r in worst)}."
+            )
+    return f"On {rivals.files(found)} files ({weigh}; {' or '.join(processors)}) {' '.join(said)}"
 
 
 def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
@@ -119,25 +129,35 @@ def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     return said + wide * bool(loop.n)
 
 
-def torch(contest: Setting) -> str:
-    """How far `loop` is from the fastest way to run PyTorch in the same blocks; "" where one of them did not run."""
+def differing(contest: Setting, run: Setting) -> str:
+    """` (AMD EPYC (AVX2); busy machine)`: what a contest has that the run has not; "" of nothing."""
+    env, here = contest.table.meta["environment"], run.table.meta["environment"]
+    kinds = [overview.kept(other, of.rows) for of in (contest, run) if (other := of.fastest(ours=False))]
+    processor = wording.processor(env)
+    words = [kinds[0] * (len({*kinds}) > 1), processor * (processor != wording.processor(here))]
+    words += [environment.busy(env), older(contest.table)]
+    return f" ({'; '.join(filter(None, words))})" * any(words)
+
+
+def torch(contest: Setting) -> list[str]:
+    """[how far `loop` is from the fastest way to run PyTorch in the same blocks]; none where one of them did not
+    run."""
     rates = {t.subject: summary.warm(contest.rows, t.subject) for t in contest.rows if t.backend == TORCH and t.valid}
     rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
     if not rates or "loop" not in contest.subjects:
-        return ""
+        return []
     ratio = summary.paired_ratio(contest.rows, "loop", fastest := max(rates, key=rates.get))
     words = f"`loop` on {gains.kept(contest, 'loop')} is {rivals.times(ratio)} as fast as {named_well(fastest)}"
-    return f", and {words}" * bool(ratio.n)
+    return [words] * bool(ratio.n)
 
 
 def serving(behind: Sequence[Recorded], link: Linking, here: str = "") -> str:
     """What servers do under load, on which processor if that is not `here`, and a link; "" if it was not measured."""
     if not (table := rivals.named(behind, SERVED)):
         return ""
-    said = [*table.section.get("shown", ()), *table.section.get("details", ())]
-    rates, there = [text for text in said if re.search(r"\d", text)], wording.processor(table.meta["environment"])
-    one = f"one run each{f', on {there}' * (there != here)} ({linked(table, link)})"
-    return f"{'. '.join(text.removesuffix('.') for text in rates)}; {one}" if rates else ""
+    loads = served.loads(record.read(table.path, kind=Request)[0], table.meta["processes"])
+    said, there = str(under_load.claim(served.rising(loads, table.meta))), wording.processor(table.meta["environment"])
+    return f"{said.removesuffix('.')}; one run each{f', on {there}' * (there != here)} ({linked(table, link)})"
 
 
 # The run --------------------------------------------------------------------------------------------------------------

@@ -75,17 +75,18 @@ def ours(run: Setting) -> str:
 
 def strongest(run: Setting) -> list[Trial]:
     """A trial of the fastest other runtime, and one each of llama.cpp and Ollama if they are others."""
-    trials = {t.subject: t for t in run.rows if t.valid}
+    trials = {t.subject: t for t in run.rows if t.valid and summary.paired_ratio(run.rows, ours(run), t.subject).n}
     known = [run.fastest(ours=False), trials.get(LLAMA_CPP)]
     known.append(next((t for t in trials.values() if t.backend == standings.OLLAMA), None))
     return [*{t.subject: t for t in known if t}.values()]
 
 
-def beside(run: Setting, words: str) -> list[str]:
-    """What `ours` reaches beside each of `strongest`: `3.92 [3.43, 4.49] times the rate of Ollama (by medians …)`.
+def beside(run: Setting, words: str, others: Sequence[Trial] | None = None) -> list[str]:
+    """What `ours` reaches beside each of the others, of `strongest` if they are not given: `3.92 [3.43, 4.49] times
+    the rate of Ollama (3.40 by medians: …)`.
     words: with a place for the ratio, and one for the runtime."""
     mine, said = ours(run), []
-    for other in strongest(run):
+    for other in strongest(run) if others is None else others:
         ratio, aside = summary.paired_ratio(run.rows, mine, other.subject), parted(run, mine, other.subject)
         said.append(words.format(times(ratio), named_well(other.backend)) + f" ({aside})" * bool(aside))
     return said
@@ -139,7 +140,7 @@ class Case:
     @property
     def place(self) -> str:
         """The rival, the file, the length and the processor."""
-        return f"{named_well(self.rival)}, {self.file}, length {self.entry['tokens']:,}, {self.processor}{self.luck}"
+        return f"{named_well(self.rival)}, {self.file}, length {self.entry['tokens']:,}, {self.processor}"
 
     @property
     def processor(self) -> str:
@@ -203,21 +204,23 @@ def limited(found: Sequence[Case], verdict: Verdict) -> str:
 
 
 def parted(run: Setting, above: str, below: str) -> str:
-    """`3.40 by medians: its answers ran at 49 to 129 tokens/s`, where that quotient lies outside the interval; ""
-    elsewhere."""
+    """`3.40 by medians: its answers ran at 49 to 129 tokens/s`, those of the less steady of both, where that quotient
+    lies outside the interval; "" elsewhere."""
     pairs = summary.paired_ratio(run.rows, above, below)
     rates = [[trial.tg for trial in summary.warm(run.rows, name)] for name in (above, below)]
     quotient = summary.median(rates[0]) / summary.median(rates[1])
     outside = quotient < pairs.low or quotient > pairs.high  # never without an interval
     apart = outside and round_ratio(quotient) != round_ratio(pairs.value)
-    return f"{round_ratio(quotient)} by medians: its answers ran at {wording.span(rates[1], '.0f')} tokens/s" * apart
+    mine, theirs = (max(some) / min(some) for some in rates)
+    whose, ran = ("our", rates[0]) if mine > theirs else ("its", rates[1])
+    return f"{round_ratio(quotient)} by medians: {whose} answers ran at {wording.span(ran, '.0f')} tokens/s" * apart
 
 
-def ranging(found: Sequence[Case], of: str = "") -> str:
-    """`0.66 to 3.90 times the rate of A: faster in 31 of 39 cases`, with intervals. of: ` of A`."""
+def ranging(found: Sequence[Case]) -> str:
+    """`0.66 to 3.90 times the rate: faster in 31 of 39 cases`, with intervals."""
     low, high = (least(found, choose).ratio for choose in (min, max))
     low_to_high = f"{value(low)} to {times(high)}" if len(found) > 1 else times(high)
-    return f"{low_to_high} the rate{of}: {won(found)}"
+    return f"{low_to_high} the rate: {won(found)}"
 
 
 def files(found: Sequence[Case]) -> int:

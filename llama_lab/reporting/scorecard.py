@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from llama_lab.bench import environment, footprints, quality, record, standings, summary, wording
+from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import interval, listed, named_well, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
 from llama_lab.figures import model_label
@@ -48,10 +49,15 @@ def on_every_file(found: Sequence[Case], what: str) -> Line:
 
 
 def on_one_file(run: Setting) -> Line:
-    """Beside the fastest other runtime of a run, and beside Ollama."""
-    first, every = rivals.strongest(run)[0], [named_well(name) for name in rivals.others(run)]
-    slower = [name for name in every if name != named_well(first.backend)]
-    fastest = named_well(first.backend) + f", faster here than {listed(slower)}" * bool(slower)
+    """Beside `rivals.strongest` of a run, and whether the fastest of the others is shown to be that."""
+    first, names = rivals.strongest(run)[0], {True: [], False: []}
+    for name in rivals.others(run):
+        if name != first.backend:
+            faster = summary.paired_ratio(run.rows, first.subject, run.best_of(name).subject).verdict == Verdict.FASTER
+            names[faster].append(named_well(name))
+    apart = [f"faster here than {listed(names[True])}"] * bool(names[True])
+    apart += [f"not shown to be faster than {listed(names[False])}"] * bool(names[False])
+    fastest = ", ".join([named_well(first.backend), *apart])
     file = f"{overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
     env, said = run.table.meta["environment"], listed(rivals.beside(run, "{} the rate of {}"))
     about = [file, f"`{rivals.ours(run)}`", wording.processor(env), *["busy machine"] * bool(environment.busy(env))]
@@ -130,12 +136,14 @@ COSTS = {COMMANDS: starts, rivals.CONTEST: memory, f"{rivals.CONTEST}-quality": 
 def table(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table:
     """Every line whose table is there, rates first. place: of a table, a link in Markdown to where it is shown."""
     answers, prompts = rivals.cases(behind), rivals.cases(behind, sizes.PREFILL)
-    lines = [(found[0].table, on_every_file(found, ANSWERS)) for found in [answers] if found]
-    lines += [(run.table, on_one_file(run)) for run in rivals.contests(behind)]
+    lines = []
+    if answers:
+        lines.append((answers[0].table, on_every_file(answers, ANSWERS)))
     if prompts:
         line = on_every_file(prompts, PROMPTS)
         same = [other.about for _, other in lines if other.about == line.about]
         lines.append((prompts[0].table, replace(line, about="the same files and processors") if same else line))
+    lines += [(run.table, on_one_file(run)) for run in rivals.contests(behind)]
     for of, say in ((rivals.named(behind, stem), say) for stem, say in COSTS.items()):
         for line in say(of) if of else ():
             processor = wording.processor(of.meta["environment"])

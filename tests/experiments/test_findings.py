@@ -260,7 +260,7 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     (
         "what_serving_needs",
         served(99.0),
-        "^Asked for 100 tokens/s .8.0 requests/s., `llama-jax serve` .`step`. delivers 99, Ollama 40.$",
+        "^Asked for 100 tokens/s .8 requests/s., `llama-jax serve` .`step`. delivers 99, Ollama 40.$",
     ),
     ("what_serving_needs", served(60.0), "at most 60 tokens/s, Ollama 40.$"),
     ("what_serving_needs", [{}], "No server"),

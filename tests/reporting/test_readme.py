@@ -7,14 +7,19 @@ from pathlib import Path
 from markupsafe import escape
 
 from llama_lab.bench import AGAIN, record
+from llama_lab.bench.provenance import UNKNOWN
 from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.host_loop.clock import HostTrial
+from llama_lab.experiments.what_serving_needs import table
+from llama_lab.experiments.what_serving_needs.finding import claim as under_load_claim
+from llama_lab.experiments.what_serving_needs.measure import Request
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.rivals import Case
 from llama_lab.sharing import contribution
 from tests.bench.test_record import trial
+from tests.experiments.what_serving_needs.made import NOTES, P, campaign
 
 ENVIRONMENT = {"cpu": "C", "cores": 2, "ram_bytes": 2**34, "packages": {"jax": "1"}, "python": "3"}
 PACE = {  # ms a token
@@ -120,9 +125,9 @@ def test_the_loop_is_beside_the_fastest_way_to_run_pytorch(tmp_path):
         for row in trials()
     ]
     contest = Setting(recorded(tmp_path, "09-ollama", rows), "", "m", False, rows)
-    said = ", and `loop` on float32 weights is 0.42 [0.42, 0.42] times as fast as torch.compile"
-    assert readme.torch(contest) == said
-    assert readme.torch(run()) == ""
+    said = "`loop` on float32 weights is 0.42 [0.42, 0.42] times as fast as torch.compile"
+    assert readme.torch(contest) == [said]
+    assert readme.torch(run()) == []
 
 
 def test_a_separate_run_of_the_same_model_has_ollama(tmp_path):
@@ -130,7 +135,7 @@ def test_a_separate_run_of_the_same_model_has_ollama(tmp_path):
     rows = [row.model_copy(update=dict(model="tiny") | changes.get(row.subject, {})) for row in trials()]
     contest, (alone,) = recorded(tmp_path, "09-ollama", rows), readme.distances(replace(run(), model="tiny"), [], [])
     (said,) = readme.distances(replace(run(), model="tiny"), [contest], [])
-    assert said == f"{alone} In a separate run, `loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama."
+    assert said == f"{alone} In a separate run ({UNKNOWN}), `loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama."
     assert readme.distances(run(), [contest], []) == readme.distances(run(), [], [])
 
 
@@ -223,21 +228,13 @@ def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     assert " here and 1.25 times in [another run](m#other-runs)" in repeats.ranging(again[:1], "2 times", "m")
 
 
-def test_the_place_of_a_server_says_what_was_found_under_load_and_where():
-    section = dict(
-        SECTION, number="10", shown=["It needs little.", "It keeps up at 8."], details=["It is so", "At 4 too"]
-    )
-    under_load = told(f"data/{readme.SERVED}.csv", section, dict(environment=ENVIRONMENT))
-    link = "[notebook 10](n10)"
-    assert readme.serving([under_load], here) == f"It keeps up at 8. At 4 too; one run each, on C ({link})"
-    assert readme.serving([under_load], here, here="C") == f"It keeps up at 8. At 4 too; one run each ({link})"
-    assert (
-        readme.serving(
-            [told(f"data/{readme.SERVED}.csv", section | dict(shown=[], details=[]), dict(environment=ENVIRONMENT))],
-            here,
-        )
-        == ""
-    )
+def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):
+    path = record.write(tmp_path / f"{readme.SERVED}.csv", campaign(), Request, environment=ENVIRONMENT)
+    meta = dict(environment=ENVIRONMENT, processes=NOTES, parameters=P)
+    under_load, link = told(path, dict(SECTION, number="10"), meta), "[notebook 10](n10)"
+    said = str(under_load_claim(table.rising(table.loads(campaign(), NOTES), meta))).removesuffix(".")
+    assert readme.serving([under_load], here) == f"{said}; one run each, on C ({link})"
+    assert readme.serving([under_load], here, here="C") == f"{said}; one run each ({link})"
     assert readme.serving([run().table], here) == ""
 
 
@@ -246,15 +243,22 @@ def test_the_loop_in_the_smallest_model_is_told_beside_the_headlines(tmp_path):
     changes = spent | dict(run="strategies random:a", model="random:a", weights_read=107_000)
     rows = [HostTrial(**row.model_dump() | changes) for row in trials(("step", "loop"))]
     found = recorded(tmp_path, readme.SIZES, rows)
-    assert readme.smallest([found], here) == "1.05 times on [a model of 0.1M random weights](n12)"
-    assert " tokens/s), 1.05 times on [a model of 0.1M " in readme.answer([run()], [found], here, [])
-    assert readme.smallest([], here) == ""
+    said = "On [a model of 0.1M random weights](n12), it is only 1.05 times as fast as `step`."
+    assert readme.smallest(run(), [found], here) == said
+    assert f" tokens/s). {said}" in readme.answer([run()], [found], here, [])
+    assert readme.smallest(run(), [], here) == ""
 
 
 def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
     def cases(*ratios):
         made = [
-            Case(dict(file=f"m{limit}", ratio=Ratio(r, 0.9 * r, 1.1 * r, 9)), "o", frozenset("o"), "q", run().table)
+            Case(
+                dict(file=f"m{limit}", name="k", ratio=Ratio(r, 0.9 * r, 1.1 * r, 9)),
+                "o",
+                frozenset("o"),
+                "q",
+                run().table,
+            )
             for r, limit in ratios
         ]
         for case in made:
@@ -262,9 +266,11 @@ def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
         return made
 
     own, fewer = [(2.0, ""), (3.0, "")], [(0.5, "/avx2")]
-    said = readme.on_files(cases(*own, *fewer), cases((4.0, ""), *fewer))
-    assert " writes answers 2.00 to 3.00 times as fast as o: faster in all 2 cases (" in said
-    assert ". It reads prompts faster in 1 of 1. With only our kernels limited to AVX2 (1 of the files), it " in said
-    assert said.endswith(
-        "slower in 1 (0.50 [0.45, 0.55]). It reads prompts faster in 0 of 1, slower in 1 (0.50 [0.45, 0.55])."
-    )
+    said = readme.on_files(cases(*own, *fewer), cases((4.0, ""), *fewer, (0.4, "/avx2")))
+    assert "`k` writes answers 2.00 to 3.00 times as fast as o: faster in all 2 cases (a case: " in said
+    assert " It reads prompts faster in 1 of 1. With only our kernels limited to AVX2 (1 of the files), it " in said
+    assert said.endswith("faster in 0 of 2, slower in 2 (at worst 0.40 [0.36, 0.44]).")
+    alone = readme.on_files(cases(*fewer), cases(*fewer))
+    assert alone.startswith("On 1 files (")
+    assert ") With only our kernels limited to AVX2 (1 of the files), `k` writes answers 0.50 times as" in alone
+    assert alone.endswith(" It reads prompts faster in 0 of 1, slower in 1 (0.50 [0.45, 0.55]).")

@@ -29,7 +29,7 @@ def test_the_least_and_the_most_favourable_case_have_file_rival_and_processor(tm
     found = rivals.cases([table])
     low, high = (rivals.least(found, choose) for choose in (min, max))
     assert (rivals.times(low.ratio), low.rival) == ("0.90 [0.90, 0.90] times", "llamacpp")
-    assert low.place == "llama.cpp, b, q4_0, 100 MB, length 64, C (one process)"
+    assert low.place == "llama.cpp, b, q4_0, 100 MB, length 64, C"
     assert (rivals.times(high.ratio), high.entry["file"]) == ("2.00 [2.00, 2.00] times", "a")
     assert (rivals.files(found), rivals.span(found)) == (2, "100 to 100 MB")
     assert rivals.contestants(found) == "the fastest of llama.cpp and, on 1 of the files, OpenVINO"

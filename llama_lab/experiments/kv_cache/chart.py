@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -217,6 +218,6 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
     none = "None of the smaller caches is shown to decode"
     words = f"{listed(faster)} decode{'s' * (len(faster) == 1)}" if faster else none
     least = min((e["top1"] for e in quality if e["kv"] != "f32"), default=0)
-    same = f"; each keeps the best token the same for {least:.1%} of tokens or more" * bool(least)
-    headline(figure, f"{words} faster than float32{same}")
+    same = f"; every smaller cache keeps the best token the same for {math.floor(1e3 * least) / 10}% of tokens or more"
+    headline(figure, f"{words} faster than float32{same * bool(least)}")
     return figure

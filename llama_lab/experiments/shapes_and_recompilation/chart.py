@@ -128,6 +128,7 @@ def once_warm(accounts: Sequence[Account]) -> str:
     if best.subject not in ms:
         return f"{said}; warm, {rival} in {ms[least]:.0f} ms each"
     said += f"; warm, in {ms[best.subject]:.0f} and {ms[least]:.0f} ms each"
+    said += f" ({rival})" * (not np.isfinite(took))
     verdict = table.ratio(best, known[least], of="warm").verdict
     return said + {Verdict.SLOWER: "", Verdict.EQUAL: " (level)"}.get(verdict, " (undecided)")
 

@@ -30,8 +30,8 @@ def token(rows: Sequence[Traced]) -> Figure:
         axes.axvline(end, color="black", linewidth=1)
         side = "right" if end > longest / 2 else "left"
         axes.text(end, 0.5, f" token after {end:.1f} ms ", va="center", ha=side, fontsize=10, color="black")
-        _, start, length = max(row.spans(DEVICE), key=lambda span: span[2], default=("", 0.0, 0.0))
-        if length > WIDE * longest:  # a head is by far the largest product of a few layers
+        (name, start, length), *others = sorted(row.spans(DEVICE), key=lambda span: -span[2]) or [("", 0.0, 0.0)]
+        if name.startswith("dot") and all(length > 2 * other for _, _, other in others):  # by far the largest product
             axes.text(start + length / 2, 0, "head", va="center", ha="center", fontsize=10, color="white")
         axes.set_yticks([1, 0], list(LANES))
         axes.set_ylim(-0.5, 1.5)
@@ -55,7 +55,7 @@ def pause(row: Traced) -> str:
     wide, begun, over = widest
     if wide < WIDE * row.total_ns / 1e6:
         return ""
-    empty = f"Under {row.subject} nothing is called or computed from {begun:.1f} to {over:.1f} ms"
+    empty = f"Under {row.subject} neither lane has anything from {begun:.1f} to {over:.1f} ms"
     return f"{empty}; the trace does not show why."
 
 

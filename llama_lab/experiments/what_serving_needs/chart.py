@@ -97,7 +97,7 @@ def logarithmic(axes, at: Sequence[float]) -> None:
     if at:
         axes.set_xscale("log")
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set_xticks(at, [f"{value:.1f}" for value in at])
+        axes.set_xticks(at, [f"{value:.2g}" for value in at])
         axes.set_xlim(min(at) / 1.3, max(at) * 1.3)  # names stand beyond the right end
 
 
@@ -129,7 +129,7 @@ def shapes(entries: Sequence[dict]) -> Figure:
 
 
 def rate_of(entries: Sequence[dict]) -> str:
-    return f" at {entries[0]['arrived']:.1f} requests/s" if entries else ""
+    return f" at {entries[0]['arrived']:.2g} requests/s" if entries else ""
 
 
 def in_seconds(e: dict) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
+from llama_jax.placement import parse
 from llama_lab.bench import standings, summary
 from llama_lab.bench.claim import Claim, stated
 from llama_lab.bench.wording import listed, named_well
@@ -33,9 +34,9 @@ def keeping_up(rising: Mapping[str, Sequence[dict]]) -> list[str]:
     """The rate at which each server falls behind, a line each. rising: of `table.rising`."""
     lines = []
     for name, loads in rising.items():
-        behind, most = falls_behind(loads), f"{loads[-1]['arrived']:.1f} requests/s, the highest rate asked of it"
+        behind, most = falls_behind(loads), f"{loads[-1]['arrived']:.2g} requests/s, the highest rate asked of it"
         lines.append(
-            f"{named_well(name)} {f'falls behind at {behind:.1f} requests/s' if behind else f'keeps up at {most}'}"
+            f"{named_well(name)} {f'falls behind at {behind:.2g} requests/s' if behind else f'keeps up at {most}'}"
         )
     return lines
 
@@ -68,16 +69,17 @@ def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
         same = [e for e in less if {o["server"] for o in theirs} <= {o["server"] for o in beside(e["rate"])}]
         level = [e for e in same if any(map(kept_up, beside(e["rate"])))]
         first = max(level, key=itemgetter("rate"), default=None)
-        words = "Asked for {offered:.0f} tokens/s ({rate:.1f} requests/s), {mine} delivers {tokens:.0f}, {theirs}."
+        words = "Asked for {offered:.0f} tokens/s ({rate:.2g} requests/s), {mine} delivers {tokens:.0f}, {theirs}."
         if first is None or not lower:
             return stated(words, theirs=delivered(theirs), **numbers)
         before = {e["server"]: e for e in beside(first["rate"]) if e["server"] in {o["server"] for o in theirs}}
         own = [e for e in known if e["backend"] == standings.JAX and e["rate"] == first["rate"] and e is not first]
-        plain = [e for e in own if "+fused" in mine["server"] and "+fused" not in e["server"]]
+        kernels = {e["server"]: parse(e["server"]).kernels for e in (mine, *own) if e["backend"] == standings.JAX}
+        plain = [e for e in own if kernels.get(mine["server"]) == "fused" and kernels[e["server"]] == "none"]
         again = [f"it delivers {made(first)}", *(f"{named_well(name)} {made(e)}" for name, e in before.items())]
-        then = listed([*again, *(f"`{e['server']}` without the kernel {made(e)}" for e in plain)])
+        then = listed([*again, *(f"plain JAX (`{e['server']}`) {made(e)}" for e in plain)])
         slow = dict(then=then, few=first["offered"], slow=first["arrived"])
-        words += " Asked for {few:.0f} ({slow:.1f} requests/s), {then}."
+        words += " Asked for {few:.0f} ({slow:.2g} requests/s), {then}."
         return stated(words, theirs=delivered(theirs), **slow, **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
     return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)

@@ -101,7 +101,7 @@ def by_slots(entries: Sequence[dict], meta: dict) -> list[dict]:
 
 COUNTED = frames.same("n", "refused", "void")
 FIRST = {"first token P50 ms": "first.median"}
-DUE = {"requests/s": "arrived"}
+DUE = {"requests/s": lambda e: f"{e['arrived']:.2g}"}
 RATES = {"tokens/s": "tokens_s", "asked for": "offered"}
 GAPS = {"gap P50 ms": "gap.p50", "gap P99 ms": frames.percentile(99, "gap.p99")}
 RISING = frames.Columns(

@@ -140,7 +140,9 @@ def test_charts_say_what_was_measured_also_where_little_was(tmp_path):
     kept = [dict(kv="f32", tokens=9, kl=0.0, top1=1.0), dict(kv="int8", tokens=9, kl=1e-3, top1=0.9)]
     drawn = chart.types(typed, kept)
     assert "best token\n same 90.0%" in words(drawn)
-    assert "None of the smaller caches is shown to decode faster than float32; each keeps" in words(drawn)
+    assert "None of the smaller caches is shown to decode faster than float32; every smaller cache keeps" in words(
+        drawn
+    )
     assert "same for 90.0% of tokens or more" in words(drawn)
     assert [tick.get_text() for tick in drawn.axes[0].get_yticklabels()][-1] == "int8\n1 MB"
     slow = [t.model_copy(update=dict(token_times_ns=[3 * x for x in t.token_times_ns])) if "16" in t.subject else t

@@ -264,7 +264,7 @@ def test_a_title_has_what_the_fastest_takes_once_warm_and_whether_that_is_decide
     assert chart.once_warm(accounts) == f"{said} (level)"
     wrong = [replace(a, total=(math.nan,) * 3) if a.subject == "exact lengths" else a for a in accounts]
     assert chart.once_warm(wrong).startswith(
-        "Fresh, one shape serves 3 requests in 4.3 s; warm, in 656 and 505 ms each"
+        "Fresh, one shape serves 3 requests in 4.3 s; warm, in 656 and 505 ms each (exact lengths)"
     )
     accounts[-1] = replace(accounts[-1], warm=(math.nan,) * 3)
     assert chart.once_warm(accounts).endswith("; warm, exact lengths in 505 ms each")

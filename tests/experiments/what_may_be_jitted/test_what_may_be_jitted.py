@@ -74,7 +74,7 @@ def test_a_wide_pause_of_both_lanes_is_said():
     lanes = dict(host_names="x y", host_durations_ns=[10**6] * 2, device_names="z", device_durations_ns=[2 * 10**6])
     lanes |= dict(weights_hash="", layers=1, total_ns=10**7, device_starts_ns=[500_000])
     wide, narrow = (measure.Traced(**about, **lanes, host_starts_ns=[0, second]) for second in (4_000_000, 2_600_000))
-    assert chart.pause(wide) == "Under a nothing is called or computed from 2.5 to 4.0 ms; the trace does not show why."
+    assert chart.pause(wide) == "Under a neither lane has anything from 2.5 to 4.0 ms; the trace does not show why."
     assert chart.pause(narrow) == ""
     assert chart.token([wide])._supxlabel.get_text() == chart.pause(wide)
 

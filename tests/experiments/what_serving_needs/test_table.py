@@ -56,8 +56,8 @@ def test_loads_find_their_places():
     assert {e["padding"] for e in rising["ollama"]} == {None}
     assert [e["slots"] for e in table.by_slots(entries, META)] == [1, 4, 8, 4]  # the second has its own alone
     frame = show([e for loads in rising.values() for e in loads], table.RISING)
-    assert frame.loc[("step+donate", 4.0), "refused"] == 2
-    assert frame.loc[("ollama", 1.0), "gap P99 ms"] == "needs n ≥ 1,000"
+    assert frame.loc[("step+donate", "4"), "refused"] == 2
+    assert frame.loc[("ollama", "1"), "gap P99 ms"] == "needs n ≥ 1,000"
 
 
 def test_the_servers_are_compared_at_the_best_rate_of_ours_and_it_is_said_what_was_measured():
