@@ -48,7 +48,7 @@ def loop(model, cache, token, start):  # the whole answer: no token returns to P
 jitted_step, jitted_loop = jax.jit(step, donate_argnums=1), jax.jit(loop, donate_argnums=1)  # caches are not copied
 ids = ll.chat.encode(loaded.tokenizer, ll.chat.ask("Why is the sky blue?"))
 cache = jnp.zeros((config.num_hidden_layers, 2, SLOTS, KV_HEADS, DIM))
-for position, prompt_token in enumerate(ids):  # prefill; to stream, feed token back the same way
+for position, prompt_token in enumerate(jnp.array(ids)):  # prefill; to stream, feed token back the same way
     token, cache = jitted_step(loaded.params, cache, prompt_token, position)  # the last begins the answer
 answer, n, _ = jitted_loop(loaded.params, cache, token, len(ids))  # one call per answer
 print(loaded.tokenizer.decode(answer[:n]))

@@ -68,16 +68,16 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """` on 18% of the bytes; 50% → 67% of 75 GB/s, the fastest of 40 bandwidth probes, median 51`; "" of what is
-        unknown."""
+        """` on 18% of the bytes; 50% → 67% of the bandwidth limit: 75 GB/s, the fastest of 40 probes, median 51`; ""
+        of what is unknown."""
         above, below = (self.trials(name) for name in (self.above, self.below))
         if not above[0].bytes_per_token or not below[0].bytes_per_token:
             return ""
         probed = self.run.table.meta.get("bandwidth_gbps", {}).get(above[0].run)
         shares, limit = [overview.share(trials) for trials in (below, above)], ""
         if all(shares) and probed:
-            fastest = f"the fastest of {probed['n']} bandwidth probes, median {probed['median']:.0f}"
-            limit = f"; {shares[0]:.0%} → {shares[1]:.0%} of {probed['max']:.0f} GB/s, {fastest}"
+            fastest = f"{probed['max']:.0f} GB/s, the fastest of {probed['n']} probes, median {probed['median']:.0f}"
+            limit = f"; {shares[0]:.0%} → {shares[1]:.0%} of the bandwidth limit: {fastest}"
         return f" on {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def trials(self, name: str) -> list[Trial]:
@@ -135,6 +135,8 @@ def sentences(measured: Sequence[Setting]) -> dict[str, str]:
         if found := gain(measured, above, below):
             rates = " → ".join(map(found.rate, (below, above)))
             read = found.bytes_read() if above == BEST else ""
+            if above == "loop" and found.trials("chunk8"):
+                read = f"; `chunk8` {found.rate('chunk8')}"
             words = f"{found.words(what, than, briefly)} ({rates} tokens/s{read}){found.aside(measured[0])}."
             said[above] = words[0].upper() + words[1:]
     return said
@@ -171,6 +173,6 @@ def places(
         return here + found.aside(measured[0]), elsewhere
 
     count = len(same_model(others, measured[0])) if measured else 0
-    elsewhere = [f"in [{f'{count} other runs' if count > 1 else 'another run'}]({page})"] * bool(count)
+    elsewhere = [f"in [{f'{count} repeats' if count > 1 else 'a repeat'}]({page})"] * bool(count)
     rows = [(*row, *cells(sides)[: 1 + len(elsewhere)]) for *row, sides in PLACES]
     return Table((*HEADS, *elsewhere), rows)

@@ -9,10 +9,9 @@ from html import escape
 from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
-from llama_lab.bench.claim import settled
 from llama_lab.bench.standings import TORCH
 from llama_lab.bench.statistics import DIFFERENT, Verdict
-from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
+from llama_lab.bench.wording import bandwidths, interval, listed, named_well
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.host_loop import measure as host_loop
 from llama_lab.experiments.host_loop.finding import parameters
@@ -40,7 +39,7 @@ READ = (
     " them. *Undecided* means that the trials do not show which is faster."
 )
 HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
-BELOW = "The table below has the intervals, and what the kernel costs"
+BELOW = "The table below has the conditions, and what the kernel costs"
 PLACE = "beside-other-runtimes"  # of the table in README.md
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
@@ -102,21 +101,20 @@ def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
     said = []
     for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
         ratios, read = [case.ratio for case in some], [case.ratio for case in prompts if case.limited == limit]
-        ends = [choose(ratios, key=lambda ratio: ratio.value) for choose in (min, max)]
-        times = " to ".join(dict.fromkeys(round_ratio(r.value) if settled(r) else rivals.value_of(r) for r in ends))
+        low, high = (rivals.value_of(choose(ratios, key=lambda ratio: ratio.value)) for choose in (min, max))
         often = rivals.often(ratios, " cases (a case: one file, one length)" * (not said))
         names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in some)])
-        fast = f"{names} writes answers {times} times as fast as {rivals.contestants(some)}: {often}."
-        limited = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files),"
+        ends = " to ".join(dict.fromkeys([low, high]))
+        writes = f"{names} writes answers at {ends} times the rate of {rivals.contestants(some)}: {often}"
         if limit:
-            fast = f"{limited} it writes answers {often}." if said else f"{limited} {fast}"
-        said.append(fast)
+            again = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files),"
+            writes = f"{again} {f'it writes answers {often}' if said else writes}"
         if read:
             slower = sorted(ratio.value for ratio in read if ratio.verdict == Verdict.SLOWER)
             worst = [r for r in read if slower[1:] and r.value == slower[0]][:1]  # a single one is told as it is
-            said.append(
-                f"It reads prompts {rivals.often(read)}{''.join(f' (at worst {rivals.value(r)})' for r in worst)}."
-            )
+            reads = f"{rivals.often(read)}{''.join(f' (at worst {rivals.value(r)})' for r in worst)}"
+            writes += f", and reads prompts {reads}" if limit else f". It reads prompts {reads}"
+        said.append(f"{writes}.")
     return f"On {rivals.files(found)} files ({weigh}; {' or '.join(processors)}) {' '.join(said)}"
 
 

@@ -56,8 +56,8 @@ def on_one_file(run: Setting) -> Line:
             faster = summary.paired_ratio(run.rows, first.subject, run.best_of(name).subject).verdict == Verdict.FASTER
             names[faster].append(named_well(name))
     apart = [f"faster here than {listed(names[True])}"] * bool(names[True])
-    apart += [f"not shown to be faster than {listed(names[False])}"] * bool(names[False])
-    fastest = ", ".join([named_well(first.backend), *apart])
+    apart += [f"undecided against {listed(names[False])}"] * bool(names[False])
+    fastest = ", ".join([f"{named_well(first.backend)}{' (by median)' * bool(names[False])}", *apart])
     file = f"{overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
     env, said = run.table.meta["environment"], listed(rivals.beside(run, "{} the rate of {}"))
     about = [file, f"`{rivals.ours(run)}`", wording.processor(env), *["busy machine"] * bool(environment.busy(env))]

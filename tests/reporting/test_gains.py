@@ -61,7 +61,7 @@ def test_each_place_has_its_gain_with_its_range_over_other_machines_of_the_same_
     noisy = run(("step", "loop"), noise=0.2)
     assert re.search(r"vs `step` \(pairs scatter by \d+%\)", cells([noisy])[1][0])
     heads = [gains.places([run()], some, "m").heads[4:] for some in ([], known[:1], known)]
-    assert heads == [(), ("in [another run](m)",), ("in [2 other runs](m)",)]
+    assert heads == [(), ("in [a repeat](m)",), ("in [2 repeats](m)",)]
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def token(rows: Sequence[Traced]) -> Figure:
         axes.text(end, 0.5, f" token after {end:.1f} ms ", va="center", ha=side, fontsize=10, color="black")
         (name, start, length), *others = sorted(row.spans(DEVICE), key=lambda span: -span[2]) or [("", 0.0, 0.0)]
         if name.startswith("dot") and all(length > 2 * other for _, _, other in others):  # by far the largest product
-            axes.text(start + length / 2, 0, "head", va="center", ha="center", fontsize=10, color="white")
+            axes.text(start + length / 2, 0, "logits", va="center", ha="center", fontsize=10, color="white")
         axes.set_yticks([1, 0], list(LANES))
         axes.set_ylim(-0.5, 1.5)
         axes.grid(axis="y", visible=False)
