@@ -23,7 +23,7 @@ def step(model, cache, token, position):  # model: the params; cache: [layers 2 
     for i, layer in enumerate(model.layers):
         heads = (layer.attention.qkv @ norm(x, layer.attention_norm)).reshape(-1, DIM)
         query, key, value = jnp.split(heads, (HEADS, HEADS + KV_HEADS))
-        cache = cache.at[i, :, position].set(jnp.stack([rotate(key, position), value]))  # in place under jit
+        cache = cache.at[i, :, position].set(jnp.stack([rotate(key, position), value]))  # donated: in place
         scores = jnp.einsum("kgd,skd->kgs", rotate(query, position).reshape(KV_HEADS, -1, DIM), cache[i, 0]) / DIM**0.5
         weights = jax.nn.softmax(jnp.where(jnp.arange(SLOTS) <= position, scores, -jnp.inf))
         x += layer.attention.o @ jnp.einsum("kgs,skd->kgd", weights, cache[i, 1]).ravel()

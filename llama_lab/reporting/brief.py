@@ -133,7 +133,7 @@ def compiled(tables: Tables) -> Said | None:
     text = (
         f"`jit` compiles again for each new shape. For {best.requests} requests ({new} tokens each) a freshly started"
         f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}."
-        f" Compilation included, this takes {times(ratio)} as long (n = {ratio.n})."
+        f" With compilation, the latter takes {times(ratio)} as long (n = {ratio.n})."
     )
     return said_of(table, text, table.meta["parameters"]["model"])
 

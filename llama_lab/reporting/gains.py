@@ -68,16 +68,16 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """` on 18% of the bytes; 50% → 67% of the bandwidth limit: 75 GB/s, the fastest of 40 probes, median 51`; ""
+        """` on 18% of the bytes, at 67% of the bandwidth limit: 75 GB/s, the fastest of 40 probes, median 51`; ""
         of what is unknown."""
         above, below = (self.trials(name) for name in (self.above, self.below))
         if not above[0].bytes_per_token or not below[0].bytes_per_token:
             return ""
         probed = self.run.table.meta.get("bandwidth_gbps", {}).get(above[0].run)
-        shares, limit = [overview.share(trials) for trials in (below, above)], ""
-        if all(shares) and probed:
-            fastest = f"{probed['max']:.0f} GB/s, the fastest of {probed['n']} probes, median {probed['median']:.0f}"
-            limit = f"; {shares[0]:.0%} → {shares[1]:.0%} of the bandwidth limit: {fastest}"
+        limit = f", at {share:.0%} of the bandwidth limit" if (share := overview.share(above)) else ""
+        if limit and probed:
+            fastest = f"the fastest of {probed['n']} probes, median {probed['median']:.0f}"
+            limit += f": {probed['max']:.0f} GB/s, {fastest}"
         return f" on {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def trials(self, name: str) -> list[Trial]:
@@ -173,6 +173,6 @@ def places(
         return here + found.aside(measured[0]), elsewhere
 
     count = len(same_model(others, measured[0])) if measured else 0
-    elsewhere = [f"in [{f'{count} repeats' if count > 1 else 'a repeat'}]({page})"] * bool(count)
+    elsewhere = [f"on [{f'{count} machines' if count > 1 else 'another machine'}]({page})"] * bool(count)
     rows = [(*row, *cells(sides)[: 1 + len(elsewhere)]) for *row, sides in PLACES]
     return Table((*HEADS, *elsewhere), rows)

@@ -86,7 +86,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         others = [other for other in rivals.strongest(contest) if other.subject != LLAMA_CPP]  # which has run above
         fast = [f"`{BEST}` is {listed(rivals.beside(contest, '{} as fast as {}', others))}"] * bool(others)
         known = any(repeat.where == repeats.called(contest) for repeat in again)
-        where = f"In {'one of these runs' if known else 'a separate run'}{differing(contest, run)}"
+        where = f"In {'one of the other runs' if known else 'a separate run'}{differing(contest, run)}"
         if words := listed([*fast, *torch(contest)]):
             said[0] += f" {where}, {words}."
     if found := rivals.cases(behind):
@@ -101,10 +101,11 @@ def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
     said = []
     for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
         ratios, read = [case.ratio for case in some], [case.ratio for case in prompts if case.limited == limit]
-        low, high = (rivals.value_of(choose(ratios, key=lambda ratio: ratio.value)) for choose in (min, max))
-        often = rivals.often(ratios, " cases (a case: one file, one length)" * (not said))
+        alone = sum(bool(case.luck) for case in some)
+        cases = f" cases (a case: one file, one length{f'; {alone} in one process' * bool(alone)})"
+        often = rivals.often(ratios, cases * (not said), lambda verdict: "")
         names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in some)])
-        ends = " to ".join(dict.fromkeys([low, high]))
+        ends = " to ".join(dict.fromkeys(rivals.least(some, choose).fair for choose in (min, max)))
         writes = f"{names} writes answers at {ends} times the rate of {rivals.contestants(some)}: {often}"
         if limit:
             again = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files),"
@@ -123,7 +124,9 @@ def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     loop, best = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST))
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
     said = f"On {run.model}'s {file}, `{BEST}` is {repeats.ranging(again, rivals.times(best), link)}."
-    wide = f" Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate."
+    wide = (
+        f" Without the kernel, `loop` on {gains.kept(run, 'loop')} runs here at {rivals.times(loop)} llama.cpp's rate."
+    )
     return said + wide * bool(loop.n)
 
 

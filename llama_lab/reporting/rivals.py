@@ -138,6 +138,11 @@ class Case:
         return " (one process)" * (self.ratio.clusters <= 1)  # whose luck is not in the interval
 
     @property
+    def fair(self) -> str:
+        """Its ratio with the interval; `1.14 (one process)` where that leaves out what differs between processes."""
+        return f"{round_ratio(self.ratio.value)}{self.luck}" if self.luck else value_of(self.ratio)
+
+    @property
     def place(self) -> str:
         """The rival, the file, the length and the processor."""
         return f"{named_well(self.rival)}, {self.file}, length {self.entry['tokens']:,}, {self.processor}"
@@ -191,9 +196,7 @@ def won(found: Sequence[Case]) -> str:
     alone = sum(bool(case.luck) for case in found)
     said = often([case.ratio for case in found], " cases", why)
     narrow = "its interval is" if alone == 1 else "their intervals are"
-    ends = [end for end, choose in (("smallest", min), ("largest", max)) if least(found, choose).luck]
-    worst = f", the {listed(ends)} ratio among them," * bool(alone > 1 and ends)
-    luck = f"; {alone} case{'s' * (alone > 1)}{worst} ran in one process: {narrow} too narrow"
+    luck = f"; {alone} case{'s' * (alone > 1)} ran in one process: {narrow} too narrow"
     return said + luck * bool(alone)
 
 
@@ -218,9 +221,8 @@ def parted(run: Setting, above: str, below: str) -> str:
 
 def ranging(found: Sequence[Case]) -> str:
     """`0.66 to 3.90 times the rate: faster in 31 of 39 cases`, with intervals."""
-    low, high = (least(found, choose).ratio for choose in (min, max))
-    low_to_high = f"{value(low)} to {times(high)}" if len(found) > 1 else times(high)
-    return f"{low_to_high} the rate: {won(found)}"
+    ends = " to ".join(dict.fromkeys(least(found, choose).fair for choose in (min, max)))
+    return f"{ends} times the rate: {won(found)}"
 
 
 def files(found: Sequence[Case]) -> int:

@@ -50,16 +50,17 @@ def on_every_file(found: Sequence[Case], what: str) -> Line:
 
 def on_one_file(run: Setting) -> Line:
     """Beside `rivals.strongest` of a run, and whether the fastest of the others is shown to be that."""
-    first, names = rivals.strongest(run)[0], {True: [], False: []}
-    for name in rivals.others(run):
-        if name != first.backend:
-            faster = summary.paired_ratio(run.rows, first.subject, run.best_of(name).subject).verdict == Verdict.FASTER
-            names[faster].append(named_well(name))
-    apart = [f"faster here than {listed(names[True])}"] * bool(names[True])
-    apart += [f"undecided against {listed(names[False])}"] * bool(names[False])
-    fastest = ", ".join([f"{named_well(first.backend)}{' (by median)' * bool(names[False])}", *apart])
+    first, *more = rivals.strongest(run)
+    slower, level = [], []
+    for other in (run.best_of(name) for name in rivals.others(run) if name != first.backend):
+        faster = summary.paired_ratio(run.rows, first.subject, other.subject).verdict == Verdict.FASTER
+        (slower if faster else level).append(other)
+    best, behind = ([named_well(other.backend) for other in some] for some in ([first, *level], slower))
+    fastest = f"{listed(best)}: undecided which is fastest" if level else best[0]
+    fastest += f"{f'; {best[0]} is' if level else ','} faster here than {listed(behind)}" * bool(behind)
+    beside = [first, *level, *(other for other in more if other.backend not in {t.backend for t in level})]
     file = f"{overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
-    env, said = run.table.meta["environment"], listed(rivals.beside(run, "{} the rate of {}"))
+    env, said = run.table.meta["environment"], listed(rivals.beside(run, "{} the rate of {}", beside))
     about = [file, f"`{rivals.ours(run)}`", wording.processor(env), *["busy machine"] * bool(environment.busy(env))]
     return Line(f"{ANSWERS}, {run.model}", said, fastest, ", ".join(about))
 
