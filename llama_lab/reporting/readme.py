@@ -100,10 +100,9 @@ def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
     processors = sorted({wording.cpu(case.table.meta["environment"]) for case in found})
     said = []
     for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
-        ratios, read = [case.ratio for case in some], [case.ratio for case in prompts if case.limited == limit]
-        alone = sum(bool(case.luck) for case in some)
-        cases = f" cases (a case: one file, one length{f'; {alone} in one process' * bool(alone)})"
-        often = rivals.often(ratios, cases * (not said), lambda verdict: "")
+        asked = [case for case in prompts if case.limited == limit]
+        ratios, read = ([case.ratio for case in cases] for cases in (some, asked))
+        often = rivals.often(ratios, " cases (a case: one file, one length)" * (not said), lambda verdict: "")
         names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in some)])
         ends = " to ".join(dict.fromkeys(rivals.least(some, choose).fair for choose in (min, max)))
         writes = f"{names} writes answers at {ends} times the rate of {rivals.contestants(some)}: {often}"
@@ -115,6 +114,9 @@ def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
             worst = [r for r in read if slower[1:] and r.value == slower[0]][:1]  # a single one is told as it is
             reads = f"{rivals.often(read)}{''.join(f' (at worst {rivals.value(r)})' for r in worst)}"
             writes += f", and reads prompts {reads}" if limit else f". It reads prompts {reads}"
+        alone = [(sum(bool(case.luck) for case in cases), len(cases)) for cases in (some, asked)]
+        if rough := listed([f"{few} of the {count}" for few, count in alone if few]):
+            writes += f"; {rough} are less sure: one process each"
         said.append(f"{writes}.")
     return f"On {rivals.files(found)} files ({weigh}; {' or '.join(processors)}) {' '.join(said)}"
 

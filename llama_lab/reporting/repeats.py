@@ -51,12 +51,13 @@ class Repeat:
 
 
 def repeats(run: Setting, measured: Sequence[Setting], machines: Sequence[Machine]) -> list[Repeat]:
-    """Those of the run's model, without the run itself and its contribution, from the least ratio to the most. A
-    conversation, of several answers a block, is none."""
+    """Those of the run's file, whatever name their tables have for it, and those of its model on other machines;
+    without the run itself and its contribution, from the least ratio to the most. What has several answers a block,
+    such as a conversation, is none."""
     found = {
         called(r): (r.rows, r.table.section, r.table.meta["environment"], r.table.meta["created"])
         for r in measured
-        if r.model == run.model and called(r) != called(run)
+        if files(r) & files(run) and called(r) != called(run)
     }
     found |= {
         m.about["machine"]: (m.trials, None, m.environment, m.about["measured"]) for m in same_model(machines, run)
@@ -67,6 +68,11 @@ def repeats(run: Setting, measured: Sequence[Setting], machines: Sequence[Machin
         if once_a_block(trials) and (ratio := summary.paired_ratio(trials, BEST, LLAMA_CPP)).n
     ]
     return sorted(made, key=lambda repeat: repeat.ratio.value)
+
+
+def files(run: Setting) -> set[str]:
+    """Hashes of the weights that llama.cpp read."""
+    return {trial.weights_hash for trial in summary.warm(run.rows, LLAMA_CPP)}
 
 
 def called(run: Setting) -> str:

@@ -207,7 +207,7 @@ def limited(found: Sequence[Case], verdict: Verdict) -> str:
 
 
 def parted(run: Setting, above: str, below: str) -> str:
-    """`3.40 by medians: its answers ran at 49 to 129 tokens/s`, those of the less steady of both, where that quotient
+    """`3.40 by medians: Ollama ran at 49 to 129 tokens/s`, those of the less steady of both, where that quotient
     lies outside the interval; "" elsewhere."""
     pairs = summary.paired_ratio(run.rows, above, below)
     rates = [[trial.tg for trial in summary.warm(run.rows, name)] for name in (above, below)]
@@ -215,8 +215,8 @@ def parted(run: Setting, above: str, below: str) -> str:
     outside = quotient < pairs.low or quotient > pairs.high  # never without an interval
     apart = outside and round_ratio(quotient) != round_ratio(pairs.value)
     mine, theirs = (max(some) / min(some) for some in rates)
-    whose, ran = ("our", rates[0]) if mine > theirs else ("its", rates[1])
-    return f"{round_ratio(quotient)} by medians: {whose} answers ran at {wording.span(ran, '.0f')} tokens/s" * apart
+    who, ran = (f"`{above}`", rates[0]) if mine > theirs else (named_well(below), rates[1])
+    return f"{round_ratio(quotient)} by medians: {who} ran at {wording.span(ran, '.0f')} tokens/s" * apart
 
 
 def ranging(found: Sequence[Case]) -> str:

@@ -50,7 +50,7 @@ def test_where_ours_is_not_faster_each_verdict_has_its_number_and_a_single_case_
 
 def test_a_ratio_of_medians_is_told_where_it_lies_outside_the_interval():
     """In two of five blocks the other is four times as slow."""
-    for slow, aside in ((4, ""), (16, "2.00 by medians: its answers ran at 62 to 250 tokens/s")):
+    for slow, aside in ((4, ""), (16, "2.00 by medians: b ran at 62 to 250 tokens/s")):
         pace = [("a", 2), ("b", 4)], [("a", 2), ("b", slow)]
         trials = [trial(name, k, [ms, 2 * ms], run="main") for k in range(30) for name, ms in pace[k % 5 < 2]]
         run = Setting(Recorded(paths.ROOT / "none.csv", {}), "", "m", False, trials)

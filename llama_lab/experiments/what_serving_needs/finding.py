@@ -77,7 +77,9 @@ def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
         kernels = {e["server"]: parse(e["server"]).kernels for e in (mine, *own) if e["backend"] == standings.JAX}
         plain = [e for e in own if kernels.get(mine["server"]) == "fused" and kernels[e["server"]] == "none"]
         again = [f"it delivers {made(first)}", *(f"{named_well(name)} {made(e)}" for name, e in before.items())]
-        then = listed([*again, *(f"plain JAX (`{e['server']}`) {made(e)}" for e in plain)])
+        then = listed(
+            [*again, *(f"`{e['server']}` (plain JAX in float32, one request at a time) {made(e)}" for e in plain)]
+        )
         slow = dict(then=then, few=first["offered"], slow=first["arrived"])
         words += " Asked for {few:.0f} ({slow:.2g} requests/s), {then}."
         return stated(words, theirs=delivered(theirs), **slow, **numbers)
