@@ -9,6 +9,7 @@ from llama_lab.bench import quality, summary
 from llama_lab.bench.arithmetic import Arithmetic
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio
+from llama_lab.bench.wording import round_ratio
 
 MAIN = "main"
 
@@ -79,3 +80,13 @@ def disturbed(trials: Sequence[Trial], baseline: str, seed: int = 0, run: str = 
 def ratio(trials: Sequence[Trial], above: str, below: str, seed: int = 0, run: str = MAIN) -> Ratio:
     """Decode rate of one subject over another's, paired by block, judged against the run's A/A control."""
     return summary.paired_ratio(of_run(trials, run), above, below, seed)
+
+
+def by_medians(trials: Sequence[Trial], above: str, below: str, seed: int = 0) -> float | None:
+    """The quotient of the medians of one run's rates, where it lies outside the interval of the pairs and reads
+    otherwise than their mean; None elsewhere, and without an interval."""
+    pairs = summary.paired_ratio(trials, above, below, seed)
+    rates = [summary.median([t.tg for t in summary.warm(trials, name)]) for name in (above, below)]
+    if None in rates or not (rates[0] / rates[1] < pairs.low or rates[0] / rates[1] > pairs.high):
+        return None
+    return None if round_ratio(rates[0] / rates[1]) == round_ratio(pairs.value) else rates[0] / rates[1]

@@ -83,8 +83,7 @@ def gaps_words(missing: Sequence[dict]) -> str:
 def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
     """`on the same weights loop+fused decodes 368 tokens/s and llama.cpp 131, KL 0.0035 and 0.0036 from float32 (the
     intervals overlap)`: the fastest subject, and the fastest peer that reads the same weights, or without one the
-    fastest peer; a headline. shown: (entry of `standings.ladder`, distance of
-    `quality.table`)."""
+    fastest peer; a headline. shown: (entry of `standings.ladder`, distance of `quality.table`)."""
     known = [(e, d) for e, d in shown if d and d["kl"] is not None]
     if not known:
         return "No subject has both a rate and a distance"

@@ -209,14 +209,12 @@ def limited(found: Sequence[Case], verdict: Verdict) -> str:
 def parted(run: Setting, above: str, below: str) -> str:
     """`3.40 by medians: Ollama ran at 49 to 129 tokens/s`, those of the less steady of both, where that quotient
     lies outside the interval; "" elsewhere."""
-    pairs = summary.paired_ratio(run.rows, above, below)
+    if (quotient := standings.by_medians(run.rows, above, below)) is None:
+        return ""
     rates = [[trial.tg for trial in summary.warm(run.rows, name)] for name in (above, below)]
-    quotient = summary.median(rates[0]) / summary.median(rates[1])
-    outside = quotient < pairs.low or quotient > pairs.high  # never without an interval
-    apart = outside and round_ratio(quotient) != round_ratio(pairs.value)
     mine, theirs = (max(some) / min(some) for some in rates)
     who, ran = (f"`{above}`", rates[0]) if mine > theirs else (named_well(below), rates[1])
-    return f"{round_ratio(quotient)} by medians: {who} ran at {wording.span(ran, '.0f')} tokens/s" * apart
+    return f"{round_ratio(quotient)} by medians: {who} ran at {wording.span(ran, '.0f')} tokens/s"
 
 
 def ranging(found: Sequence[Case]) -> str:
@@ -254,11 +252,8 @@ def contestants(found: Sequence[Case]) -> str:
     on = {name: files([case for case in found if name in case.others]) for case in found for name in case.others}
     every, ranked = files(found), sorted(on, key=lambda name: (-on[name], name))
     usual = [named_well(name) for name in ranked if on[name] == every]
-    some = [
-        f"on {alone(found, name) or f'{on[name]} of the files'}, {named_well(name)}"
-        for name in ranked
-        if on[name] < every
-    ]
+    fewer = [(alone(found, name) or f"{on[name]} of the files", name) for name in ranked if on[name] < every]
+    some = [f"on {where}, {named_well(name)}" for where, name in fewer]
     known = f"{', '.join(usual)} and, {listed(some)}" if usual and some else listed([*usual, *some])
     return f"the fastest of {known}" if len(ranked) > 1 else known
 
@@ -267,9 +262,9 @@ def alone(found: Sequence[Case], name: str) -> str:
     """`AMD EPYC only`, where a runtime ran on all files of some processors and on none of others; "" elsewhere."""
     on = summary.grouped(found, lambda case: wording.cpu(case.table.meta["environment"]))
     ran = {cpu: {name in case.others for case in cases} for cpu, cases in on.items()}
-    return (
-        f"{listed(sorted(cpu for cpu in ran if ran[cpu] == {True}))} only" if {True, False} not in ran.values() else ""
-    )
+    if {True, False} in ran.values():
+        return ""
+    return f"{listed(sorted(cpu for cpu in ran if ran[cpu] == {True}))} only"
 
 
 def span(found: Sequence[Case]) -> str:

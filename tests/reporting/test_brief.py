@@ -12,8 +12,7 @@ from llama_lab.reporting import brief, gains, machines, readme, repeats, report,
 from llama_lab.reporting.machines import Machine
 from llama_lab.reporting.overview import Recorded, tables
 from llama_lab.sharing.contribution import HEADLINE
-from tests.bench.test_record import trial
-from tests.reporting.test_readme import PACE, recorded, trials
+from tests.reporting.test_readme import PACE, engines, recorded, trials
 
 LLAMACPP = dict(model="tiny", backend="llama.cpp", dtype="q4_1", weights_bytes=96_576_768)
 SECTION = dict(name="n", number="99", question="?", finding="", figures=[], page=None)
@@ -86,12 +85,7 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
 
 
 def test_another_run_says_whether_its_memory_was_as_in_the_headlines(tmp_path):
-    pace = {"loop": ("jax", 8), "loop+fused": ("jax", 2), "ik-llamacpp": ("ik_llama.cpp", 3), "ollama": ("ollama", 6)}
-    rows = [
-        trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, 5)], run="main", backend=backend,
-              model="tiny", sampling="greedy")
-        for block in range(6) for name, (backend, ms) in pace.items()
-    ]  # fmt: skip
+    rows = engines()
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     said = brief.contested(known)
     assert said.about[0] == "tiny"

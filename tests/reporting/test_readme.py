@@ -43,6 +43,16 @@ def trials(names=tuple(PACE), noise=0.0):
     ]  # fmt: skip
 
 
+def engines():
+    """Six blocks of two placements and two other runtimes."""
+    pace = {"loop": ("jax", 8), "loop+fused": ("jax", 2), "ik-llamacpp": ("ik_llama.cpp", 3), "ollama": ("ollama", 6)}
+    return [
+        trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, 5)], run="main", backend=backend,
+              model="tiny", sampling="greedy")
+        for block in range(6) for name, (backend, ms) in pace.items()
+    ]  # fmt: skip
+
+
 def told(path, section, meta):
     """A table whose meta is known without its file."""
     table = Recorded(Path(path), section)

@@ -7,7 +7,7 @@ from llama_lab.bench import summary
 from llama_lab.reporting import rivals, scorecard
 from llama_lab.reporting.overview import Recorded
 from tests.bench.test_record import trial
-from tests.reporting.test_readme import ENVIRONMENT, recorded
+from tests.reporting.test_readme import ENVIRONMENT, engines, recorded
 from tests.reporting.test_rivals import rows
 
 
@@ -16,12 +16,7 @@ def stem(table):
 
 
 def test_the_strongest_of_all_runtimes_and_ollama_stand_beside_our_fastest(tmp_path):
-    pace = {"loop": ("jax", 8), "loop+fused": ("jax", 2), "ik-llamacpp": ("ik_llama.cpp", 3), "ollama": ("ollama", 6)}
-    made = [
-        trial(name, block, [k * ms * (1 + 0.001 * block) for k in range(1, 5)], run="main", backend=backend,
-              model="tiny", sampling="greedy")
-        for block in range(6) for name, (backend, ms) in pace.items()
-    ]  # fmt: skip
+    made = engines()
     for watch, busy in (({}, ""), (dict(others_cpu=0.5), ", busy machine")):
         contest = recorded(tmp_path, rivals.CONTEST, made, environment=ENVIRONMENT | dict(watch=watch))
         (row,) = scorecard.table([contest], stem).rows

@@ -99,14 +99,10 @@ def answer(
 def medians(trials: Sequence[Trial], above: str, below: str, seed: int = 0) -> str:
     """`by medians loop+fused over Ollama is 3.40x, outside its interval of pairs`; "" where it is within, or reads as
     the mean of pairs."""
-    pairs = standings.ratio(trials, above, below, seed)
-    rates = [summary.median([t.tg for t in summary.warm(of_run(trials), name)]) for name in (above, below)]
-    if not pairs.n or None in rates:
+    if (quotient := standings.by_medians(of_run(trials), above, below, seed)) is None:
         return ""
-    quotient = rates[0] / rates[1]
-    level = pairs.low <= quotient <= pairs.high or round_ratio(quotient) == round_ratio(pairs.value)
-    said = f"by medians {named_well(above)} over {named_well(below)} is {round_ratio(quotient)}x, outside its interval"
-    return "" if level else f"{said} of pairs"
+    said = f"by medians {named_well(above)} over {named_well(below)} is {round_ratio(quotient)}x"
+    return f"{said}, outside its interval of pairs"
 
 
 def talks(
