@@ -99,9 +99,8 @@ def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or readme.with_llama_cpp([run]) is None:
         return None
-    return said_of(
-        run.table, readme.beside_llama_cpp(run, again, f"{machines.PAGE}.html"), run.model, asked(run, machines.BEST)
-    )
+    text = f"{readme.beside_llama_cpp(run, again, f'{machines.PAGE}.html')} {readme.without_kernel(run)}".rstrip()
+    return said_of(run.table, text, run.model, asked(run, machines.BEST))
 
 
 def calls(tables: Tables) -> Said | None:

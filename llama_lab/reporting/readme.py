@@ -9,9 +9,8 @@ from html import escape
 from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
-from llama_lab.bench.standings import TORCH
-from llama_lab.bench.statistics import DIFFERENT, Verdict
-from llama_lab.bench.wording import bandwidths, interval, listed, named_well
+from llama_lab.bench.statistics import DIFFERENT
+from llama_lab.bench.wording import bandwidths, interval, listed
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.host_loop import measure as host_loop
 from llama_lab.experiments.host_loop.finding import parameters
@@ -39,7 +38,8 @@ READ = (
     " them. *Undecided* means that the trials do not show which is faster."
 )
 HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
-BELOW = "The table below has the conditions, and what the kernel costs"
+BELOW = "Rivals, conditions and what the kernel costs"
+DOES = "writes answers", "reads prompts"
 PLACE = "beside-other-runtimes"  # of the table in README.md
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
@@ -82,54 +82,41 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         return []
     same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
-    for contest in same[:1]:
-        others = [other for other in rivals.strongest(contest) if other.subject != LLAMA_CPP]  # which has run above
-        fast = [f"`{BEST}` is {listed(rivals.beside(contest, '{} as fast as {}', others))}"] * bool(others)
+    for contest, fastest in ((of, of.fastest(ours=False)) for of in same[:1]):
         known = any(repeat.where == repeats.called(contest) for repeat in again)
         where = f"In {'one of the other runs' if known else 'a separate run'}{differing(contest, run)}"
-        if words := listed([*fast, *torch(contest)]):
-            said[0] += f" {where}, {words}."
+        (ratio,) = rivals.beside(contest, "{} as fast as {}", [fastest])
+        beside = f"{where}, it is {ratio}, the fastest other runtime there."
+        said[0] += f" {beside}" * (fastest.subject != LLAMA_CPP)
+    said[0] += f" {without_kernel(run)}"
     if found := rivals.cases(behind):
         said.append(f"{on_files(found, rivals.cases(behind, sizes.PREFILL))} [{BELOW}](#{PLACE}).")
     return said
 
 
 def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
-    """How often the kernel is faster on every file, and apart from that with fewer instructions."""
-    weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}"
-    processors = sorted({wording.cpu(case.table.meta["environment"]) for case in found})
-    said = []
-    for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
-        asked = [case for case in prompts if case.limited == limit]
-        ratios, read = ([case.ratio for case in cases] for cases in (some, asked))
-        often = rivals.often(ratios, " cases (a case: one file, one length)" * (not said), lambda verdict: "")
-        names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in some)])
-        ends = " to ".join(dict.fromkeys(rivals.least(some, choose).fair for choose in (min, max)))
-        writes = f"{names} writes answers at {ends} times the rate of {rivals.contestants(some)}: {often}"
-        if limit:
-            again = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files),"
-            writes = f"{again} {f'it writes answers {often}' if said else writes}"
-        if read:
-            slower = sorted(ratio.value for ratio in read if ratio.verdict == Verdict.SLOWER)
-            worst = [r for r in read if slower[1:] and r.value == slower[0]][:1]  # a single one is told as it is
-            reads = f"{rivals.often(read)}{''.join(f' (at worst {rivals.value(r)})' for r in worst)}"
-            writes += f", and reads prompts {reads}" if limit else f". It reads prompts {reads}"
-        alone = [(sum(bool(case.luck) for case in cases), len(cases)) for cases in (some, asked)]
-        if rough := listed([f"{few} of the {count}" for few, count in alone if few]):
-            writes += f"; {rough} are less sure: one process each"
-        said.append(f"{writes}.")
-    return f"On {rivals.files(found)} files ({weigh}; {' or '.join(processors)}) {' '.join(said)}"
+    """The kernel's least and largest ratio on every file, and apart from that with fewer instructions."""
+    said, by = [], [summary.grouped(cases, lambda case: case.limited) for cases in (found, prompts)]
+    for limit in sorted(by[0]):
+        tasks = [(task, cases[limit]) for task, cases in zip(DOES, by, strict=True) if limit in cases]
+        rates = [f"{task} at {rivals.ends(cases, rivals.bare)} times" for task, cases in tasks]
+        again = f"With only our kernels limited to {limit}, it" if limit else f"`{BEST}`"
+        said.append(f"{again} {listed(rates)} {'that rate' if said else f'the rate of {rivals.contestants(found)}'}.")
+    return f"On {rivals.files(found)} files ({rivals.span(found)} of weights), {' '.join(said)}"
 
 
 def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
-    """How far the kernel, and the loop where it ran, are from llama.cpp. again, link: as of `repeats.ranging`."""
-    loop, best = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in ("loop", BEST))
+    """How far the kernel is from llama.cpp. again, link: as of `repeats.ranging`."""
     file = rivals.read_by(run, summary.warm(run.rows, LLAMA_CPP)[0])
-    said = f"On {run.model}'s {file}, `{BEST}` is {repeats.ranging(again, rivals.times(best), link)}."
-    wide = (
-        f" Without the kernel, `loop` on {gains.kept(run, 'loop')} runs here at {rivals.times(loop)} llama.cpp's rate."
-    )
-    return said + wide * bool(loop.n)
+    best = rivals.times(summary.paired_ratio(run.rows, BEST, LLAMA_CPP))
+    return f"On {run.model}'s {file}, `{BEST}` is {repeats.ranging(again, best, link)}."
+
+
+def without_kernel(run: Setting) -> str:
+    """How far the loop is from llama.cpp; "" where it did not run."""
+    if not (loop := summary.paired_ratio(run.rows, "loop", LLAMA_CPP)).n:
+        return ""
+    return f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate."
 
 
 def differing(contest: Setting, run: Setting) -> str:
@@ -140,18 +127,6 @@ def differing(contest: Setting, run: Setting) -> str:
     words = [kinds[0] * (len({*kinds}) > 1), processor * (processor != wording.processor(here))]
     words += [environment.busy(env), older(contest.table)]
     return f" ({'; '.join(filter(None, words))})" * any(words)
-
-
-def torch(contest: Setting) -> list[str]:
-    """[how far `loop` is from the fastest way to run PyTorch in the same blocks]; none where one of them did not
-    run."""
-    rates = {t.subject: summary.warm(contest.rows, t.subject) for t in contest.rows if t.backend == TORCH and t.valid}
-    rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
-    if not rates or "loop" not in contest.subjects:
-        return []
-    ratio = summary.paired_ratio(contest.rows, "loop", fastest := max(rates, key=rates.get))
-    words = f"`loop` on {gains.kept(contest, 'loop')} is {rivals.times(ratio)} as fast as {named_well(fastest)}"
-    return [words] * bool(ratio.n)
 
 
 def serving(behind: Sequence[Recorded], link: Linking, here: str = "") -> str:

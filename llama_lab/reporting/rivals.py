@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from llama_lab.bench import record, standings, summary, wording
 from llama_lab.bench.environment import INSTRUCTIONS
@@ -124,9 +125,9 @@ class Case:
     @property
     def file(self) -> str:
         """`llama-3.2-1b, random weights, q4_0, 827 MB`."""
-        form, limited = standings.weights(self.first), f", our kernels limited to {self.limited}" * bool(self.limited)
+        form = standings.weights(self.first)
         kind = self.kind if form in (overview.OWN, self.kind) else f"{self.kind} rounded to {form}"
-        return f"{self.model}, {kind}, {megabytes(self.first.weights_bytes)}{limited}"
+        return f"{self.model}, {kind}, {megabytes(self.first.weights_bytes)}"
 
     @property
     def model(self) -> str:
@@ -171,39 +172,15 @@ def least(found: Sequence[Case], choose: Callable = min) -> Case:
     return choose(found, key=lambda case: case.ratio.value)
 
 
-def often(ratios: Sequence[Ratio], of: str = "", why: Callable[[Verdict], str] | None = None) -> str:
-    """`faster in 25 of 26 cases, undecided in 1 (1.44 [0.76, 2.71])`; `faster in all 7`. of: what they are. why: what
-    to say of those of a verdict, "" if nothing; without it the ratio of a single one."""
+def often(ratios: Sequence[Ratio], of: str = "") -> str:
+    """`faster in 25 of 26 cases, undecided in 1 (1.44 [0.76, 2.71])`; `faster in all 7`. of: what they are."""
     by = summary.grouped(ratios, lambda ratio: ratio.verdict)
     faster, said = len(by.pop(Verdict.FASTER, [])), []
     for verdict, some in sorted(by.items()):
-        aside = why(verdict) if why else value_of(some[0]) * (len(some) == 1)
+        aside = value_of(some[0]) * (len(some) == 1)
         said.append(f"{verdict} in {len(some)}" + f" ({aside})" * bool(aside))
     count = f"{faster} of {len(ratios)}" if said or len(ratios) == 1 else f"all {faster}"
     return ", ".join([f"faster in {count}{of}", *said])
-
-
-def won(found: Sequence[Case]) -> str:
-    """`faster in 31 of 39 cases, slower in 4 (length 100 to 400, our kernels limited to AVX2), undecided in 4; 15 cases
-    ran in one process: …`."""
-
-    def why(verdict: Verdict) -> str:
-        some = [case for case in found if case.ratio.verdict == verdict]
-        lengths = f"length {wording.span((case.entry['tokens'] for case in some), ',')}"
-        shared = [f"{lengths}, {limit}" for limit in [limited(found, verdict)] if limit]
-        return ", ".join([*[value_of(some[0].ratio)] * (len(some) == 1), *shared])
-
-    alone = sum(bool(case.luck) for case in found)
-    said = often([case.ratio for case in found], " cases", why)
-    narrow = "its interval is" if alone == 1 else "their intervals are"
-    luck = f"; {alone} case{'s' * (alone > 1)} ran in one process: {narrow} too narrow"
-    return said + luck * bool(alone)
-
-
-def limited(found: Sequence[Case], verdict: Verdict) -> str:
-    """`our kernels limited to AVX2`, where all cases of a verdict are so; "" elsewhere."""
-    limits = {case.limited for case in found if case.ratio.verdict == verdict}
-    return f"our kernels limited to {limits.pop()}" if len(limits) == 1 and all(limits) else ""
 
 
 def parted(run: Setting, above: str, below: str) -> str:
@@ -217,10 +194,22 @@ def parted(run: Setting, above: str, below: str) -> str:
     return f"{round_ratio(quotient)} by medians: {who} ran at {wording.span(ran, '.0f')} tokens/s"
 
 
+def bare(case: Case) -> str:
+    """`0.66`: its ratio."""
+    return round_ratio(case.ratio.value)
+
+
+def ends(found: Sequence[Case], say: Callable[[Case], str] = attrgetter("fair")) -> str:
+    """`0.66 [0.46, 0.92] to 3.90 (one process)`: the least and the largest. say: of one of them."""
+    return " to ".join(dict.fromkeys(say(least(found, choose)) for choose in (min, max)))
+
+
 def ranging(found: Sequence[Case]) -> str:
-    """`0.66 to 3.90 times the rate: faster in 31 of 39 cases`, with intervals."""
-    ends = " to ".join(dict.fromkeys(least(found, choose).fair for choose in (min, max)))
-    return f"{ends} times the rate: {won(found)}"
+    """`0.66 [0.46, 0.92] to 3.90 (one process) times the rate: faster in 31 of 39 cases`, and how many are of one
+    process."""
+    alone = sum(bool(case.luck) for case in found)
+    said = f"{ends(found)} times the rate: {often([case.ratio for case in found], ' cases')}"
+    return said + f"; {alone} of them in one process each (intervals too narrow)" * bool(alone)
 
 
 def files(found: Sequence[Case]) -> int:
@@ -232,13 +221,6 @@ def drawn(found: Sequence[Case]) -> str:
     """`, 3 with random weights`; "" where none has."""
     random = files([case for case in found if case.first.model.startswith("random:")])
     return f", {random} with random weights" * bool(random)
-
-
-def limits(found: Sequence[Case]) -> str:
-    """`, and 2 again with only our kernels limited to AVX2`; "" where none are."""
-    fewer = [case for case in found if case.limited]
-    which = listed(sorted({case.limited for case in fewer}))
-    return f", and {files(fewer)} again with only our kernels limited to {which}" * bool(fewer)
 
 
 def processors(found: Sequence[Case]) -> str:

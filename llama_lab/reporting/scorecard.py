@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
-from llama_lab.bench import environment, footprints, quality, record, standings, summary, wording
+from llama_lab.bench import environment, quality, record, standings, summary, wording
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import interval, listed, named_well, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
@@ -17,12 +18,12 @@ from llama_lab.reporting.overview import Recorded, Setting
 from llama_lab.reporting.rivals import Case, megabytes
 
 HEADS = ("what", "llama-jax", "other runtimes", "measured with")
-ANSWERS, PROMPTS = "writing answers", "reading prompts"
-CASES = {  # what a case is
-    ANSWERS: "one length of prompt + answer", PROMPTS: "one length of prompt"
+ANSWERS = "writing answers"
+TASKS = {  # what is timed → what it is called, and what its length is of
+    sizes.DECODE: (ANSWERS, " of prompt and answer"), sizes.PREFILL: ("reading prompts", "")
 }  # fmt: skip
 COMMANDS = "07-compiled-kernels-commands"
-STARTS = {commands.FIRST: "first command on a machine (compiles the kernels)", commands.WARM: "later ones"}
+STARTS = {commands.FIRST: "first command on a machine (compiles the kernels)", commands.WARM: "later commands"}
 KERNEL, RIVAL_READERS = "fused", ("ik-llamacpp", "llamacpp", "ollama")  # arithmetics of quality, on the same file
 
 
@@ -39,13 +40,21 @@ class Line:
 # Its rate -------------------------------------------------------------------------------------------------------------
 
 
-def on_every_file(found: Sequence[Case], what: str) -> Line:
-    """The least and the most of all files' cases, and how often the kernel is faster."""
+def on_every_file(found: Sequence[Case]) -> Line:
+    """The least and the most of all files' cases, and how often the kernel is faster. found: of one limit of
+    instructions."""
+    by = summary.grouped(found, lambda case: case.entry["what"])
+    tasks, said = [], []
+    for what, cases in by.items():
+        name, of = TASKS[what]
+        tasks.append(f"{name} ({wording.span((case.entry['tokens'] for case in cases), ',')} tokens{of})")
+        said.append(f"{name} " * (len(by) > 1) + rivals.ranging(cases))
     names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
-    weigh = f"{rivals.files(found)} files ({rivals.span(found)}{rivals.drawn(found)})"
-    on = f"{weigh}, {names}, {rivals.processors(found)}{rivals.limits(found)}"
+    limit = f", only our kernels limited to {found[0].limited}" * bool(found[0].limited)
+    on = f"{rivals.span(found)}{rivals.drawn(found)}; {names}; {rivals.processors(found)}"
     others = f"{rivals.contestants(found)}; smallest ratio: {rivals.least(found).place}"
-    return Line(f"{what} (a case: one file, {CASES[what]})", rivals.ranging(found), others, on)
+    task = tasks[0] if len(tasks) == 1 else "the same"
+    return Line(f"{task}: {rivals.files(found)} files{limit}", "; ".join(said), others, on)
 
 
 def on_one_file(run: Setting) -> Line:
@@ -65,6 +74,21 @@ def on_one_file(run: Setting) -> Line:
     return Line(f"{ANSWERS}, {run.model}", said, fastest, ", ".join(about))
 
 
+def without_kernel(run: Setting) -> list[Line]:
+    """The loop beside the fastest way to run PyTorch; none where one of them did not run."""
+    rates = {t.subject: summary.warm(run.rows, t.subject) for t in run.rows if t.backend == standings.TORCH and t.valid}
+    rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
+    if not rates or "loop" not in run.subjects:
+        return []
+    loop, fastest = summary.warm(run.rows, "loop")[0], max(rates, key=rates.get)
+    ratio = summary.paired_ratio(run.rows, "loop", fastest)
+    theirs = f"{named_well(fastest)}" + f", the fastest of {len(rates)} ways to run PyTorch" * (len(rates) > 1)
+    kept = f"{wording.weights(standings.weights(loop))}, {megabytes(loop.weights_bytes)}"
+    about = f"{kept}, `loop`, {wording.processor(run.table.meta['environment'])}"
+    line = Line(f"{ANSWERS}, {run.model}, without the kernel", f"{rivals.times(ratio)} the rate", theirs, about)
+    return [line] * bool(ratio.n)
+
+
 # What it costs --------------------------------------------------------------------------------------------------------
 
 
@@ -77,27 +101,16 @@ def starts(table: Recorded) -> list[Line]:
     if not firsts:
         return []
     file, _, name = max(firsts, key=lambda at: mine[at].median / by[(*at[:2], commands.PEER)].median)
-
     timed = [phase for phase in STARTS if (file, phase, name) in mine]
-
-    def seconds(who: str) -> str:
-        each = [by[file, phase, who] for phase in timed]
-        return "; ".join(f"{short(s.median)} s{within(s, short) * (s.n > 1)} (n = {s.n})" for s in each)
-
-    theirs = f"{named_well(LLAMA_CPP)} {seconds(commands.PEER)}"
-    return [Line("; ".join(STARTS[phase] for phase in timed), seconds(name), theirs, f"{file}, `{name}`, one token")]
-
-
-def memory(table: Recorded) -> list[Line]:
-    """Peak memory of two subjects' own processes; none where it was not measured."""
-    rows = standings.of_run(record.read(table.path)[0], footprints.MEMORY)
-    peaks = {name: [t.peak_rss_bytes for t in rows if t.subject == name and t.valid] for name in (BEST, LLAMA_CPP)}
-    if not all(peaks.values()):
-        return []
-    mine, other = (f"{megabytes(summary.median(peak))} (n = {len(peak)})" for peak in peaks.values())
-    row = next(t for t in rows if t.subject == LLAMA_CPP and t.valid)
-    about = f"{model_label(row.model)}, `{BEST}`"
-    return [Line("peak memory of the process", mine, f"{named_well(LLAMA_CPP)} {other}", about)]
+    ours, theirs = (
+        "; ".join(
+            f"{short(s.median)} s{within(s, short) * (s.n > 1)} (n = {s.n})"
+            for s in (by[file, phase, who] for phase in timed)
+        )
+        for who in (name, commands.PEER)
+    )
+    what, about = "; ".join(STARTS[phase] for phase in timed), f"{file}, `{name}`, one token"
+    return [Line(what, ours, f"{named_well(LLAMA_CPP)} {theirs}", about)]
 
 
 def accuracy(table: Recorded) -> list[Line]:
@@ -123,12 +136,11 @@ def accuracy(table: Recorded) -> list[Line]:
         for name in read if known[name]["tokens"] != known[KERNEL]["tokens"]
     ]  # fmt: skip
     count = f"{known[KERNEL]['tokens']:,} tokens" + f" ({listed(apart)})" * bool(apart)
-    tokens = f"share of {count} predicted as in float32 arithmetic on the same weights"
-    what = f"{tokens} (the loss from quantising them is not counted)"
+    what = f"share of {count} predicted as in float32 arithmetic on the same quantised weights"
     return [Line(what, mine, f"{others} {kept(read)}{level}{more}", f"{model_label(rows[0].model)}, `{BEST}`")]
 
 
-COSTS = {COMMANDS: starts, rivals.CONTEST: memory, f"{rivals.CONTEST}-quality": accuracy}  # table → what it says
+COSTS = {COMMANDS: starts, f"{rivals.CONTEST}-quality": accuracy}  # table → what it says
 
 
 # All of it ------------------------------------------------------------------------------------------------------------
@@ -136,15 +148,11 @@ COSTS = {COMMANDS: starts, rivals.CONTEST: memory, f"{rivals.CONTEST}-quality": 
 
 def table(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table:
     """Every line whose table is there, rates first. place: of a table, a link in Markdown to where it is shown."""
-    answers, prompts = rivals.cases(behind), rivals.cases(behind, sizes.PREFILL)
-    lines = []
-    if answers:
-        lines.append((answers[0].table, on_every_file(answers, ANSWERS)))
-    if prompts:
-        line = on_every_file(prompts, PROMPTS)
-        same = [other.about for _, other in lines if other.about == line.about]
-        lines.append((prompts[0].table, replace(line, about="the same files and processors") if same else line))
-    lines += [(run.table, on_one_file(run)) for run in rivals.contests(behind)]
+    cases = [case for what in TASKS for case in rivals.cases(behind, what)]
+    by = summary.grouped(cases, lambda case: (case.limited, not case.limited and case.entry["what"]))
+    lines = [(some[0].table, on_every_file(some)) for _, some in sorted(by.items(), key=itemgetter(0))]
+    for run in rivals.contests(behind):
+        lines += [(run.table, line) for line in (on_one_file(run), *without_kernel(run))]
     for of, say in ((rivals.named(behind, stem), say) for stem, say in COSTS.items()):
         for line in say(of) if of else ():
             processor = wording.processor(of.meta["environment"])

@@ -60,7 +60,7 @@ def test_a_placements_sentence_has_the_ratios_of_its_trials_and_the_strongest_ri
     for told, other, shown in ((said, "loop", " ["), (beside, "llamacpp", " [")):
         assert f"{summary.paired_ratio(run.rows, 'loop+fused', other).value:.2f}{shown}" in told.text
     assert beside.text.startswith("On tiny's q4_1 file (97 MB of weights), `loop+fused` is ")
-    assert beside.text.endswith(" `loop` on float32 weights runs here at 0.42 [0.42, 0.42] times llama.cpp's rate.")
+    assert beside.text.endswith(" `loop` on float32 weights runs at 0.42 [0.42, 0.42] times llama.cpp's rate.")
     assert said.facts() == beside.facts()
     assert said.facts().startswith("tiny · 4 + 4 tokens (prompt + answer), n = 12 · ")
     assert "· C, 2 cores, 16 GiB ·" in said.facts()
@@ -137,9 +137,7 @@ def test_no_number_is_typed():
         scorecard.table,
         scorecard.on_every_file,
         scorecard.on_one_file,
-        rivals.limits,
         rivals.ranging,
-        rivals.won,
         rivals.often,
     )
     for function in told:

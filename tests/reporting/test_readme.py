@@ -128,24 +128,16 @@ def test_llama_cpp_stands_beside_the_kernel_and_beside_the_loop_without_it():
     assert readme.beside([], here) == ""
 
 
-def test_the_loop_is_beside_the_fastest_way_to_run_pytorch(tmp_path):
-    torch = {"llamacpp": "torch-compile", "eager": "torch"}
-    rows = [
-        row.model_copy(update=dict(backend="torch", subject=torch[row.subject])) if row.subject in torch else row
-        for row in trials()
-    ]
-    contest = Setting(recorded(tmp_path, "09-ollama", rows), "", "m", False, rows)
-    said = "`loop` on float32 weights is 0.42 [0.42, 0.42] times as fast as torch.compile"
-    assert readme.torch(contest) == [said]
-    assert readme.torch(run()) == []
-
-
 def test_a_separate_run_of_the_same_model_has_ollama(tmp_path):
     changes = {"llamacpp": dict(subject="ollama", backend="ollama", dtype="q4_1")}
     rows = [row.model_copy(update=dict(model="tiny") | changes.get(row.subject, {})) for row in trials()]
     contest, (alone,) = recorded(tmp_path, "09-ollama", rows), readme.distances(replace(run(), model="tiny"), [], [])
     (said,) = readme.distances(replace(run(), model="tiny"), [contest], [])
-    assert said == f"{alone} In a separate run ({UNKNOWN}), `loop+fused` is 2.00 [2.00, 2.00] times as fast as Ollama."
+    own, kernelless = alone.split(" Without the kernel")
+    other = (
+        f" In a separate run ({UNKNOWN}), it is 2.00 [2.00, 2.00] times as fast as Ollama, the fastest other runtime"
+    )
+    assert said == f"{own}{other} there. Without the kernel{kernelless}"
     assert readme.distances(run(), [contest], []) == readme.distances(run(), [], [])
 
 
@@ -277,15 +269,6 @@ def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
 
     own, fewer = [(2.0, ""), (3.0, "")], [(0.5, "/avx2")]
     said = readme.on_files(cases(*own, *fewer), cases((4.0, ""), *fewer, (0.4, "/avx2")))
-    assert "`k` writes answers at 2.00 [1.80, 2.20] to 3.00 (one process) times the rate of o: faster in all 2" in said
-    assert ". It reads prompts faster in 1 of 1; 1 of the 2 are less sure: one process each. With only our " in said
-    assert (
-        " With only our kernels limited to AVX2 (1 of the files), it writes answers faster in 0 of 1, slower " in said
-    )
-    assert said.endswith(", and reads prompts faster in 0 of 2, slower in 2 (at worst 0.40 [0.36, 0.44]).")
-    alone = readme.on_files(cases(*fewer), cases(*fewer))
-    assert alone.startswith("On 1 files (")
-    assert (
-        ") With only our kernels limited to AVX2 (1 of the files), `k` writes answers at 0.50 [0.45, 0.55] ti" in alone
-    )
-    assert alone.endswith(", and reads prompts faster in 0 of 1, slower in 1 (0.50 [0.45, 0.55]).")
+    first = "`loop+fused` writes answers at 2.00 to 3.00 times and reads prompts at 4.00 times the rate of o. "
+    limited = "With only our kernels limited to AVX2, it writes answers at 0.50 times and reads prompts at 0.40 to 0.50"
+    assert said.endswith(f"{first}{limited} times that rate.")
