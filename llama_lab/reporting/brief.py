@@ -12,7 +12,7 @@ from functools import partial
 
 from llama_lab.bench import environment, provenance, record, standings, summary, wording, workload
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import APART, listed, weights
+from llama_lab.bench.wording import APART, weights
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.kv_cache.finding import saving
 from llama_lab.experiments.shapes_and_recompilation import measure as served
@@ -83,7 +83,7 @@ def placed(at: int, tables: Tables) -> Said | None:
     words = gain.words(what, than, times)
     told = [] if other else ["no other runtime ran beside it"]
     read = gain.bytes_read() if above == machines.BEST else ""
-    text = f"{words[0].upper()}{words[1:]}" + f" ({read.strip()})" * bool(read)
+    text = f"{words[0].upper()}{words[1:]}" + read
     return said_of(run.table, f"{text}.", run.model, asked(run, above), *told)
 
 
@@ -142,8 +142,9 @@ def contested(tables: Tables) -> Said | None:
     if not (runs := other_runtimes.contests([*tables.values()])):
         return None
     run, mine = runs[0], other_runtimes.ours(runs[0])
-    over = listed(other_runtimes.beside(run, "{} the rate of {}"))
-    text = f"On a {read_by(run, run.fastest(ours=False))}, `{mine}` runs at {over}.{apart(run, tables)}"
+    fastest = run.fastest(ours=False)
+    (over,) = other_runtimes.beside(run, "{} the rate of {}", [fastest])
+    text = f"On a {read_by(run, fastest)}, `{mine}` runs at {over}, the fastest other runtime.{apart(run, tables)}"
     return said_of(run.table, text, run.model, asked(run, mine))
 
 

@@ -68,17 +68,12 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """` on 18% of the bytes, at 67% of the bandwidth limit: 75 GB/s, the fastest of 40 probes, median 51`; ""
-        of what is unknown."""
+        """`, reading 18% of the bytes, at 67% of the bandwidth limit`; "" of what is unknown."""
         above, below = (self.trials(name) for name in (self.above, self.below))
         if not above[0].bytes_per_token or not below[0].bytes_per_token:
             return ""
-        probed = self.run.table.meta.get("bandwidth_gbps", {}).get(above[0].run)
         limit = f", at {share:.0%} of the bandwidth limit" if (share := overview.share(above)) else ""
-        if limit and probed:
-            fastest = f"the fastest of {probed['n']} probes, median {probed['median']:.0f}"
-            limit += f": {probed['max']:.0f} GB/s, {fastest}"
-        return f" on {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
+        return f", reading {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def trials(self, name: str) -> list[Trial]:
         return summary.warm(self.run.rows, name)

@@ -82,12 +82,11 @@ def strongest(run: Setting) -> list[Trial]:
     return [*{t.subject: t for t in known if t}.values()]
 
 
-def beside(run: Setting, words: str, others: Sequence[Trial] | None = None) -> list[str]:
-    """What `ours` reaches beside each of the others, of `strongest` if they are not given: `3.92 [3.43, 4.49] times
-    the rate of Ollama (3.40 by medians: …)`.
+def beside(run: Setting, words: str, others: Sequence[Trial]) -> list[str]:
+    """What `ours` reaches beside each of the others: `3.92 [3.43, 4.49] times the rate of Ollama (3.40 by medians: …)`.
     words: with a place for the ratio, and one for the runtime."""
     mine, said = ours(run), []
-    for other in strongest(run) if others is None else others:
+    for other in others:
         ratio, aside = summary.paired_ratio(run.rows, mine, other.subject), parted(run, mine, other.subject)
         said.append(words.format(times(ratio), named_well(other.backend)) + f" ({aside})" * bool(aside))
     return said
