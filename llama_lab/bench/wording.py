@@ -44,6 +44,11 @@ def span(values: Iterable[float], form: str | Callable[[float], str] = ".2f") ->
     return " to ".join(dict.fromkeys(said))
 
 
+def counted(counts: Iterable[int]) -> str:
+    """`n = 20`, `n = 18 to 20`: how many values each row of a figure has; `n = 0` without rows."""
+    return f"n = {span(counts, ',') or 0}"
+
+
 def round_ratio(value: float) -> str:
     """A ratio in a title as a text with its interval gives it, so that one claim has one number: `2.54`, `12.4`."""
     return f"{value:.2f}" if value < 10 else f"{value:.1f}"
@@ -92,6 +97,17 @@ def pooled(meta: dict, part: str = "") -> dict:
         return meta
     n = sum(of_run["n"] for of_run in runs.values())
     return meta | dict(bandwidth_gbps={"pooled": dict(zip(("min", "median", "max"), probes, strict=True), n=n)})
+
+
+def busy(meta: dict) -> str:
+    """`environment.busy` of a table, and in how many of its processes if not in all."""
+    env = meta["environment"]
+    if not (said := environment.busy(env)):
+        return ""
+    watches = [note["watch"] for note in meta.get("processes", ()) if note.get("watch")]
+    own = [environment.busy(env | dict(watch=watch | dict(load_before=0))) for watch in watches]  # its load is our own
+    alike = sum(re.split(r"\d", one)[0] == re.split(r"\d", said)[0] for one in own)
+    return said + f"{' at most,' * (alike > 1)} in {alike} of {len(own)} processes" * (0 < alike < len(own))
 
 
 def probed(meta: dict) -> str:

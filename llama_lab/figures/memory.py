@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import standings
-from llama_lab.bench.wording import listed, named_well
+from llama_lab.bench.wording import counted, listed, named_well
 from llama_lab.figures import rows
 from llama_lab.figures.marks import shade
 from llama_lab.figures.style import LIMIT_COLOUR, footnote, headline, new, styled
@@ -41,9 +41,9 @@ def footprint(subjects: Sequence[dict], file_bytes: int | None) -> Figure:
     axes.plot([], [], "|", label="libraries + bytes of weights and cache", **red)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9.5, borderaxespad=0.2)
     name = f"\nthe file on disk: {file_bytes / 1e6:.0f} MB" if file_bytes else ""
-    n = min((len(f["peak"]) for f in subjects), default=0)
+    n = counted(len(f["peak"]) for f in subjects)
     axes.set_xlabel(
-        f"peak resident memory of a process with this subject alone, MB (point: a process, n ≥ {n}; bar: median){name}"
+        f"peak resident memory of a process with this subject alone, MB (point: a process, {n}; bar: median){name}"
     )
     peaks = sorted((float(np.median(f["peak"])) / 1e6, f["name"], f["backend"]) for f in subjects)
     mine = [peak for peak in peaks if peak[2] == standings.JAX]

@@ -11,6 +11,7 @@ import functools
 import hashlib
 import io
 import json
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from pydantic import Field
 
 from llama_jax.plumbing import boundary, files
 from llama_jax.plumbing.boundary import Declared
-from llama_lab.bench import AGAIN, environment, provenance, wording
+from llama_lab.bench import AGAIN, provenance, wording
 from llama_lab.bench.wording import probed
 from llama_lab.figures.rounding import the_same_everywhere
 from llama_lab.figures.svg import themed
@@ -55,6 +56,7 @@ STYLE = {
 }  # fmt: skip
 LIMIT_COLOUR, GREY = "#B00020", "#555555"
 TITLE = 13  # points of a headline
+ARITHMETIC = re.compile(r"(?<!or )(arithmetic|compute) limit")  # a limit that bandwidth does not set
 UNSIGNED = {"Software": None}  # of a PNG: Matplotlib would write its version
 
 
@@ -98,8 +100,9 @@ def save(
     """
     around = meta["environment"]
     place = (wording.machine_line(around), meta["created"][:10])
-    limit = any("limit" in text.get_text() for text in figure.findobj(Text))
-    line = " · ".join(filter(None, (*place, note, probed(meta) if limit else "", environment.busy(around))))
+    drawn = (text.get_text() for text in figure.findobj(Text))
+    limit = any("limit" in text and not ARITHMETIC.search(text) for text in drawn)
+    line = " · ".join(filter(None, (*place, note, probed(meta) if limit else "", wording.busy(meta))))
     figure.draw_without_rendering()  # a legend may reach below the figure
     # it is laid out; the line below makes the page larger, which would draw a legend along
     figure.set_layout_engine("none")

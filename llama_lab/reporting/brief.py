@@ -7,12 +7,12 @@ tables and picture are missing is left out, so the page of another machine shows
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from llama_lab.bench import environment, provenance, record, standings, summary, wording, workload
 from llama_lab.bench.record import Trial
-from llama_lab.bench.wording import APART, weights
+from llama_lab.bench.wording import APART, listed, weights
 from llama_lab.experiments.kv_cache import measure as kv_cache
 from llama_lab.experiments.kv_cache.finding import saving
 from llama_lab.experiments.shapes_and_recompilation import measure as served
@@ -132,20 +132,27 @@ def compiled(tables: Tables) -> Said | None:
     text = (
         f"`jit` compiles again for each new shape. For {best.requests} requests ({new} tokens each) a freshly started"
         f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}."
-        f" With compilation, the latter takes {times(ratio)} as long (n = {ratio.n})."
+        f" With compilation, the second way takes {times(ratio)} as long for all of them (n = {ratio.n})."
     )
     return said_of(table, text, table.meta["parameters"]["model"])
 
 
 def contested(tables: Tables) -> Said | None:
-    """What the picture beside other runtimes was measured on, and whether the machine was as in the headline's run."""
+    """The kernel beside the fastest other runtime, and whether the machine was as in the headline's run."""
     if not (runs := other_runtimes.contests([*tables.values()])):
         return None
     run, mine = runs[0], other_runtimes.ours(runs[0])
-    fastest = run.fastest(ours=False)
-    (over,) = other_runtimes.beside(run, "{} the rate of {}", [fastest])
-    text = f"On a {read_by(run, fastest)}, `{mine}` runs at {over}, the fastest other runtime.{apart(run, tables)}"
-    return said_of(run.table, text, run.model, asked(run, mine))
+    level, _ = other_runtimes.leaders(run)
+    over = listed(other_runtimes.beside(run, "{} the rate of {}", level))
+    lead = "the fastest other runtime at that" if len(level) == 1 else "of which none is shown to be faster"
+    text = f"On a {read_by(run, level[0])}, `{mine}` decodes at {over}, {lead}."
+    return said_of(run.table, text + apart(run, tables), run.model, asked(run, mine))
+
+
+def on_every_file(tables: Tables) -> Said | None:
+    """The kernel beside the fastest other runtime on every file, whose processors it names."""
+    found = other_runtimes.every([*tables.values()])
+    return replace(said_of(found[0].table, readme.on_files(found)), machine="") if found else None
 
 
 def apart(run: Setting, tables: Tables) -> str:
@@ -195,7 +202,7 @@ QUESTIONS = (  # question, figure, sentences
     (
         "How does it compare with Ollama and llama.cpp?",
         LADDER,
-        [contested],
+        [contested, on_every_file],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),

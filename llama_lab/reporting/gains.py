@@ -68,11 +68,13 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """`, reading 18% of the bytes, at 67% of the bandwidth limit`; "" of what is unknown."""
+        """`, reading 18% of the bytes, at 67% of the limit by the fastest bandwidth probe`; "" of what is unknown."""
         above, below = (self.trials(name) for name in (self.above, self.below))
         if not above[0].bytes_per_token or not below[0].bytes_per_token:
             return ""
-        limit = f", at {share:.0%} of the bandwidth limit" if (share := overview.share(above)) else ""
+        limit = (
+            f", at {share:.0%} of the limit by the fastest bandwidth probe" if (share := overview.share(above)) else ""
+        )
         return f", reading {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def trials(self, name: str) -> list[Trial]:

@@ -220,9 +220,9 @@ def sections(machines: Sequence[Machine], ours: Table, again: Table | None) -> l
         ),
         Section(
             OTHER_RUNS,
-            """The kernel beside llama.cpp in every recorded run of the headline's file in which `loop+fused` and
-            llama.cpp each gave one greedy answer in the same block, the headline itself left out. Texts, their lengths,
-            days or processors may differ; the cause of the spread is not established.""",
+            """Every other recorded run of the headline's file in which `loop+fused` and llama.cpp each gave one greedy
+            answer in the same block. Texts, their lengths, days or processors may differ; the cause of the spread is
+            not established.""",
             again or Table((), ()),
         ),
     ]

@@ -11,7 +11,6 @@ from pathlib import Path
 from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
 from llama_lab.bench.statistics import DIFFERENT
 from llama_lab.bench.wording import bandwidths, interval, listed
-from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.host_loop import measure as host_loop
 from llama_lab.experiments.host_loop.finding import parameters, share
 from llama_lab.experiments.what_serving_needs import finding as under_load
@@ -39,7 +38,6 @@ READ = (
 )
 HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
 BELOW = "Rivals, conditions and what the kernel costs"
-DOES = "writes answers", "reads prompts"
 PLACE = "beside-other-runtimes"  # of the table in README.md
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
@@ -63,8 +61,9 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linkin
 
 
 def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
-    """`On a model of 0.1M random weights, where starting programs takes 49% of the time, it is 3.62 times as fast as
-    `step`.`: the loop in the smallest model that was measured, with a link; "" where that is the run's own, or none."""
+    """`On a model of 0.1M random weights, where the host spends 49% of launch-plus-wait time launching, it is 3.62
+    times as fast as `step`.`: the loop in the smallest model that was measured, with a link; "" where that is the run's
+    own, or none."""
     table = rivals.named(behind, SIZES)
     points = host_loop.by_size(record.read(table.path, kind=host_loop.HostTrial)[0]) if table else []
     if not points or "loop" not in points[0]["ratios"] or points[0]["model"] == run.rows[0].model:
@@ -72,9 +71,8 @@ def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
     weights = f"{parameters(points[0])}{' random' * points[0]['model'].startswith('random:')} weights"
     here, there = (wording.processor(of.meta["environment"]) for of in (run.table, table))
     known = [share(p) for p in points if p["model"] == run.rows[0].model]
-    why = f"where starting programs takes {share(points[0]):.0%} of the time" + "".join(
-        f" (here {s:.0%})" for s in known
-    )
+    why = f"where the host spends {share(points[0]):.0%} of launch-plus-wait time launching"
+    why += "".join(f" ({s:.0%} on {run.model})" for s in known)
     where = f"On [a model of {weights}]({link(table.section)}){f' ({there})' * (here != there)}, {why}"
     return f"{where}, {gains.compared('it', '`step`', points[0]['ratios']['loop'])}."
 
@@ -86,27 +84,38 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         return []
     same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
-    for contest, fastest in ((of, of.fastest(ours=False)) for of in same[:1]):
+    for contest in same[:1]:
+        level, _ = rivals.leaders(contest)
         known = any(repeat.where == repeats.called(contest) for repeat in again)
-        where = f"In {'one of them' if known else 'a separate run'}{differing(contest, run)}"
-        (ratio,) = rivals.beside(contest, "{} as fast as {}", [fastest])
-        beside = f"{where}, it is {ratio}, the fastest other runtime there."
-        said[0] += f" {beside}" * (fastest.subject != LLAMA_CPP)
+        where = ("In one of them" if len(again) > 1 else "There") if known else "In a separate run"
+        ratios = listed(rivals.beside(contest, "{} as fast as {}", level))
+        lead = "the fastest other runtime there" if len(level) == 1 else "of which none is shown to be faster"
+        if {other.subject for other in level} != {LLAMA_CPP}:
+            said[0] += f" {where}{differing(contest, run)}, it is {ratios}, {lead}."
     said[0] += f" {without_kernel(run)}"
-    if found := rivals.cases(behind):
-        said.append(f"{on_files(found, rivals.cases(behind, sizes.PREFILL))} [{BELOW}](#{PLACE}).")
+    if found := rivals.every(behind):
+        said.append(f"{on_files(found)} [{BELOW}](#{PLACE}).")
     return said
 
 
-def on_files(found: Sequence[Case], prompts: Sequence[Case]) -> str:
-    """The kernel's least and largest ratio on every file, and apart from that with fewer instructions."""
-    said, by = [], [summary.grouped(cases, lambda case: case.limited) for cases in (found, prompts)]
-    for limit in sorted(by[0]):
-        tasks = [(task, cases[limit]) for task, cases in zip(DOES, by, strict=True) if limit in cases]
-        rates = [f"{task} at {rivals.ends(cases, rivals.bare)} times" for task, cases in tasks]
-        again = f"With only our kernels limited to {limit}, it" if limit else f"`{BEST}`"
-        said.append(f"{again} {listed(rates)} {'that rate' if said else f'the rate of {rivals.contestants(found)}'}.")
-    return f"On {rivals.files(found)} files ({rivals.span(found)} of weights), {' '.join(said)}"
+def on_files(found: Sequence[Case]) -> str:
+    """The kernel's least and largest ratio on every file and how often it is faster; apart from that with fewer
+    instructions."""
+    said, cpus = [], sorted({wording.cpu(case.table.meta["environment"]) for case in found})
+    every = f"{rivals.file_count(found)} ({rivals.span(found)} of weights{rivals.drawn(found)}; {' or '.join(cpus)})"
+    for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
+        told = []
+        for what, cases in summary.grouped(some, lambda case: case.entry["what"]).items():
+            first = not said and not told
+            than = f" the rate of {rivals.contestants(cases)}" * first
+            of = " cases" + " (a case: one file, one length)" * first
+            often = rivals.often([case.ratio for case in cases], of)
+            told.append(f"{scorecard.TASKS[what][1]} at {rivals.ends(cases, rivals.bare)} times{than}, {often}")
+        on = (
+            f"{rivals.files(some)} of them" if said else every
+        ) + f", with only our kernels limited to {limit}" * bool(limit)
+        said.append(f"On {on}, {'it' if said else rivals.placements(some)} {', and '.join(told)}.")
+    return " ".join(said)
 
 
 def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:

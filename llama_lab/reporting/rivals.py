@@ -74,6 +74,16 @@ def ours(run: Setting) -> str:
     return BEST if BEST in run.subjects else run.fastest().subject
 
 
+def leaders(run: Setting) -> tuple[list[Trial], list[Trial]]:
+    """(a trial of the fastest other runtime and of each that it is not shown to be faster than, one of each other)."""
+    first = run.fastest(ours=False)
+    level, slower = [first], []
+    for other in (run.best_of(name) for name in others(run) if name != first.backend):
+        faster = summary.paired_ratio(run.rows, first.subject, other.subject).verdict == Verdict.FASTER
+        (slower if faster else level).append(other)
+    return level, slower
+
+
 def strongest(run: Setting) -> list[Trial]:
     """A trial of the fastest other runtime, and one each of llama.cpp and Ollama if they are others."""
     trials = {t.subject: t for t in run.rows if t.valid and summary.paired_ratio(run.rows, ours(run), t.subject).n}
@@ -166,6 +176,16 @@ def cases(behind: Sequence[Recorded], what: str = sizes.DECODE) -> list[Case]:
     return found
 
 
+def every(behind: Sequence[Recorded]) -> list[Case]:
+    """The cases of answers, then those of prompts."""
+    return [case for what in (sizes.DECODE, sizes.PREFILL) for case in cases(behind, what)]
+
+
+def placements(found: Sequence[Case]) -> str:
+    """`` `loop+fused` ``: ours in these cases."""
+    return listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
+
+
 def least(found: Sequence[Case], choose: Callable = min) -> Case:
     """The case of the least ratio; of the largest with choose=max."""
     return choose(found, key=lambda case: case.ratio.value)
@@ -208,7 +228,16 @@ def ranging(found: Sequence[Case]) -> str:
     process."""
     alone = sum(bool(case.luck) for case in found)
     said = f"{ends(found)} times the rate: {often([case.ratio for case in found], ' cases')}"
-    return said + f"; {alone} of them in one process each (intervals too narrow)" * bool(alone)
+    luck = (
+        f"; {alone} case{'s' * (alone > 1)} in one process{' each' * (alone > 1)}, of which the interval is too narrow"
+    )
+    return said + luck * bool(alone)
+
+
+def file_count(found: Sequence[Case]) -> str:
+    """`11 files`."""
+    n = files(found)
+    return f"{n} file{'s' * (n != 1)}"
 
 
 def files(found: Sequence[Case]) -> int:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from llama_lab.bench import environment, quality, record, standings, summary, wording
-from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import interval, listed, named_well, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
 from llama_lab.figures import model_label
-from llama_lab.reporting import overview, rivals
+from llama_lab.reporting import gains, overview, rivals
 from llama_lab.reporting.document import Table, short
 from llama_lab.reporting.machines import BEST, LLAMA_CPP
 from llama_lab.reporting.overview import Recorded, Setting
@@ -19,8 +18,9 @@ from llama_lab.reporting.rivals import Case, megabytes
 
 HEADS = ("what", "llama-jax", "other runtimes", "measured with")
 ANSWERS = "writing answers"
-TASKS = {  # what is timed → what it is called, and what its length is of
-    sizes.DECODE: (ANSWERS, " of prompt and answer"), sizes.PREFILL: ("reading prompts", "")
+TASKS = {  # what is timed → what it is called, what the kernel then does, and what its length is of
+    sizes.DECODE: (ANSWERS, "writes answers", " of prompt and answer"),
+    sizes.PREFILL: ("reading prompts", "reads prompts", ""),
 }  # fmt: skip
 COMMANDS = "07-compiled-kernels-commands"
 STARTS = {commands.FIRST: "first command on a machine (compiles the kernels)", commands.WARM: "later commands"}
@@ -46,47 +46,46 @@ def on_every_file(found: Sequence[Case]) -> Line:
     by = summary.grouped(found, lambda case: case.entry["what"])
     tasks, said = [], []
     for what, cases in by.items():
-        name, of = TASKS[what]
+        name, _, of = TASKS[what]
         tasks.append(f"{name} ({wording.span((case.entry['tokens'] for case in cases), ',')} tokens{of})")
         said.append(f"{name} " * (len(by) > 1) + rivals.ranging(cases))
-    names = listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
     limit = f", only our kernels limited to {found[0].limited}" * bool(found[0].limited)
-    on = f"{rivals.span(found)}{rivals.drawn(found)}; {names}; {rivals.processors(found)}"
+    on = f"{rivals.span(found)}{rivals.drawn(found)}; {rivals.placements(found)}; {rivals.processors(found)}"
     others = f"{rivals.contestants(found)}; smallest ratio: {rivals.least(found).place}"
-    task = tasks[0] if len(tasks) == 1 else "the same"
-    return Line(f"{task}: {rivals.files(found)} files{limit}", "; ".join(said), others, on)
+    return Line(f"{listed(tasks)}: {rivals.file_count(found)}{limit}", "; ".join(said), others, on)
 
 
 def on_one_file(run: Setting) -> Line:
     """Beside `rivals.strongest` of a run, and whether the fastest of the others is shown to be that."""
-    first, *more = rivals.strongest(run)
-    slower, level = [], []
-    for other in (run.best_of(name) for name in rivals.others(run) if name != first.backend):
-        faster = summary.paired_ratio(run.rows, first.subject, other.subject).verdict == Verdict.FASTER
-        (slower if faster else level).append(other)
+    (first, *level), slower = rivals.leaders(run)
     best, behind = ([named_well(other.backend) for other in some] for some in ([first, *level], slower))
     fastest = f"{listed(best)}: undecided which is fastest" if level else best[0]
     fastest += f"{f'; {best[0]} is' if level else ','} faster here than {listed(behind)}" * bool(behind)
-    beside = [first, *level, *(other for other in more if other.backend not in {t.backend for t in level})]
+    more = [other for other in rivals.strongest(run) if other.backend not in {t.backend for t in (first, *level)}]
+    said = listed(rivals.beside(run, "{} the rate of {}", [first, *level, *more]))
     file = f"{overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
-    env, said = run.table.meta["environment"], listed(rivals.beside(run, "{} the rate of {}", beside))
-    about = [file, f"`{rivals.ours(run)}`", wording.processor(env), *["busy machine"] * bool(environment.busy(env))]
-    return Line(f"{ANSWERS}, {run.model}", said, fastest, ", ".join(about))
+    return Line(f"{ANSWERS}, {run.model}", said, fastest, measured(run, file, rivals.ours(run)))
 
 
-def without_kernel(run: Setting) -> list[Line]:
+def measured(run: Setting, file: str, subject: str) -> str:
+    """The file, our placement and the machine."""
+    env = run.table.meta["environment"]
+    busy = ["busy machine"] * bool(environment.busy(env))
+    return ", ".join([file, f"`{subject}`", wording.processor(env), *busy])
+
+
+def beside_torch(run: Setting) -> list[Line]:
     """The loop beside the fastest way to run PyTorch; none where one of them did not run."""
     rates = {t.subject: summary.warm(run.rows, t.subject) for t in run.rows if t.backend == standings.TORCH and t.valid}
     rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
     if not rates or "loop" not in run.subjects:
         return []
-    loop, fastest = summary.warm(run.rows, "loop")[0], max(rates, key=rates.get)
+    fastest = max(rates, key=rates.get)
     ratio = summary.paired_ratio(run.rows, "loop", fastest)
     theirs = f"{named_well(fastest)}" + f", the fastest of {len(rates)} ways to run PyTorch" * (len(rates) > 1)
-    kept = f"{wording.weights(standings.weights(loop))}, {megabytes(loop.weights_bytes)}"
-    about = f"{kept}, `loop`, {wording.processor(run.table.meta['environment'])}"
-    line = Line(f"{ANSWERS}, {run.model}, without the kernel", f"{rivals.times(ratio)} the rate", theirs, about)
-    return [line] * bool(ratio.n)
+    file = f"{gains.kept(run, 'loop')}, {megabytes(summary.warm(run.rows, 'loop')[0].weights_bytes)}"
+    what = f"{ANSWERS}, {run.model}, without the kernel"
+    return [Line(what, f"{rivals.times(ratio)} the rate", theirs, measured(run, file, "loop"))] * bool(ratio.n)
 
 
 # What it costs --------------------------------------------------------------------------------------------------------
@@ -148,11 +147,10 @@ COSTS = {COMMANDS: starts, f"{rivals.CONTEST}-quality": accuracy}  # table → w
 
 def table(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table:
     """Every line whose table is there, rates first. place: of a table, a link in Markdown to where it is shown."""
-    cases = [case for what in TASKS for case in rivals.cases(behind, what)]
-    by = summary.grouped(cases, lambda case: (case.limited, not case.limited and case.entry["what"]))
+    by = summary.grouped(rivals.every(behind), lambda case: (case.limited, not case.limited and case.entry["what"]))
     lines = [(some[0].table, on_every_file(some)) for _, some in sorted(by.items(), key=itemgetter(0))]
     for run in rivals.contests(behind):
-        lines += [(run.table, line) for line in (on_one_file(run), *without_kernel(run))]
+        lines += [(run.table, line) for line in (on_one_file(run), *beside_torch(run))]
     for of, say in ((rivals.named(behind, stem), say) for stem, say in COSTS.items()):
         for line in say(of) if of else ():
             processor = wording.processor(of.meta["environment"])

@@ -271,7 +271,7 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     ),
     ("compiled_kernels", with_instructions(FASTER, FASTER), "on 2 of 2 files.$"),
     ("compiled_kernels", with_instructions(FASTER, OPEN), "on 1 of 2 files.$"),
-    ("compiled_kernels", with_prompts(FASTER, SLOWER), "; with AVX2 alone they fall behind on 1 of 1 prompts"),
+    ("compiled_kernels", with_prompts(FASTER, SLOWER), "; limited to AVX2, they fall behind on 1 of 1 prompts"),
     ("compiled_kernels", with_prompts(SLOWER, SLOWER), "files; they fall behind on 2 of 2 prompts"),
     ("compiled_kernels", [[]], "No size"),
 ]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from llama_jax.placement import LADDER
 from llama_lab import figures
-from llama_lab.bench import summary
+from llama_lab.bench import summary, wording
 from llama_lab.figures import style
 from tests.figures.drawn import META, assert_in_style, trials
 
@@ -89,6 +89,10 @@ def test_a_figure_is_the_same_bytes_twice(tmp_path):
 
 def test_the_machine_the_note_and_a_busy_machine_are_in_the_figure(tmp_path):
     busy = {**META, "environment": {**META["environment"], "watch": dict(others_cpu=0.4, steal=0.0, load_before=0.1)}}
+    watch = busy["environment"]["watch"]
+    notes = [dict(watch=watch), dict(watch=dict(watch, others_cpu=0.0)), {}]
+    assert wording.busy(dict(busy, processes=notes)).endswith("of the CPU in 1 of 2 processes")
+    assert wording.busy(dict(busy, processes=notes[:1])) == wording.busy(busy)
     for meta in (META, busy):
         figure = plain()
         figures.save(figure, "x", "nb", meta, {"n": 1}, "alt", tmp_path, "random weights")
@@ -112,3 +116,21 @@ def test_a_control_that_differs_is_a_phrase_for_the_figure():
     times = dict(token_times_ns=[10**7, 2 * 10**7, 9 * 10**7])
     slow = [t.model_copy(update=times) if t.subject == "step (again)" else t for t in data]
     assert summary.disturbed(summary.table(slow, "step")).startswith("A/A control (step) 0.2")
+
+
+@pytest.mark.parametrize(
+    ("limits", "told"),
+    [
+        (["arithmetic limit 16 ms"], False),
+        (["memory or arithmetic limit"], True),
+        (["fp32 compute limit", "bandwidth limit"], True),
+        (["tokens"], False),
+    ],
+)
+def test_a_figure_says_from_which_probe_only_a_limit_of_bandwidth_is(tmp_path, limits, told):
+    figure, meta = plain(), META | dict(bandwidth_gbps={"main": dict(min=30.0, median=32.0, max=33.0, n=5)})
+    for at, limit in enumerate(limits):
+        figure.axes[0].text(0, at, limit)
+    figures.save(figure, "x", "nb", meta, {}, "alt", tmp_path)
+    (line,) = [t.get_text() for t in figure.texts if "C, 2 cores" in t.get_text()]
+    assert ("bandwidth 33 GB/s" in line) is told

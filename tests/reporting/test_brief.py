@@ -89,7 +89,9 @@ def test_another_run_says_whether_its_memory_was_as_in_the_headlines(tmp_path):
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     said = brief.contested(known)
     assert said.about[0] == "tiny"
-    assert "runs at 1.50 [1.50, 1.50] times the rate of ik_llama.cpp, the fastest other runtime." in said.text
+    assert (
+        "decodes at 1.50 [1.50, 1.50] times the rate of ik_llama.cpp, the fastest other runtime at that." in said.text
+    )
     assert "file of unknown size" in said.text
     assert brief.contested({}) is None
     assert "compare rates within a run" not in said.text
@@ -139,6 +141,7 @@ def test_no_number_is_typed():
         scorecard.on_one_file,
         rivals.ranging,
         rivals.often,
+        readme.on_files,
     )
     for function in told:
         body = inspect.getsource(function).partition('"""')[2].partition('"""')[2]

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from markupsafe import escape
@@ -9,6 +10,7 @@ from markupsafe import escape
 from llama_lab.bench import AGAIN, record
 from llama_lab.bench.provenance import UNKNOWN
 from llama_lab.bench.statistics import Ratio
+from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.experiments.what_serving_needs import table
 from llama_lab.experiments.what_serving_needs.finding import claim as under_load_claim
@@ -245,18 +247,21 @@ def test_the_loop_in_the_smallest_model_is_told_beside_the_headlines(tmp_path):
     changes = spent | dict(run="strategies random:a", model="random:a", weights_read=107_000)
     rows = [HostTrial(**row.model_dump() | changes) for row in trials(("step", "loop"))]
     found = recorded(tmp_path, readme.SIZES, rows)
-    why = "where starting programs takes 50% of the time"
+    why = "where the host spends 50% of launch-plus-wait time launching"
     said = f"On [a model of 0.1M random weights](n12), {why}, it is only 1.05 times as fast as `step`."
     assert readme.smallest(run(), [found], here) == said
     assert f" tokens/s). {said}" in readme.answer([run()], [found], here, [])
+    own = [HostTrial(**row.model_dump() | spent | dict(run="strategies", weights_read=10**8)) for row in run().rows]
+    both = recorded(tmp_path / "both", readme.SIZES, [*rows, *own])
+    assert f"{why} (50% on m), it is only" in readme.smallest(run(), [both], here)
     assert readme.smallest(run(), [], here) == ""
 
 
 def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
-    def cases(*ratios):
+    def cases(*ratios, what=sizes.DECODE):
         made = [
             Case(
-                dict(file=f"m{limit}", name="k", ratio=Ratio(r, 0.9 * r, 1.1 * r, 9, 1 if r == 3 else 5)),
+                dict(what=what, file=f"m{limit}", name="k", ratio=Ratio(r, 0.9 * r, 1.1 * r, 9, 1 if r == 3 else 5)),
                 "o",
                 frozenset("o"),
                 "q",
@@ -268,8 +273,18 @@ def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
             case.entry["first"] = run().rows[0]
         return made
 
+    prompts = partial(cases, what=sizes.PREFILL)
     own, fewer = [(2.0, ""), (3.0, "")], [(0.5, "/avx2")]
-    said = readme.on_files(cases(*own, *fewer), cases((4.0, ""), *fewer, (0.4, "/avx2")))
-    first = "`loop+fused` writes answers at 2.00 to 3.00 times and reads prompts at 4.00 times the rate of o. "
-    limited = "With only our kernels limited to AVX2, it writes answers at 0.50 times and reads prompts at 0.40 to 0.50"
-    assert said.endswith(f"{first}{limited} times that rate.")
+    said = readme.on_files([*cases(*own, *fewer), *prompts((4.0, ""), *fewer, (0.4, "/avx2"))])
+    first = (
+        "`k` writes answers at 2.00 to 3.00 times the rate of o, faster in all 2 cases (a case: one file, one length)"
+    )
+    rest = ", and reads prompts at 4.00 times, faster in 1 of 1 cases. On 1 of them, with only our kernels limited to "
+    limited = (
+        "it writes answers at 0.50 times, faster in 0 of 1 cases, slower in 1 (0.50 [0.45, 0.55]), and reads prompts"
+    )
+    assert said.startswith("On 1 file (0 to unknown size of weights; C), ")
+    assert said.endswith(f"{first}{rest}AVX2, {limited} at 0.40 to 0.50 times, faster in 0 of 2 cases, slower in 2.")
+    alone = readme.on_files(cases(*fewer))
+    assert alone.startswith("On 1 file (")
+    assert ", with only our kernels limited to AVX2, `k` writes " in alone

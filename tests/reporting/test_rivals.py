@@ -70,9 +70,10 @@ def test_prompts_are_told_from_the_least_ratio_to_the_most_with_how_often_ours_i
     found = rivals.cases([recorded(tmp_path, rivals.FILES[1], made)], rivals.sizes.PREFILL)
     said = rivals.ranging(found)
     assert said.startswith("0.50 (one process) to 2.25 (one process) times the rate: ")
-    alone = "3 of them in one process each (intervals too narrow)"
+    alone = "3 cases in one process each, of which the interval is too narrow"
     assert said.endswith(f": faster in 2 of 3 cases, slower in 1 (0.50 [0.50, 0.50]); {alone}")
     assert rivals.ends(found, rivals.bare) == "0.50 to 2.25"
+    assert rivals.ranging(found[:1]).endswith("; 1 case in one process, of which the interval is too narrow")
     assert rivals.processors(found) == "2 on C"
     assert rivals.drawn(found) == ""
     random = [row.model_copy(update=dict(model="random:n")) if row.run == "n" else row for row in made]

@@ -46,10 +46,11 @@ def test_rates_on_every_file_name_where_ours_leads_least(tmp_path):
         f"100 to 100 MB; `loop+fused`; 2 on C, {rivals.FILES[1]}",
     )
     assert (prompts[0], prompts[-1]) == (
-        "reading prompts (400 tokens): 1 files",
+        "reading prompts (400 tokens): 1 file",
         f"100 to 100 MB; `loop+fused`; 1 on C, {rivals.FILES[1]}",
     )
-    assert limited[0] == "the same: 1 files, only our kernels limited to AVX2"
+    both = "writing answers (64 tokens of prompt and answer) and reading prompts (100 tokens)"
+    assert limited[0] == f"{both}: 1 file, only our kernels limited to AVX2"
     assert re.match(r"writing answers 0.90 .* in 0 of 1 .*; reading prompts 0.90 .* in 0 of 1 ", limited[1])
 
 
@@ -91,9 +92,9 @@ def test_the_loop_without_the_kernel_is_beside_the_fastest_way_to_run_pytorch():
         row.model_copy(update=dict(backend="torch", subject=torch[row.subject])) if row.subject in torch else row
         for row in trials()
     ]
-    (line,) = scorecard.without_kernel(replace(headline(), rows=rows))
+    (line,) = scorecard.beside_torch(replace(headline(), rows=rows))
     assert (line.ours, line.theirs) == (
         "0.42 [0.42, 0.42] times the rate",
         "torch.compile, the fastest of 2 ways to run PyTorch",
     )
-    assert scorecard.without_kernel(headline()) == []
+    assert scorecard.beside_torch(headline()) == []

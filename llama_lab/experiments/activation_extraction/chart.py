@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import span, within
+from llama_lab.bench.wording import counted, span, within
 from llama_lab.experiments.activation_extraction import finding, probing, rungs
 from llama_lab.experiments.activation_extraction import table as extraction_table
 from llama_lab.experiments.activation_extraction.passes import Extraction
@@ -62,8 +62,8 @@ def extraction_limits(trials: Sequence[Extraction], seed: int = 0) -> Figure:
     overlap, slower = extraction_table.overlap(trials, seed=seed), ALONE.get(finding.one_ceiling(trials), EITHER)
     if overlap.n:
         rows.beside(axes, len(names) - 0.45, f"of {slower},\nmean of {overlap.n} pairs", color=GREY)
-    n = min((table[name]["rate"].n for name in names), default=0)
-    axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval, n ≥ {n} passes)", fontsize=10)
+    n = counted(table[name]["rate"].n for name in names)
+    axes.set_xlabel(f"tokens/s (point: one pass; bar: median; band: 95% interval, {n} passes)", fontsize=10)
     verdict = "whether it is slower is undecided" if overlap.verdict == Verdict.UNDECIDED else overlap.verdict
     said = f"Extraction (`extract`) runs at {share_of(overlap)} of the rate of {slower}: {verdict}"
     headline(figure, said if overlap.n else "Overlap: not measured")

@@ -42,16 +42,20 @@ def extraction(rows: Sequence[Extraction], seed: int = 0) -> str:
     rates = [*summary.rates(extraction_table.ladder(rows), extraction_table.PRODUCT).values()]
     whole = extraction_table.rivals(rows, seed).get(TORCH)
     depth = next((row.depth for row in rows if row.subject == TORCH), 0)
-    said = claim(rows, seed)
-    return Claim(said.sentence).text(
+    return Claim(claim(rows, seed).sentence).text(
         f"the rate of `extract` is {summary.median(rates):,.0f} tokens/s" if rates else "",
-        *(rate_of(c.ratio, c.subject, c.baseline) for c in said.evidence),
+        *with_equal_layers(rows, seed),
         *parts(rows, seed),
         filled(rows),
         rate_of(whole, "`extract`", f"transformers running all {depth} layers") if whole and whole.n else "",
         near_the_ceiling(rows, seed),
         untested(rows),
     )
+
+
+def with_equal_layers(rows: Sequence[Extraction], seed: int = 0) -> list[str]:
+    """The comparisons of the claim, a line each."""
+    return [rate_of(c.ratio, c.subject, c.baseline) for c in claim(rows, seed).evidence]
 
 
 def rate_of(ratio: Ratio, subject: str, baseline: str) -> str:

@@ -14,7 +14,7 @@ from matplotlib.ticker import NullLocator
 from llama_lab.bench import summary
 from llama_lab.bench.available import backend_of
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, named_well
+from llama_lab.bench.wording import counted, listed, named_well
 from llama_lab.experiments.compiled_kernels import finding, sizes, where
 from llama_lab.experiments.compiled_kernels.rows import BATCH, SEQUENCE
 from llama_lab.figures import labels, notes, rows
@@ -104,8 +104,8 @@ def scaling(axes_points: Mapping[str, dict[str, list[dict]]], backends: Mapping[
         axes.margins(x=0.08)
         room_at_right(axes, 0.025 * max((len(text.get_text()) for text in axes.texts), default=0))
         readable(axes.yaxis)
-        n, (title, noun) = min((p["rate"].n for points in subjects.values() for p in points), default=0), AXES[axis]
-        axes.set_xlabel(f"{noun}\n(dot: an answer, n ≥ {n} each; line: medians)", fontsize=9)
+        n, (title, noun) = counted(p["rate"].n for points in subjects.values() for p in points), AXES[axis]
+        axes.set_xlabel(f"{noun}\n(dot: an answer, {n} each; line: medians)", fontsize=9)
         axes.set_title(title, fontsize=12)
         if not subjects:
             notes.empty(axes, "nothing measured", color=LIMIT_COLOUR)
@@ -166,8 +166,8 @@ def costs(entries: Sequence[dict]) -> Figure:
         axes.set_xlabel("tokens in one pass (log scale)")
         axes.set_title(title, fontsize=12)
     panels[0].set_ylabel("time of a pass, over one token's (log scale)")
-    n = min((e["ratio"].n for e in entries if e["ratio"].n), default=0)
-    footnote(figure, f"Mark: mean of n ≥ {n} processes; bar: its 95% interval.")
+    n = counted(e["ratio"].n for e in entries if e["ratio"].n)
+    footnote(figure, f"Mark: mean of {n} processes; bar: its 95% interval.")
     words = finding.together(entries)
     headline(figure, sentence(words, "what rows cost was not measured"))
     return figure
@@ -240,7 +240,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     readable(axes.yaxis)
     axes.set_xlim(-0.6, len(files) - 0.4)
     axes.set_xticks(range(len(files)), [file_words(file, read[file]) for file in files], fontsize=9)
-    n = min((e["ratio"].n for e in mine), default=0)
+    n = counted(e["ratio"].n for e in mine)
     within = " of one process" * all(e["ratio"].clusters == 1 for e in mine)
     counts = Counter(e["best"] for e in mine).most_common()
     each = [f"{named_well(name)} in {count}" for name, count in counts]
@@ -249,7 +249,7 @@ def over_best(entries: Sequence[dict], what: str) -> Figure:
     axes.set_xlabel(f"file and {size.format(shortest)}", fontsize=10)
     hollow = "; hollow: not shown to be faster" * (ahead < len(mine))
     who = f"Compiled kernels: {listed(names)}. " * bool(names)
-    footnote(figure, f"{who}Band: 95% interval of n ≥ {n} blocks{within}{hollow}.{best}")
+    footnote(figure, f"{who}Band: 95% interval of {n} blocks{within}{hollow}.{best}")
     axes.set_ylabel(f"{rate}\nover the best other\nruntime's (log scale)")
     headline(figure, words)
     return figure

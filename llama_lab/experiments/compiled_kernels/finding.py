@@ -44,13 +44,13 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
 
 
 def behind(entries: Sequence[dict]) -> str:
-    """`; with AVX2 alone they fall behind on 4 of 6 prompts`; without these words where other instructions lose one
+    """`; limited to AVX2, they fall behind on 4 of 6 prompts`; without these words where other instructions lose one
     too, "" where no prompt was timed. entries: of `sizes.table`."""
     prompts = sizes.fastest([e for e in entries if e["what"] == sizes.PREFILL])
     slower = [e for e in prompts if e["ratio"].verdict == Verdict.SLOWER]
     narrow = [e for e in prompts if limited_to_avx2(e)]
     limited = slower and all(e in narrow for e in slower)
-    words = f"; {'with AVX2 alone ' * bool(limited)}they fall behind on"
+    words = f"; {'limited to AVX2, ' * bool(limited)}they fall behind on"
     return f"{words} {len(slower)} of {len(narrow if limited else prompts)} prompts" if prompts else ""
 
 
@@ -80,7 +80,7 @@ def lost(entries: Sequence[dict]) -> str:
     worst = min(slower, key=lambda e: e["ratio"].value)
     does = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
     where = f"{does.format(worst['tokens'])}, {worst['file'].removesuffix('/avx2')}, {named_well(worst['best'])}"
-    where += "; our kernels with AVX2 alone" * limited_to_avx2(worst)
+    where += "; only our kernels limited to AVX2" * limited_to_avx2(worst)
     return f"{words} (at worst {worst['ratio'].words}, {where}){open_}"
 
 

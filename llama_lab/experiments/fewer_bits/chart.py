@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench import quality
-from llama_lab.bench.wording import named_well
+from llama_lab.bench.wording import counted, named_well
 from llama_lab.experiments.fewer_bits.reading import ALL
 from llama_lab.figures import notes
 from llama_lab.figures.labels import labelled, readable
@@ -49,8 +49,8 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     if not shown:
         notes.empty(axes, "no subject has both a rate and a distance", color=LIMIT_COLOUR)
     readable(axes.xaxis)
-    n = min((e["decode"].n for e, _ in shown), default=0)
-    axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, n ≥ {n} answers; bands: 95% intervals)")
+    n = counted(e["decode"].n for e, _ in shown)
+    axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, {n} answers; bands: 95% intervals)")
     axes.set_ylabel(
         f"mean KL divergence from float32, nats per token\n({texts};\nlog scale, linear in the lowest decade)"
     )
@@ -109,5 +109,5 @@ def roof(axes, shown: Sequence[dict], probed: dict, bottom: float) -> None:
         labels.append((f"{e['name']}: {rate.median:.0f}, {e['mbu'].median:.0%}", size, rate.median, colour))
     labelled(axes, labels, taken)
     readable(axes.xaxis, axes.yaxis)
-    n = min((e["decode"].n for e in shown), default=0)
-    axes.set_xlabel(f"MB read per token (log scale;\nn ≥ {n} answers; bands: 95% intervals)")
+    n = counted(e["decode"].n for e in shown)
+    axes.set_xlabel(f"MB read per token (log scale;\n{n} answers; bands: 95% intervals)")

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from llama_lab.bench.wording import counted
 from llama_lab.experiments.growth import table
 from llama_lab.figures.labels import readable
 from llama_lab.figures.marks import label
@@ -65,16 +66,14 @@ def growth(axes_points: Mapping[str, Points]) -> Figure:
     else:
         (panels[0] if panels else whole).legend(handles=shown, loc="upper left", fontsize=9)
     every = [p for points in found.values() for p in points]
-    counts = sorted({p["n"] for p in every}) or [0]
     processes = min((p["processes"] for p in every), default=0)
-    n = "-".join(str(n) for n in (counts[0], counts[-1])[: len(counts)])
-    words = f"median of n = {n} answers in {processes} process{'es' * (processes != 1)}"
+    words = f"median of {counted(p['n'] for p in every)} answers in {processes} process{'es' * (processes != 1)}"
     alone = " Square: under the placement that its label names." if any(" " in p["value"] for p in every) else ""
     said = f"Mark: {words}; line: all of them.{alone} Red band: up to the limit by the median probe."
     if "undecided" in verdicts.values():
         fold = table.spread(found)
-        said += f" Undecided: the two are less than {table.ABOUT * fold:.2f}-fold apart"
-        said += f" (one configuration in several processes: {fold:.2f}-fold)."
+        said += f" Undecided: less than {table.ABOUT * fold:.2f}-fold apart"
+        said += f" ({table.ABOUT:g} times the {fold:.2f}-fold spread of one configuration between processes)."
     footnote(figure, said)
     headline(figure, table.claim(axes_points))
     return figure

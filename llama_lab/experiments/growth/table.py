@@ -133,7 +133,7 @@ def against_spread(points: Mapping[str, Sequence[dict]]) -> str:
     if within:
         said.append(
             f"Time over limit changes {each(within)}, against {fold:.2f}-fold between processes: no effect is shown"
-            f" (one would be from {ABOUT * fold:.2f}-fold on)."
+            f" (we call it one from {ABOUT * fold:.2f}-fold on, {ABOUT:g} times that spread)."
         )
     for axis, n in growths(points).items():
         if GROWN[axis] in less | more:

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import AGAIN, summary
 from llama_lab.bench.statistics import DIFFERENT
+from llama_lab.bench.wording import counted
 from llama_lab.experiments.host_loop import finding, measure
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.figures import notes, rows
@@ -37,8 +38,8 @@ def host_strategies(panels: Panels, seed: int = 0) -> Figure:
         axes.xaxis.set_major_formatter("{x:,.0f}")
         words = f"bandwidth limit {limit:,.0f}" + ", beyond the scale" * (not near)
         axes.text(1, 1, words, transform=axes.transAxes, color=LIMIT_COLOUR, ha="right", va="bottom", fontsize=9)
-        n = min((line["valid_trials"] for line in lines), default=0)
-        marks = f"point: one answer, n ≥ {n}; bar: median; band: 95% interval"
+        n = counted(line["valid_trials"] for line in lines)
+        marks = f"point: one answer, {n}; bar: median; band: 95% interval"
         axes.set_xlabel(f"decode rate, tokens/s\n({marks})", fontsize=10)
         axes.set_title(label, pad=18)
     for axes in all_axes[0][1:]:
@@ -114,8 +115,8 @@ def host_load(panels: Panels, cores: int) -> Figure:
         notes.limit(axes, cores, f"all {cores} cores ")
         axes.set_xlim(0, 1.15 * most)
         axes.set_title(f"Cores busy, {label}", pad=18, fontsize=11.5)
-        least = min((line["valid_trials"] for line in known), default=0)
-        axes.set_xlabel(f"host and device together\n(bar: median; band: all of n ≥ {least} answers)", fontsize=9.5)
+        n = counted(line["valid_trials"] for line in known)
+        axes.set_xlabel(f"host and device together\n(bar: median; band: all of {n} answers)", fontsize=9.5)
     shown = [line for line in table if line["valid_trials"]]
     for axes in (*busy, gaps):
         axes.grid(axis="y", visible=False)

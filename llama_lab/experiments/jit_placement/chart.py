@@ -14,7 +14,7 @@ from llama_lab.bench import AGAIN, SAMPLED, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, span, times, within
+from llama_lab.bench.wording import counted, interval, listed, span, times, within
 from llama_lab.experiments.jit_placement.measure import BASELINE, PIPELINES, Cost
 from llama_lab.figures import bars, labels, notes, rows
 from llama_lab.figures.bars import Part
@@ -66,12 +66,13 @@ def answer(trials: Sequence[Trial], table: list[dict], *details: str) -> str:
 
 
 def sampling_words(costs: Sequence[Cost], settings: str) -> str:
-    """What sampling is shown to add to a token, under the baseline in ms, and how many of the intervals exclude 0."""
+    """What sampling is shown to add to a token, under the baseline in ms, and where more than chance may."""
     if not costs:
         return "No placement has valid answers of both kinds side by side, so what sampling costs is not known"
     own = next((c.added for c in costs if c.name == BASELINE), None)
     under = f" ({own.median:.2f} ms {interval(own)} under {BASELINE})" if own else ""
-    return f"{sampling_title(costs).removesuffix('.')}{under}: {settings}; {chance_words(costs)}"
+    title = sampling_title(costs).removesuffix(".")
+    return f"{title[0].lower()}{title[1:]}{under}: {settings}; {chance_words(costs)}"
 
 
 def by_chance(least: int, intervals: int) -> float:
@@ -82,19 +83,18 @@ def by_chance(least: int, intervals: int) -> float:
 
 def left_out(costs: Sequence[Cost]) -> list[str]:
     """The placements under which the interval of what sampling adds leaves out 0."""
-    return [c.name for c in costs if not c.added.low <= 0 <= c.added.high]
+    return [c.name for c in costs if c.added.low > 0 or c.added.high < 0]
 
 
 def chance_words(costs: Sequence[Cost]) -> str:
-    """How many of the intervals exclude 0, and how often chance alone does that."""
+    """Under which placements the interval excludes 0, and how often chance alone does that under as many."""
     names, n = left_out(costs), len(costs)
     if not names:
         return f"the interval of {costs[0].name} holds 0" if n == 1 else f"each of the {n} intervals holds 0"
-    times = {1: " at least once", 2: " at least twice"}.get(len(names), f" at least {len(names)} times")
-    chance = by_chance(len(names), n)
+    chance, only = by_chance(len(names), n), "only " * (len(names) < n)
     often = f"{chance:.0%}" if chance >= 0.01 else "less than 1%"
-    with_all = f"with {n} placement{'s' * (n > 1)} chance alone does that{times} in {often} of such figures"
-    return f"{excluding(costs)}: {with_all}"
+    said = f"of {n} placement{'s' * (n > 1)} {only}{listed(names)} show{'s' * (len(names) == 1)} a difference"
+    return f"{said}; chance alone shows {len(names)} or more in {often} of such runs"
 
 
 def excluding(costs: Sequence[Cost]) -> str:
@@ -207,7 +207,7 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     axes.axvline(0, color=GREY, linewidth=0.9)
     over = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
     axes.text(0, 1, "same as greedy", **over)
-    meant = f"point: one of n ≥ {min((c.ratio.n for c in costs), default=0)} pairs; bar: median; band: its 95% interval"
+    meant = f"point: one of {counted(c.ratio.n for c in costs)} pairs; bar: median; band: its 95% interval"
     axes.set_xlabel(f"ms per token: sampled minus greedy, which takes the likeliest token\n({meant})")
     headline(figure, sampling_title(costs) + f"; {excluding(costs)}, perhaps by chance" * bool(chance))
     said = chance_words(costs)
@@ -261,19 +261,19 @@ def latency(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Figure
         axes.set(xscale="log", xlabel=f"{words}, ms, log scale\n(point: one answer; bar: median)")
         labels.readable(axes.xaxis)
     headline(figure, longest_wait(trials, [r["name"] for r in table if r["valid_trials"] and AGAIN not in r["name"]]))
-    n = min((r["valid_trials"] for r in table), default=0)
-    footnote(figure, f"n ≥ {n} answers each. A chunk and a loop deliver many tokens at once, after one long gap.")
+    n = counted(r["valid_trials"] for r in table)
+    footnote(figure, f"{n} answers each. A chunk and a loop deliver many tokens at once, after one long gap.")
     return figure
 
 
 def longest_wait(trials: Sequence[Trial], names: Sequence[str]) -> str:
-    """The placements whose reader waits longest and shortest for a token after the first."""
+    """The placements whose reader waits longest and shortest for the next token."""
     gaps = {n: 1e3 * np.median([max(t.itl, default=np.nan) for t in summary.warm(trials, n)]) for n in names}
     if not gaps:
         return "No placement has a valid first token"
     least, most = (pick(gaps, key=gaps.get) for pick in (min, max))
-    words = f"In the median answer the longest wait for a token is {gaps[most]:.0f} ms under {most}"
-    return f"{words}, {gaps[least]:.0f} ms under {least}"
+    words = f"In the median answer the longest gap between two tokens is {gaps[most]:,.0f} ms under {most}"
+    return f"{words}, {gaps[least]:,.0f} ms under {least}"
 
 
 @styled

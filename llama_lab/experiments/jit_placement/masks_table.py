@@ -10,7 +10,7 @@ from llama_lab.bench import frames, statistics, summary
 from llama_lab.bench.claim import Claim, Comparison, stated
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import listed, named_well
+from llama_lab.bench.wording import counted, listed, named_well
 from llama_lab.experiments.jit_placement.masks import GRAMMARS, HOST, TABLE
 from llama_lab.figures import rows
 from llama_lab.figures.marks import gaps_words
@@ -167,7 +167,7 @@ def kept(entries: Sequence[dict], missing: Sequence[dict] = (), seed: int = 0) -
     axes.text(1, 1, "no cost", **over)
     ends = [point for e in entries for point in e["points"]]
     axes.set_xlim(0, 1.05 * max(1.0, *ends) if ends else 1.05)
-    meant = f"point: one of n ≥ {min((e['n'] for e in entries), default=0)} pairs; bar: mean; band: its 95% interval"
+    meant = f"point: one of {counted(e['n'] for e in entries)} pairs; bar: mean; band: its 95% interval"
     axes.set_xlabel(f"decode rate of answers forced to be JSON over that of free answers\n({meant})")
     headline(figure, slowed(every))
     left_out = [e for e in every if e not in entries]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from llama_jax.placement import parse
 from llama_lab.bench import quality, standings
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import listed, named_well, round_ratio, span, weights
+from llama_lab.bench.wording import counted, listed, named_well, round_ratio, span, weights
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.labels import End, labelled, readable
@@ -213,9 +213,9 @@ def whole(axes, talks: dict[str, dict], backends: dict[str, str], reference: str
         end = max(total.median, min(total.high, room) if np.isfinite(total.high) else 0)
         axes.text(end, height, f"  {total.median:.2f} s{words}", va="center", fontsize=8.5)
     axes.set_xlim(right=room)
-    n = min((f["total"].n for f in talks.values() if f["total"].n), default=0)
+    n = counted(f["total"].n for f in talks.values() if f["total"].n)
     ratios = f"x: ratio to {reference}, mean of pairs (not of the bars)"
-    axes.set_xlabel(f"seconds (bar: median, n ≥ {n}; line: 95% interval)\n{ratios}")
+    axes.set_xlabel(f"seconds (bar: median, {n}; line: 95% interval)\n{ratios}")
     axes.set_title("the whole conversation", fontsize=10)
 
 

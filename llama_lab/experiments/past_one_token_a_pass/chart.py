@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from llama_lab.bench.wording import listed
+from llama_lab.bench.wording import counted, listed
 from llama_lab.experiments.past_one_token_a_pass import table
 from llama_lab.experiments.past_one_token_a_pass.measure import TASKS
 from llama_lab.figures import rows
@@ -52,9 +52,9 @@ def rates(entries: Sequence[dict], model: str, missing: Sequence[dict] = ()) -> 
         axes.set_xscale("log")
         axes.set_xlim(0.6 * least, 1.6 * most)
         readable(axes.xaxis)
-    n = min((e["decode"].n for e in entries if e["decode"].n), default=0)
+    n = counted(e["decode"].n for e in entries if e["decode"].n)
     ratios = "x: rate over that of the same subject without drafts, mean of pairs with its 95% interval"
-    footnote(figure, f"Point: an answer, n ≥ {n} each; mark and band: median and its 95% interval; {ratios}.")
+    footnote(figure, f"Point: an answer, {n} each; mark and band: median and its 95% interval; {ratios}.")
     headline(figure, table.title(entries, model))
     return figure
 
@@ -69,9 +69,8 @@ def tokens_a_pass(entries: Sequence[dict], name: str) -> Figure:
     for i, e in enumerate(known):
         made, (shade, hatch) = np.array(e["passes"]["made"]), BARS[e["task"]]
         shares = [np.mean(made == n) for n in range(1, most + 1)]
-        words = (
-            f"{WORDS[e['task']]}: {e['passes']['tokens_a_pass']:.2f} per pass, {e['passes']['accepted']:.0%} accepted"
-        )
+        passes, accepted = f"{e['passes']['tokens_a_pass']:.2f} per pass", f"{e['passes']['accepted']:.0%}"
+        words = f"{WORDS[e['task']]}: {passes}, {accepted} of drafts accepted"
         at = np.arange(1, most + 1) + (i - (len(known) - 1) / 2) * width
         axes.bar(at, shares, width, color=shade, hatch=hatch, edgecolor="white", label=words)
     axes.set_xticks(range(1, most + 1))

@@ -11,7 +11,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 
 from llama_lab.bench import statistics
-from llama_lab.bench.wording import named_well, span
+from llama_lab.bench.wording import counted, named_well, span
 from llama_lab.experiments.time_to_first_token.side_by_side import over_median, tail_interval
 from llama_lab.figures import labels, notes, rows
 from llama_lab.figures.style import colour, footnote, headline, new, styled
@@ -42,8 +42,8 @@ def ttft_tails(entries: Sequence[dict], first: str | None = None) -> Figure:
     axes.minorticks_off()
     axes.set_xticks(at, [str(n) for n in at])
     axes.set_ylim(1, 1.05 * axes.get_ylim()[1])
-    least = min(e["n"] for e in held)
-    axes.set_xlabel(f"tokens of the prompt (log scale; n ≥ {least:,} requests each)")
+    n = counted(e["n"] for e in held)
+    axes.set_xlabel(f"tokens of the prompt (log scale; {n} requests each)")
     axes.set_ylabel("P95 over the median\n(1 in 20 requests takes longer)")
     axes.legend(loc="lower left", fontsize=9.5)
     band = "Band: 95% bootstrap interval of the requests; what differs between processes is not in it."
@@ -76,8 +76,8 @@ def ttft_cold(entries: Sequence[dict]) -> Figure:
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     axes.set_xscale("log")
     labels.readable(axes.xaxis)
-    n = min(e["n"] for e in entries)
-    axes.set_xlabel(f"seconds to the first token, weights loaded (log scale; first requests: n = {n} each)")
+    n = counted(e["n"] for e in entries)
+    axes.set_xlabel(f"seconds to the first token, weights loaded (log scale; first requests: {n} each)")
     headline(figure, worst_start(entries))
     return figure
 
@@ -104,7 +104,7 @@ def worst_start(entries: Sequence[dict]) -> str:
         key=itemgetter("warm_ms"),
         default=dict(subject=worst),
     )["subject"]
-    words = f"A first request takes {times(over[worst])} times a warm one under {named_well(worst)}"
+    words = f"A first request takes {times(over[worst])} times as long as a warm one under {named_well(worst)}"
     kept = " with kernels on disk" * ("+fused" in mine or "+gemv" in mine)
     words += f", {times(over[mine])} times under {mine}{kept}" if mine != worst else ""
     return f"{words} (n = {min(e['n'] for e in entries)})"

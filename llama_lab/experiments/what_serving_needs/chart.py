@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from llama_lab.bench.wording import named_well
+from llama_lab.bench.wording import counted, named_well
 from llama_lab.experiments.what_serving_needs import finding
 from llama_lab.figures import rows
 from llama_lab.figures.labels import readable
@@ -54,13 +54,13 @@ def under_load(rising: dict[str, list[dict]], missing: Sequence[dict] = ()) -> F
         logarithmic(axes, sorted({e["arrived"] for e in every}))
     if missing:
         footnote(figure, f"did not run: {', '.join(gap['name'] for gap in missing)}")
-    least = min((e["first"].n for e in every), default=0)
+    n = counted(e["first"].n for e in every)
     noted(tokens, "Tokens a second", "tokens/s (log scale)", "dotted: as many as were asked for")
     noted(
         first,
         "First token, from when the request was due",
         "s (log scale)",
-        f"line: P50; bar: from P{SPAN[0]} to P{SPAN[1]} of n ≥ {least} requests",
+        f"line: P50; bar: from P{SPAN[0]} to P{SPAN[1]} of {n} requests",
     )
     headline(figure, finding.claim(rising, lower=False))
     return figure
@@ -121,8 +121,8 @@ def shapes(entries: Sequence[dict]) -> Figure:
     if any(e["first"].n for e in entries):
         axes.set_xscale("log")
         readable(axes.xaxis)
-    n = min((e["first"].n for e in entries), default=0)
-    axes.set_xlabel(f"first token, s from when it was due (log scale; point: a request, n ≥ {n}; bar: median)")
+    n = counted(e["first"].n for e in entries)
+    axes.set_xlabel(f"first token, s from when it was due (log scale; point: a request, {n}; bar: median)")
     axes.set_title(f"Programs compiled in service, first token{rate_of(entries)}", fontsize=11.5)
     headline(figure, what_shapes_cost(entries))
     return figure

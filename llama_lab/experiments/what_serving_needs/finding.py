@@ -12,7 +12,7 @@ from llama_lab.bench.wording import listed, named_well
 
 KEPT_UP = 0.95  # of what is asked for: who makes as much might make more
 BEHIND = 0.9  # of what is asked for: who makes less falls behind
-BUILT = "only the need of few shapes is measured, and the others follow from how requests join and leave"
+BUILT = "only the need for few shapes is measured; the others follow from how requests join and leave"
 AND = ", {other} {more:.0f}."  # what another server makes
 NAMES = {"one": "one shape", "buckets": "buckets", "exact": "exact lengths"}
 
@@ -78,7 +78,7 @@ def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
         plain = [e for e in own if kernels.get(mine["server"]) == "fused" and kernels[e["server"]] == "none"]
         again = [f"it delivers {made(first)}", *(f"{named_well(name)} {made(e)}" for name, e in before.items())]
         then = listed(
-            [*again, *(f"`{e['server']}` (plain JAX in float32, one request at a time) {made(e)}" for e in plain)]
+            [*again, *(f"`{e['server']}` (plain JAX in float32, one request a step) {made(e)}" for e in plain)]
         )
         slow = dict(then=then, few=first["offered"], slow=first["arrived"])
         words += " Asked for {few:.0f} ({slow:.2g} requests/s), {then}."

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_lab.bench.statistics import Verdict
-from llama_lab.bench.wording import round_ratio, span
+from llama_lab.bench.wording import counted, round_ratio, span
 from llama_lab.experiments.xla_cpu.measure import Outcome
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import GREY, colour, headline, new, styled
@@ -70,7 +70,7 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
                 arrows = "; arrow: it goes on"
     axes.set_xlabel(
         "how many times as long the slower way takes as the faster, log scale\n"
-        f"(point: one of n ≥ {min((o.ratio.n for o in outcomes), default=0)} processes; "
+        f"(point: one of {counted(o.ratio.n for o in outcomes)} processes; "
         f"bar: mean; band: its 95% interval{arrows})"
     )
     notes.one_two_five(axes.xaxis)
@@ -78,9 +78,9 @@ def xla_findings(outcomes: Sequence[Outcome]) -> Figure:
     if seen:
         where = f" in {len(seen)} of {len(outcomes)} cases" * (len(seen) < len(outcomes))
         times = span([o.ratio.value for o in seen], round_ratio)
-        headline(figure, f"Of two ways to write the same in XLA the slower takes {times} times as long{where}")
+        headline(figure, f"Two ways to write one computation in JAX: the slower takes {times} times as long{where}")
     else:
-        headline(figure, "No slower way to write the same is shown")
+        headline(figure, "Of two ways to write one computation in JAX none is shown to be slower")
     return figure
 
 

@@ -333,7 +333,7 @@ def test_lines_and_files_are_named():
         assert all(Text.get_window_extent(text).x1 <= axes.get_window_extent().x1 for text in axes.texts)
     drawn = words(chart.costs(rows.table(CHARTS["rows"][1])))
     assert "loop+fused, context 64" in drawn
-    assert "n ≥ 3 processes" in drawn
+    assert "n = 3 processes" in drawn
     large = on_file(dict(loop=30, llamacpp=20, openvino=10), "large/q4_0", 828)
     figure = chart.over_best(sizes.table(large + SIZED), "decode")
     (axes,) = figure.axes

@@ -138,8 +138,8 @@ def test_what_grows_more_than_the_bytes_stands_beside_the_spread_between_process
     assert table.twins(points) == [12.5, 12.0, 12.0, 10.0]
     assert table.against_spread(points).split("\n") == [
         "One configuration, measured in 4 processes, takes 10.0 to 12.5 ms: 1.25-fold between processes.",
-        "Time over limit changes 1.04-fold along layers, against 1.25-fold between processes: no effect is shown (one"
-        " would be from 1.38-fold on).",
+        "Time over limit changes 1.04-fold along layers, against 1.25-fold between processes: no effect is shown (we"
+        " call it one from 1.38-fold on, 1.1 times that spread).",
         "Along width time rises 2.0-fold, the limit 4.0-fold, beyond that spread.",
         "Along rows time rises 9.9-fold, the limit 1.1-fold, beyond that spread.",
         "The point furthest above its limit is 2 rows, at 23.6 times.",
@@ -183,7 +183,7 @@ def test_the_panels_of_sizes_have_one_scale_and_say_what_they_grow_by():
     assert {line.get_label() for line in panels["layers"].lines} == {"measured", "memory or arithmetic limit"}
     assert panels["layers"].get_xlabel() == "time grows 4.2x, limit 4.0x: undecided"
     assert panels["width"].get_xlabel() == "time grows 2.0x, limit 4.0x: less"
-    assert " less than 1.38-fold apart (one configuration in several processes: 1.25-fold)." in words(figure)
+    assert " less than 1.38-fold apart (1.1 times the 1.25-fold spread of one configuration between" in words(figure)
 
 
 def test_a_size_too_near_to_the_next_stands_a_line_lower():

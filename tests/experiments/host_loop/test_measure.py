@@ -121,7 +121,7 @@ def test_charts_say_what_the_trials_say_also_of_little(tmp_path, much):
     if not much:
         assert "no valid trial: wrong: token 1" in words(rates)
         return
-    for text in ("baseline", "equal within 2%", "faster", "n ≥ 6", "bandwidth limit 1,000"):
+    for text in ("baseline", "equal within 2%", "faster", "n = 6", "bandwidth limit 1,000"):
         assert text in words(rates)
     points = measure.by_size(made)
     crossing = chart.dispatch_and_device(points, measure.crossover(points))

@@ -130,3 +130,13 @@ def test_the_title_of_tails_says_the_share_at_the_shortest_prompt_and_at_the_lon
     said = "The P95 of first tokens is 1.30 to 1.40 times their median at 10 prompt tokens"
     assert request_chart.slowest(held) == f"{said}, 1.10 at 200"
     assert request_chart.slowest(held[2:]) == said
+
+
+def test_a_peer_that_is_not_drawn_though_it_comes_before_those_that_are_is_named():
+    trials = side_by_side.interleaved(everything())
+    took = {name: table.middle(trials, name, LENGTHS[0]) for name in table.rivals(trials)}
+    first, *_, last = sorted(took, key=took.get)
+    said = chart.ahead_of_drawn(trials, [last], LENGTHS[0])
+    assert said.startswith(f"{named_well(first)} ({took[first]:,.1f} ms)")
+    assert said.count(" ms)") == sum(ms < took[last] for ms in took.values())
+    assert chart.ahead_of_drawn(trials, [first], LENGTHS[0]) == ""

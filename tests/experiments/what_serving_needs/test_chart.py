@@ -36,7 +36,7 @@ def test_each_chart_is_drawn_in_style(tmp_path, name):
 def test_what_is_refused_void_or_missing_is_labelled():
     rows = [*campaign(), *voided([request("ollama", order=i) for i in (12, 13)])]
     figure = DRAWN["load"](table.loads(rows, NOTES))
-    for text in ("2 of 12 refused", "2 of 14 failed:", "n ≥ 10"):
+    for text in ("2 of 12 refused", "2 of 14 failed:", "n = 10 to 12"):
         assert text in words(figure)
     assert "stopped" not in words(figure)  # it was asked the highest rate
     slower = [row for row in rows if row.server != "step+donate" or row.rate == 1] + [request(pieces=0, order=99)]

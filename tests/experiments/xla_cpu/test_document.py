@@ -26,7 +26,7 @@ def test_the_document_has_each_finding_once_in_order():
     assert named == [f.name for f in cases.FINDINGS]
     for _, section in SECTIONS:
         assert len(blocks(section, "python")) == len(blocks(section, "text")) == 1
-        for part in ("What one sees.", "What one would expect.", "Why it matters."):
+        for part in ("Observed.", "Expected.", "Why it matters."):
             assert section.count(f"**{part}**") == 1
 
 

@@ -264,7 +264,7 @@ def test_the_chart_is_drawn_of_nothing_of_one_block_of_void_ones_and_of_all(tmp_
     assert_drawn(figure, tmp_path)
     assert list(chart.IN_WORDS) == [finding.name for finding in cases.FINDINGS]
     assert "not seen with this jaxlib" in beside(figure)
-    said = "Of two ways to write the same in XLA the slower takes 5.12 times as long in 2 of 3 cases"
+    said = "Two ways to write one computation in JAX: the slower takes 5.12 times as long in 2 of 3 cases"
     assert figure.get_suptitle().replace("\n", " ") == said
     apart = measure.outcomes([*blocks(), *blocks(finding="cache of one row", fast=0.5, again=0.5)])
     assert chart.xla_findings(apart).get_suptitle().endswith("takes 5.12 to 20.5 times as long")
