@@ -8,8 +8,9 @@ import numpy as np
 
 from llama_jax.placement import parse
 from llama_lab.bench import quality, standings
-from llama_lab.bench.wording import named_well
-from llama_lab.figures.style import colour
+from llama_lab.bench.wording import counted, named_well
+from llama_lab.figures import labels
+from llama_lab.figures.style import GREY, colour
 
 MARKERS = {standings.JAX: "o", standings.TORCH: "s", standings.LLAMACPP: "^", standings.OLLAMA: "D",
            standings.IK: "v", standings.OPENVINO: "p", "gemv": "P", "fused": "X"}  # fmt: skip
@@ -80,10 +81,42 @@ def gaps_words(missing: Sequence[dict]) -> str:
     return "; ".join(f"no {gap['name']}: {words}" for words, gap in zip(said, missing, strict=True))
 
 
+def speed_against_distance(axes, shown: Sequence[tuple[dict, dict]]) -> None:
+    """Decode rates against distances from float32, every subject labelled; what rounding explains stands at 0. shown:
+    (entry of `standings.ladder`, distance of `quality.table`)."""
+    rates = [e["decode"].median for e, _ in shown] or [1.0]
+    far = [d["kl"] for _, d in shown if d["kl"] > quality.EXACT] or [1e-2]
+    # no decades without a subject
+    axes.set_yscale("symlog", linthresh=10 ** np.floor(np.log10(min(far))), linscale=0.6)
+    bottom = -0.4 * axes.yaxis.get_transform().linthresh
+    axes.set(xscale="log", ylim=(bottom, 3 * max(far)), xlim=(0.7 * min(rates), 3.3 * max(rates)))
+    names, bands = [], [((0.7 * min(rates), 3 * max(rates)), (quality.EXACT,) * 2)]
+    for e, d in shown:
+        rounded = d["kl"] <= quality.EXACT
+        height = quality.EXACT if rounded else d["kl"]
+        bands += marked(axes, e, height, None if rounded else d, 3.5)
+        words = f"{e['name']}: {e['decode'].median:.0f} tok/s" + f", KL {d['kl']:#.2g}" * (not rounded)
+        names.append((words, e["decode"].median, height, shade(e)))
+    labels.labelled(axes, names, bands)
+    axes.axhline(quality.EXACT, color=GREY, linewidth=0.8, linestyle=":")
+    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
+    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="top")
+    axes.annotate(words, (0.995, quality.EXACT), (0, -2), fontsize=8.5, color=GREY, **note)
+    labels.readable(axes.xaxis)
+    n = counted(e["decode"].n for e, _ in shown)
+    axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, {n} answers; bands: 95% intervals)")
+    axes.set_title("better: lower right", loc="right", fontsize=10.5, color=GREY)
+
+
+def distance_label(texts: str) -> str:
+    """Of the axis of distances. texts: what was read."""
+    return f"mean KL divergence from float32, nats per token\n({texts};\nlog scale, linear in the lowest decade)"
+
+
 def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
-    """`on the same weights loop+fused decodes 368 tokens/s at a KL divergence of 0.0035 from float32, llama.cpp 131 at
-    0.0036 (the intervals overlap)`: the fastest subject, and the fastest peer that reads the same weights, or without
-    one the fastest peer; a headline. shown: (entry of `standings.ladder`, distance of `quality.table`)."""
+    """`loop+fused decodes 368 tokens/s, llama.cpp on the same weights 131; their KL from float32 is not shown to differ
+    (0.0035 and 0.0036)`: the fastest subject, and the fastest peer that reads the same weights, or without one the
+    fastest peer; a headline. shown: (entry of `standings.ladder`, distance of `quality.table`)."""
     known = [(e, d) for e, d in shown if d and d["kl"] is not None]
     if not known:
         return "No subject has both a rate and a distance"
@@ -92,13 +125,15 @@ def fastest_and_near(shown: Sequence[tuple[dict, dict | None]]) -> str:
     peers = [pair for pair in others if pair[0]["backend"] != standings.JAX]
     alike = [pair for pair in peers if same_weights(first[0], pair[0])]
     both = [first, *(alike or peers)[:1]]
-    far = [f"{d['kl']:.2g}" if d["kl"] > quality.EXACT else "0 to rounding" for _, d in both]
-    words = "{} decodes {:.0f} tokens/s at a KL divergence of {} from float32", "{} {:.0f} at {}"
-    told = zip(words, both, far, strict=False)
-    said = [form.format(named_well(e["name"]), e["decode"].median, kl) for form, (e, _), kl in told]
-    low, high = max(d["kl_low"] for _, d in both), min(d["kl_high"] for _, d in both)
-    overlap = " (the intervals overlap)" * (len(both) > 1 and low <= high)
-    return "On the same weights " * bool(alike) + ", ".join(said) + overlap
+    far = [f"{d['kl']:#.2g}" if d["kl"] > quality.EXACT else "0 to rounding" for _, d in both]
+    said = f"{named_well(first[0]['name'])} decodes {first[0]['decode'].median:.0f} tokens/s"
+    if len(both) == 1:
+        return f"{said}; its KL from float32 is {far[0]}"
+    other = both[1][0]
+    said += f", {named_well(other['name'])}{' on the same weights' * bool(alike)} {other['decode'].median:.0f}"
+    if max(d["kl_low"] for _, d in both) <= min(d["kl_high"] for _, d in both):
+        return f"{said}; their KL from float32 is not shown to differ ({' and '.join(far)})"
+    return f"{said}; their KL from float32 is {' and '.join(far)}"
 
 
 def same_weights(entry: dict, peer: dict) -> bool:

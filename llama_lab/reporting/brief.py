@@ -132,7 +132,7 @@ def compiled(tables: Tables) -> Said | None:
     text = (
         f"`jit` compiles again for each new shape. For {best.requests} requests ({new} tokens each) a freshly started"
         f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}."
-        f" With compilation, the second way takes {times(ratio)} as long for all of them (n = {ratio.n})."
+        f" Compilation included, serving all of them takes {times(ratio)} as long the second way (n = {ratio.n})."
     )
     return said_of(table, text, table.meta["parameters"]["model"])
 
@@ -144,7 +144,7 @@ def contested(tables: Tables) -> Said | None:
     run, mine = runs[0], other_runtimes.ours(runs[0])
     level, _ = other_runtimes.leaders(run)
     over = listed(other_runtimes.beside(run, "{} the rate of {}", level))
-    lead = "the fastest other runtime at that" if len(level) == 1 else "of which none is shown to be faster"
+    lead = "the fastest other runtime at decoding" if len(level) == 1 else "of which none is shown to be faster"
     text = f"On a {read_by(run, level[0])}, `{mine}` decodes at {over}, {lead}."
     return said_of(run.table, text + apart(run, tables), run.model, asked(run, mine))
 
@@ -152,12 +152,14 @@ def contested(tables: Tables) -> Said | None:
 def on_every_file(tables: Tables) -> Said | None:
     """The kernel beside the fastest other runtime on every file, whose processors it names."""
     found = other_runtimes.every([*tables.values()])
-    return replace(said_of(found[0].table, readme.on_files(found)), machine="") if found else None
+    days = wording.listed(sorted({case.table.meta["created"][:10] for case in found}))
+    said = said_of(found[0].table, readme.on_files(found)) if found else None
+    return said and replace(said, machine="", when=days)
 
 
 def apart(run: Setting, tables: Tables) -> str:
-    """` Memory was slower than above (median bandwidth probe 36 GB/s, not 51): compare rates within a run.`, and that
-    the machine was busy; "" where either was not probed, or both are alike."""
+    """` Memory was slower than in the figure above (median bandwidth probe 36 GB/s, not 51): compare rates within a
+    figure.`, and that the machine was busy; "" where either was not probed, or both are alike."""
     above = other_runtimes.greedy(tables.get(HEADLINE))
     here, there = (probe(of) if of else None for of in (run, above))
     if not here or not there or max(here, there) <= APART * min(here, there):
@@ -165,7 +167,7 @@ def apart(run: Setting, tables: Tables) -> str:
     how = "slower" if here < there else "faster"
     busy = "The machine was busy, and memory" if environment.busy(run.table.meta["environment"]) else "Memory"
     probes = f"median bandwidth probe {here:.0f} GB/s, not {there:.0f}"
-    return f" {busy} was {how} than in the run above ({probes}): compare rates within a run."
+    return f" {busy} was {how} than in the figure above ({probes}): compare rates within a figure."
 
 
 def probe(run: Setting) -> float | None:
@@ -217,8 +219,8 @@ def questions(
     again: Sequence[Repeat] = (),
 ) -> list[dict]:
     """[{question, figure: of `drawn`, or None, aside: whether sentences stand beside it, said: sentences, table: below
-    them, or None}] of what is there. drawn: figures by name. places: where to put jit, of `gains`. others: of
-    `scorecard`. again: of `rivalled`."""
+    them, or None, folded: whether it is shown on request}] of what is there. drawn: figures by name. places: where to
+    put jit, of `gains`. others: of `scorecard`. again: of `rivalled`."""
 
     tables = {table.path.stem: table for table in behind}
     below = {QUESTIONS[0][0]: places, QUESTIONS[1][0]: others}
@@ -229,6 +231,7 @@ def questions(
             aside=name in drawn and name != LADDER,
             said=[said for say in sentences if (said := say(tables, *[again] * (say is rivalled)))],
             table=table.inline() if (table := below.get(question)) and table.rows else None,
+            folded=question == QUESTIONS[1][0],
         )
         for question, name, sentences in QUESTIONS
     ]

@@ -222,7 +222,8 @@ def sections(machines: Sequence[Machine], ours: Table, again: Table | None) -> l
             OTHER_RUNS,
             """Every other recorded run of the headline's file in which `loop+fused` and llama.cpp each gave one greedy
             answer in the same block. Texts, their lengths, days or processors may differ; the cause of the spread is
-            not established.""",
+            not established. Whether a processor has AMX, which llama.cpp uses and our kernels do not, is not
+            recorded.""",
             again or Table((), ()),
         ),
     ]

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
-from llama_lab.bench.statistics import DIFFERENT
+from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import bandwidths, interval, listed
 from llama_lab.experiments.host_loop import measure as host_loop
 from llama_lab.experiments.host_loop.finding import parameters, share
@@ -61,9 +61,8 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linkin
 
 
 def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
-    """`On a model of 0.1M random weights, where the host spends 49% of launch-plus-wait time launching, it is 3.62
-    times as fast as `step`.`: the loop in the smallest model that was measured, with a link; "" where that is the run's
-    own, or none."""
+    """`On a model of 0.1M random weights, where launching takes more of the time, it is 3.62 times as fast as `step`.`:
+    the loop in the smallest model that was measured, with a link; "" where that is the run's own, or none."""
     table = rivals.named(behind, SIZES)
     points = host_loop.by_size(record.read(table.path, kind=host_loop.HostTrial)[0]) if table else []
     if not points or "loop" not in points[0]["ratios"] or points[0]["model"] == run.rows[0].model:
@@ -71,9 +70,8 @@ def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
     weights = f"{parameters(points[0])}{' random' * points[0]['model'].startswith('random:')} weights"
     here, there = (wording.processor(of.meta["environment"]) for of in (run.table, table))
     known = [share(p) for p in points if p["model"] == run.rows[0].model]
-    why = f"where the host spends {share(points[0]):.0%} of launch-plus-wait time launching"
-    why += "".join(f" ({s:.0%} on {run.model})" for s in known)
-    where = f"On [a model of {weights}]({link(table.section)}){f' ({there})' * (here != there)}, {why}"
+    why = ", where launching programs takes a larger part of the time" * (bool(known) and share(points[0]) > known[0])
+    where = f"On [a model of {weights}]({link(table.section)}){f' ({there})' * (here != there)}{why}"
     return f"{where}, {gains.compared('it', '`step`', points[0]['ratios']['loop'])}."
 
 
@@ -99,22 +97,25 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
 
 
 def on_files(found: Sequence[Case]) -> str:
-    """The kernel's least and largest ratio on every file and how often it is faster; apart from that with fewer
-    instructions."""
-    said, cpus = [], sorted({wording.cpu(case.table.meta["environment"]) for case in found})
-    every = f"{rivals.file_count(found)} ({rivals.span(found)} of weights{rivals.drawn(found)}; {' or '.join(cpus)})"
+    """The kernel's least and largest ratio on every file and how often it is faster; apart from that how often with
+    fewer instructions, and where it is slower then."""
+    every = f"{rivals.file_count(found)} ({rivals.span(found)} of weights{rivals.drawn(found)})"
+    said = []
     for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
+        if limit and said:
+            faster, slower = ([c for c in some if c.ratio.verdict == v] for v in (Verdict.FASTER, Verdict.SLOWER))
+            limited = f"With our kernels, but not the others', limited to {limit} ({rivals.files(some)} of the files)"
+            lost = f" and slower in {len(slower)}, {rivals.where(slower)}" * bool(slower)
+            said.append(f"{limited}, it is faster in {len(faster)} of {len(some)} cases{lost}.")
+            continue
         told = []
         for what, cases in summary.grouped(some, lambda case: case.entry["what"]).items():
-            first = not said and not told
-            than = f" the rate of {rivals.contestants(cases)}" * first
-            of = " cases" + " (a case: one file, one length)" * first
+            than = "" if told else f" the rate of {rivals.contestants(cases)}"
+            of = " cases" if told else " cases, each a file and a length"
             often = rivals.often([case.ratio for case in cases], of)
-            told.append(f"{scorecard.TASKS[what][1]} at {rivals.ends(cases, rivals.bare)} times{than}, {often}")
-        on = (
-            f"{rivals.files(some)} of them" if said else every
-        ) + f", with only our kernels limited to {limit}" * bool(limit)
-        said.append(f"On {on}, {'it' if said else rivals.placements(some)} {', and '.join(told)}.")
+            told.append(f"{scorecard.TASKS[what][1]} at {rivals.ends(cases, rivals.bare)} times{than} ({often})")
+        on = f"On {every}, {rivals.processors(some)}" + f", with only our kernels limited to {limit}" * bool(limit)
+        said.append(f"{on}, {rivals.placements(some)} {' and '.join(told)}.")
     return " ".join(said)
 
 
@@ -147,8 +148,8 @@ def serving(behind: Sequence[Recorded], link: Linking, here: str = "") -> str:
     if not (table := rivals.named(behind, SERVED)):
         return ""
     loads = served.loads(record.read(table.path, kind=Request)[0], table.meta["processes"])
-    said, there = str(under_load.claim(served.rising(loads, table.meta))), wording.processor(table.meta["environment"])
-    return f"{said.removesuffix('.')}; one run each{f', on {there}' * (there != here)} ({linked(table, link)})"
+    said, there = under_load.briefly(served.rising(loads, table.meta)), wording.processor(table.meta["environment"])
+    return f"{said}. One run each{f', on {there}' * (there != here)} ({linked(table, link)})"
 
 
 # The run --------------------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def far_apart(found: Sequence[Repeat]) -> bool:
 
 
 def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
-    """`2.82 times as fast as llama.cpp here and 1.50 to 4.82 times in 7 other runs (cause of the spread unknown)`, and
+    """`2.82 times as fast as llama.cpp here and 1.50 to 4.82 times in 7 other runs (…; cause unknown)`, and
     in how many of them it is faster where it is not in all. here: in this run. link: to `table`."""
     if not found:
         return f"{here} as fast as llama.cpp"
@@ -106,8 +106,18 @@ def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
     least_to_most = wording.span((ratio.value for ratio in ratios), round_ratio)
     where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
     often = f", {rivals.often(ratios)}" * any(ratio.verdict != Verdict.FASTER for ratio in ratios)
-    why = " (cause of the spread unknown)" * far_apart(found)
+    why = f" ({apart(found)}; cause unknown)" * far_apart(found)
     return f"{here} as fast as llama.cpp here and {least_to_most} times in {where}{why}{often}"
+
+
+def apart(found: Sequence[Repeat]) -> str:
+    """`llama.cpp ran at 261 tokens/s in the first of these and at 84 in the last, `loop+fused` at 396 and 429`."""
+    rates = [
+        [statistics.median(t.tg for t in summary.warm(found[end].trials, name)) for end in (0, -1)]
+        for name in (LLAMA_CPP, BEST)
+    ]
+    (slow, fast), (ours, last) = rates
+    return f"at these ends llama.cpp ran at {slow:.0f} and {fast:.0f} tokens/s, `{BEST}` at {ours:.0f} and {last:.0f}"
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

@@ -186,6 +186,16 @@ def placements(found: Sequence[Case]) -> str:
     return listed([f"`{name}`" for name in dict.fromkeys(case.entry["name"] for case in found)])
 
 
+def where(found: Sequence[Case]) -> str:
+    """`all in reading prompts of 100 to 400 tokens (0.66 to 0.88 times the rate)`; of each task where there are two."""
+    words = {sizes.DECODE: "writing answers of", sizes.PREFILL: "reading prompts of"}
+    said = []
+    for what, cases in summary.grouped(found, lambda case: case.entry["what"]).items():
+        lengths = wording.span((case.entry["tokens"] for case in cases), ",")
+        said.append(f"{words[what]} {lengths} tokens ({ends(cases, bare)} times the rate)")
+    return f"{'all in ' * (len(said) == 1)}{listed(said)}"
+
+
 def least(found: Sequence[Case], choose: Callable = min) -> Case:
     """The case of the least ratio; of the largest with choose=max."""
     return choose(found, key=lambda case: case.ratio.value)

@@ -90,11 +90,12 @@ def test_another_run_says_whether_its_memory_was_as_in_the_headlines(tmp_path):
     said = brief.contested(known)
     assert said.about[0] == "tiny"
     assert (
-        "decodes at 1.50 [1.50, 1.50] times the rate of ik_llama.cpp, the fastest other runtime at that." in said.text
+        "decodes at 1.50 [1.50, 1.50] times the rate of ik_llama.cpp, the fastest other runtime at decoding."
+        in said.text
     )
     assert "file of unknown size" in said.text
     assert brief.contested({}) is None
-    assert "compare rates within a run" not in said.text
+    assert "compare rates within" not in said.text
     for name, most in (("09-ollama", 50.0), (brief.HEADLINE, 75.0)):
         chat = [
             rows[0].model_copy(update=dict(run="chat", bandwidth_gbps=99.0))
@@ -103,12 +104,12 @@ def test_another_run_says_whether_its_memory_was_as_in_the_headlines(tmp_path):
         known[name] = recorded(tmp_path / "probed", name, [*probed, *chat])
     probes = "median bandwidth probe 50 GB/s, not 75"
     assert (
-        f" Memory was slower than in the run above ({probes}): compare rates within a run."
+        f" Memory was slower than in the figure above ({probes}): compare rates within a figure."
         in brief.contested(known).text
     )
     known["09-ollama"].meta["environment"]["watch"] = dict(others_cpu=0.5)
     assert (
-        f" The machine was busy, and memory was slower than in the run above ({probes}): compare "
+        f" The machine was busy, and memory was slower than in the figure above ({probes}): compare "
         in brief.contested(known).text
     )
 

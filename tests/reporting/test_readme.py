@@ -13,7 +13,7 @@ from llama_lab.bench.statistics import Ratio
 from llama_lab.experiments.compiled_kernels import sizes
 from llama_lab.experiments.host_loop.clock import HostTrial
 from llama_lab.experiments.what_serving_needs import table
-from llama_lab.experiments.what_serving_needs.finding import claim as under_load_claim
+from llama_lab.experiments.what_serving_needs.finding import briefly
 from llama_lab.experiments.what_serving_needs.measure import Request
 from llama_lab.reporting import gains, readme, repeats
 from llama_lab.reporting.machines import Machine
@@ -194,8 +194,10 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
     def line(known):
         return repeats.ranging(repeats.repeats(run(), [run()], known), "2 times", repeats.MACHINES)
 
-    said = " here and 1.25 to 2.50 times in [2 other runs](docs/machines.md#other-runs) (cause of the spread unknown)"
-    assert line(found).endswith(said)
+    said = (
+        " here and 1.25 to 2.50 times in [2 other runs](docs/machines.md#other-runs) (at these ends llama.cpp ran at "
+    )
+    assert said in line(found)
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
         if row.subject == readme.BEST and row.process
@@ -224,7 +226,9 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    said = "2 times as fast as llama.cpp here and 1.25 to 2.50 times in [2 other runs](m#other-runs) (cause of "
+    said = (
+        "2 times as fast as llama.cpp here and 1.25 to 2.50 times in [2 other runs](m#other-runs) (at these ends llama"
+    )
     assert repeats.ranging(again, "2 times", "m").startswith(said)
     assert repeats.far_apart(again)
     assert not repeats.far_apart([again[0]] * 2)
@@ -236,9 +240,9 @@ def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path
     path = record.write(tmp_path / f"{readme.SERVED}.csv", campaign(), Request, environment=ENVIRONMENT)
     meta = dict(environment=ENVIRONMENT, processes=NOTES, parameters=P)
     under_load, link = told(path, dict(SECTION, number="10"), meta), "[notebook 10](n10)"
-    said = str(under_load_claim(table.rising(table.loads(campaign(), NOTES), meta))).removesuffix(".")
-    assert readme.serving([under_load], here) == f"{said}; one run each, on C ({link})"
-    assert readme.serving([under_load], here, here="C") == f"{said}; one run each ({link})"
+    said = briefly(table.rising(table.loads(campaign(), NOTES), meta))
+    assert readme.serving([under_load], here) == f"{said}. One run each, on C ({link})"
+    assert readme.serving([under_load], here, here="C") == f"{said}. One run each ({link})"
     assert readme.serving([run().table], here) == ""
 
 
@@ -247,13 +251,14 @@ def test_the_loop_in_the_smallest_model_is_told_beside_the_headlines(tmp_path):
     changes = spent | dict(run="strategies random:a", model="random:a", weights_read=107_000)
     rows = [HostTrial(**row.model_dump() | changes) for row in trials(("step", "loop"))]
     found = recorded(tmp_path, readme.SIZES, rows)
-    why = "where the host spends 50% of launch-plus-wait time launching"
-    said = f"On [a model of 0.1M random weights](n12), {why}, it is only 1.05 times as fast as `step`."
+    said = "On [a model of 0.1M random weights](n12), it is only 1.05 times as fast as `step`."
     assert readme.smallest(run(), [found], here) == said
     assert f" tokens/s). {said}" in readme.answer([run()], [found], here, [])
-    own = [HostTrial(**row.model_dump() | spent | dict(run="strategies", weights_read=10**8)) for row in run().rows]
-    both = recorded(tmp_path / "both", readme.SIZES, [*rows, *own])
-    assert f"{why} (50% on m), it is only" in readme.smallest(run(), [both], here)
+    slow = dict(spent, fetch_ns=9, run="strategies m", weights_read=10**8)
+    own = [HostTrial(**row.model_dump() | slow | dict(model=run().model)) for row in trials(("step", "loop"))]
+    both, named = recorded(tmp_path / "both", readme.SIZES, [*rows, *own]), run()
+    named = replace(named, rows=[row.model_copy(update=dict(model=run().model)) for row in named.rows])
+    assert "weights](n12), where launching programs takes a larger part of" in readme.smallest(named, [both], here)
     assert readme.smallest(run(), [], here) == ""
 
 
@@ -261,7 +266,13 @@ def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
     def cases(*ratios, what=sizes.DECODE):
         made = [
             Case(
-                dict(what=what, file=f"m{limit}", name="k", ratio=Ratio(r, 0.9 * r, 1.1 * r, 9, 1 if r == 3 else 5)),
+                dict(
+                    what=what,
+                    tokens=4,
+                    file=f"m{limit}",
+                    name="k",
+                    ratio=Ratio(r, 0.9 * r, 1.1 * r, 9, 1 if r == 3 else 5),
+                ),
                 "o",
                 frozenset("o"),
                 "q",
@@ -276,15 +287,15 @@ def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
     prompts = partial(cases, what=sizes.PREFILL)
     own, fewer = [(2.0, ""), (3.0, "")], [(0.5, "/avx2")]
     said = readme.on_files([*cases(*own, *fewer), *prompts((4.0, ""), *fewer, (0.4, "/avx2"))])
-    first = (
-        "`k` writes answers at 2.00 to 3.00 times the rate of o, faster in all 2 cases (a case: one file, one length)"
-    )
-    rest = ", and reads prompts at 4.00 times, faster in 1 of 1 cases. On 1 of them, with only our kernels limited to "
+    first = "`k` writes answers at 2.00 to 3.00 times the rate of o (faster in all 2 cases, each a file and a length)"
     limited = (
-        "it writes answers at 0.50 times, faster in 0 of 1 cases, slower in 1 (0.50 [0.45, 0.55]), and reads prompts"
+        " With our kernels, but not the others', limited to AVX2 (1 of the files), it is faster in 0 of 3 cases, slo"
     )
-    assert said.startswith("On 1 file (0 to unknown size of weights; C), ")
-    assert said.endswith(f"{first}{rest}AVX2, {limited} at 0.40 to 0.50 times, faster in 0 of 2 cases, slower in 2.")
+    slower = (
+        "slower in writing answers of 4 tokens (0.50 times the rate) and reading prompts of 4 tokens (0.40 to 0.50 "
+    )
+    assert said.startswith("On 1 file (0 to unknown size of weights), 1 on C, ")
+    assert f"{first} and reads prompts at 4.00 times (faster in 1 of 1 cases).{limited}wer in 3: {slower}" in said
     alone = readme.on_files(cases(*fewer))
     assert alone.startswith("On 1 file (")
     assert ", with only our kernels limited to AVX2, `k` writes " in alone

@@ -32,6 +32,7 @@ A_LAYER = "ms per layer"
 MB_HELD, RATE = "temporaries, MB (log scale)", "decode rate, tokens/s (log scale)"  # against depth
 NARROWED = ("step", "chunk8", "loop")  # measured with bfloat16 weights too
 TITLES = dict(zip(LAYOUTS, ("layers unrolled", "layers scanned"), strict=True))
+LOAD = table.PARTS[1]
 PARTS = {
     name: Part(shade, hatch)
     for name, shade, hatch in zip(
@@ -153,21 +154,24 @@ def what_scanning_does(data: Sequence[Compilation], deepest: int) -> str:
 
 @styled
 def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
-    """From process start to first token of `step`, by parts: the processes' mean as a bar, each process as a point;
-    beside it what each would have taken, had it loaded the weights in the mean time of cold starts."""
+    """From process start to first token of `step`, by parts: the processes' mean as a bar, each process as a point, all
+    as if the weights had been loaded in the mean time of cold starts."""
     figure, axes = new(10, 4.4)
     starts = {way: list(table.of_start(trials, BASELINE, way).values()) for way in WAYS}
     heights = rows.heights(axes, [f"{way} (n = {len(starts[way])})" for way in WAYS])
-    totals = {way: [s.to_first_ns / 1e9 for s in mine] for way, mine in starts.items()}
     alike, usual = finding.loaded_alike(trials, BASELINE), finding.usual_load(trials, BASELINE)
+    totals = {way: [*map(alike, mine)] for way, mine in starts.items()}
     cold = (BASELINE, "cold")
     ratios = {way: table.start_ratio(trials, (BASELINE, way), cold, alike, seed) for way in WAYS if way != "cold"}
     shares = {way: ratio for way, ratio in ratios.items() if ratio.n}
     furthest = max((seconds for each in totals.values() for seconds in each), default=1.0)
     ground = dict(facecolor="white", edgecolor="none", pad=1, alpha=0.75)
+    loaded = {}
     for way, height in zip(WAYS, heights.values(), strict=True):
         each, end = [table.parts(s) for s in starts[way]], 0.0
         means = {part: float(np.mean([p[part] for p in each])) for part in table.PARTS if each}
+        if each:
+            loaded[way], means[LOAD] = means[LOAD], usual
         bars.stack(axes, height, [(mean, PARTS[part]) for part, mean in means.items()], 0.5)
         for mean in means.values():
             if mean > 0.035 * furthest:
@@ -175,15 +179,14 @@ def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
             end += mean
         axes.plot(totals[way], [height + 0.34] * len(each), "o", color="black", markersize=4, alpha=0.7)
         if each:
-            left = ""
-            if way in shares:
-                took = f"{np.mean([*map(alike, starts[way])]):.2f} s"
-                left = f"   if loaded in {usual:.2f} s: {took}, {finding.share(shares[way])} of cold"
+            left = f"   {finding.share(shares[way])} of cold" if way in shares else ""
             axes.text(end, height, f"  {end:.2f} s", va="bottom" if left else "center", fontsize=10, fontweight="bold")
             axes.text(end, height, left, va="top", fontsize=9)
     keys = [Patch(facecolor=part.color, hatch=part.hatch, edgecolor="white", label=k) for k, part in PARTS.items()]
     axes.set_xlim(0, furthest * 1.1)
-    axes.set_xlabel("seconds from process start to first token on the host (bar: mean; point: one fresh process)")
+    really = ", ".join(f"{seconds:.2f} s {way}" for way, seconds in loaded.items())
+    words = "seconds from process start to first token on the host (bar: mean; point: one fresh process)"
+    axes.set_xlabel(words + f"\nloading is drawn at the cold starts' mean; measured: {really}" * bool(loaded))
     figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
     took = ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in totals.items() if seconds)
     said = f"From process start to first token under {BASELINE}: {took or 'not measured'}"

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from llama_lab.bench import quality
 from llama_lab.bench.wording import counted, named_well
 from llama_lab.experiments.fewer_bits.reading import ALL
 from llama_lab.figures import notes
 from llama_lab.figures.labels import labelled, readable
-from llama_lab.figures.marks import fastest_and_near, gaps_words, look, marked, shade
-from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
+from llama_lab.figures.marks import distance_label, fastest_and_near, gaps_words, look, speed_against_distance
+from llama_lab.figures.style import LIMIT_COLOUR, footnote, headline, new, styled
 
 
 @styled
@@ -25,36 +24,10 @@ def quality_and_speed(entries: Sequence[dict], texts: str, missing: Sequence[dic
     """
     figure, axes = new(10.5, 6.4)
     shown = [(e, e["distance"][ALL]) for e in entries if e["decode"].n and ALL in e["distance"]]
-    heights = [max(d["kl"], quality.EXACT) for _, d in shown]
-    rates = [e["decode"].median for e, _ in shown] or [1.0]
-    far = [height for height in heights if height > quality.EXACT] or [1e-2]
-    # no decades without a subject
-    axes.set_yscale("symlog", linthresh=10 ** np.floor(np.log10(min(far))), linscale=0.6)
-    axes.set(
-        xscale="log",
-        ylim=(-0.25 * axes.yaxis.get_transform().linthresh, 3 * max(far)),
-        xlim=(0.7 * min(rates), 3.3 * max(rates)),
-    )
-    labels, bands = [], [((0.7 * min(rates), 3 * max(rates)), (quality.EXACT,) * 2)]
-    for (e, d), height in zip(shown, heights, strict=True):
-        rate = e["decode"]
-        bands += marked(axes, e, height, d if d["kl"] > quality.EXACT else None, 3.5)
-        far_off = f", KL {d['kl']:.2g}" * (d["kl"] > quality.EXACT)
-        labels.append((f"{e['name']}: {rate.median:.0f} tok/s{far_off}", rate.median, height, shade(e)))
-    labelled(axes, labels, bands)
-    axes.axhline(quality.EXACT, color=GREY, linewidth=0.8, linestyle=":")
-    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
-    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="top")
-    axes.annotate(words, (0.995, quality.EXACT), (0, -2), fontsize=8.5, color=GREY, **note)
+    speed_against_distance(axes, shown)
     if not shown:
         notes.empty(axes, "no subject has both a rate and a distance", color=LIMIT_COLOUR)
-    readable(axes.xaxis)
-    n = counted(e["decode"].n for e, _ in shown)
-    axes.set_xlabel(f"decode rate, tokens/s (log scale; mark: median, {n} answers; bands: 95% intervals)")
-    axes.set_ylabel(
-        f"mean KL divergence from float32, nats per token\n({texts};\nlog scale, linear in the lowest decade)"
-    )
-    axes.set_title("better: lower right", loc="right", fontsize=10.5, color=GREY)
+    axes.set_ylabel(distance_label(texts))
     headline(figure, fastest_and_near(shown))
     footnote(figure, gaps_words(missing))
     return figure

@@ -19,6 +19,7 @@ ACROSS = 3  # panels in a line
 AROUND = 0.45  # powers of ten beside a panel's points, both sides together
 LABEL = 0.045  # of a panel's height: a line of words below it, for which its row is higher, so that panels are alike
 MARGIN = 0.2  # powers of ten that the margin of a further panel takes
+MEDIAN = "up to the limit by\nthe median probe"  # a band
 APART = 0.13  # powers of ten between two sizes that are both written
 Points = Sequence[dict]
 
@@ -69,13 +70,13 @@ def growth(axes_points: Mapping[str, Points]) -> Figure:
     processes = min((p["processes"] for p in every), default=0)
     words = f"median of {counted(p['n'] for p in every)} answers in {processes} process{'es' * (processes != 1)}"
     alone = " Square: under the placement that its label names." if any(" " in p["value"] for p in every) else ""
-    said = f"Mark: {words}; line: all of them.{alone} Red band: up to the limit by the median probe."
+    said = f"Mark: {words}; line: all of them.{alone}"
     if "undecided" in verdicts.values():
         fold = table.spread(found)
         said += f" Undecided: less than {table.ABOUT * fold:.2f}-fold apart"
         said += f" ({table.ABOUT:g} times the {fold:.2f}-fold spread of one configuration between processes)."
     footnote(figure, said)
-    headline(figure, table.claim(axes_points))
+    headline(figure, table.gap(axes_points))
     return figure
 
 
@@ -152,7 +153,7 @@ def beside_limit(axes, x: Sequence[float], points: Points) -> None:
             label="memory or arithmetic limit",
         )
         usual = [table.limit(points[i], table.PROBES[1]) for i in joined]
-        axes.fill_between(at, limits, usual, color=LIMIT_COLOUR, alpha=0.15, linewidth=0)
+        axes.fill_between(at, limits, usual, color=LIMIT_COLOUR, alpha=0.15, linewidth=0, label=MEDIAN)
     axes.vlines(x, [min(p["ms"]) for p in points], [max(p["ms"]) for p in points], color=OTHERS[0], alpha=0.5)
     most = max(range(len(points)), key=lambda i: table.over(points[i]))
     for i in {0, *alike[-1:], len(points) - 1, most}:

@@ -209,6 +209,14 @@ def claim(points: Mapping[str, Sequence[dict]]) -> Claim:
     return Claim(words + f"; undecided along {open_}" * bool(open_) + ".")
 
 
+def gap(points: Mapping[str, Sequence[dict]]) -> str:
+    """How far steps are above their limits, and along which axes that becomes more and less: a headline; the claim
+    where no axis is decided."""
+    _, less, more = paces(points)
+    said = [f"widens with {listed([*more])}"] * bool(more) + [f"narrows with {listed([*less])}"] * bool(less)
+    return f"A step takes {limits(points)}; the gap {' and '.join(said)}" if said else str(claim(points))
+
+
 def limits(points: Mapping[str, Sequence[dict]]) -> str:
     """How far steps under the usual placement are above their limits, by the fastest probe and by the median one."""
     times = [[over(p, probe) for p in alike(points)] for probe in PROBES]

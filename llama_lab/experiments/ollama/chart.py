@@ -8,21 +8,22 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from llama_jax.placement import parse
-from llama_lab.bench import quality, standings
+from llama_lab.bench import standings
 from llama_lab.bench.statistics import Verdict
 from llama_lab.bench.wording import counted, listed, named_well, round_ratio, span, weights
 from llama_lab.experiments.ollama import table
 from llama_lab.figures import labels, notes, rows
-from llama_lab.figures.labels import End, labelled, readable
+from llama_lab.figures.labels import End, readable
 from llama_lab.figures.marks import (
     FILE_READERS,
     WIDE,
+    distance_label,
     distance_words,
     fastest_and_near,
     gaps_words,
     look,
-    marked,
     shade,
+    speed_against_distance,
 )
 from llama_lab.figures.style import GREY, LIMIT_COLOUR, footnote, headline, new, styled
 
@@ -115,31 +116,14 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
     """Decode rate against the distance of each subject's arithmetic from float32, every subject labelled; up is further
     away.
 
-    distances: `quality.table`. What rounding explains stands on a line of its own below the log scale; what has no
-    logits has no place, and is named below.
+    distances: `quality.table`. What has no logits has no place, and is named below.
     """
-    figure, axes = new(10.5, 5)
+    figure, axes = new(10.5, 6.4)
     known, tokens = {d["subject"]: d for d in distances}, max((d["tokens"] for d in distances), default=0)
     both = [(e, known.get(e["arithmetic"])) for e in entries if e["decode"].n]
     shown = [(e, d) for e, d in both if d and d["kl"] is not None]
-    positive = [d["kl"] for _, d in shown if d["kl"] > quality.EXACT]
-    bottom, top = quality.EXACT, 4 * max([*positive, 1e-2])
-    rates = [e["decode"].median for e, _ in shown] or [1.0]
-    axes.set(xscale="log", yscale="log", ylim=(bottom / 3, top), xlim=(0.6 * min(rates), 2 * max(rates)))
-    labels, bands = [], [((0.6 * min(rates), 2 * max(rates)), (bottom,) * 2)]
-    for e, d in shown:
-        height = max(d["kl"], bottom)
-        bands += marked(axes, e, height, d if height > bottom else None, 4)
-        words = f"{e['name']}: {e['decode'].median:.0f} tok/s" + f", KL {d['kl']:.2g}" * (height > bottom)
-        labels.append((words, e["decode"].median, height, shade(e)))
-    readable(axes.xaxis)
-    axes.axhline(bottom, color=GREY, linewidth=0.8, linestyle=":")
-    note = dict(xycoords=axes.get_yaxis_transform(), textcoords="offset points", ha="right", va="bottom")
-    words = f"float32's own distribution, to rounding (below {quality.EXACT:g} nats)"
-    axes.annotate(words, (0.995, bottom), (0, 3), fontsize=8.5, color=GREY, **note)
-    axes.set_xlabel("decode rate, tokens/s (log scale; mark: median; bands: 95% intervals)")
-    axes.set_ylabel(f"mean KL divergence from float32, nats per token\n(log scale, {tokens:,} tokens of English)")
-    axes.set_title("better: lower right", loc="right", fontsize=10.5, color=GREY)
+    speed_against_distance(axes, shown)
+    axes.set_ylabel(distance_label(f"{tokens:,} tokens of English"))
     headline(figure, fastest_and_near(shown))
     without = [
         f"{named_well(e['name'])} ({e['decode'].median:.0f} tokens/s; {distance_words(d)})"
@@ -147,7 +131,6 @@ def speed_and_quality(entries: Sequence[dict], distances: Sequence[dict]) -> Fig
         if d is None or d["kl"] is None
     ]
     footnote(figure, f"Distance not measured, so not drawn: {listed(without)}" if without else "")
-    labelled(axes, labels, bands)
     return figure
 
 

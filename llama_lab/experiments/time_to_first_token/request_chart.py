@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from llama_lab.bench import statistics
 from llama_lab.bench.wording import counted, named_well, span
 from llama_lab.experiments.time_to_first_token.side_by_side import over_median, tail_interval
-from llama_lab.figures import labels, notes, rows
+from llama_lab.figures import notes, rows
 from llama_lab.figures.style import colour, footnote, headline, new, styled
 
+ON_DISK = ", kernels on disk"
 DARKER = 0.55  # of a colour, where a second line has it
 
 
@@ -75,9 +76,12 @@ def ttft_cold(entries: Sequence[dict]) -> Figure:
     axes.plot([], [], "o", color="black", markersize=4, label="a first request of a process")
     figure.legend(loc="outside lower center", ncols=2, fontsize=9)
     axes.set_xscale("log")
-    labels.readable(axes.xaxis)
+    notes.one_two_five(axes.xaxis)
     n = counted(e["n"] for e in entries)
-    axes.set_xlabel(f"seconds to the first token, weights loaded (log scale; first requests: {n} each)")
+    prompt = f"a prompt of {entries[0]['tokens']} tokens"
+    exact = "; exact: not padded" * any(e["subject"].endswith(" exact") for e in entries)
+    words = f"seconds to the first token of {prompt}, weights loaded"
+    axes.set_xlabel(f"{words}\n(log scale; first requests: {n} each{exact})")
     headline(figure, worst_start(entries))
     return figure
 
@@ -89,6 +93,7 @@ def cold_row(axes, e: dict, height: float) -> None:
     axes.plot(warm, height, "o", color="black", markerfacecolor="white", markersize=6, zorder=4)
     axes.plot(np.array(e["cold"]) / 1e3, [height] * e["n"], "o", color="black", markersize=4, zorder=5)
     of = f"{times(e['median'] / e['warm_ms'])} × warm" if np.isfinite(warm) else "never warm"
+    of += ON_DISK * with_kernels(e["subject"])
     rows.beside(axes, height, f"{e['median'] / 1e3:.2f} s, {of}")
 
 
@@ -105,9 +110,14 @@ def worst_start(entries: Sequence[dict]) -> str:
         default=dict(subject=worst),
     )["subject"]
     words = f"A first request takes {times(over[worst])} times as long as a warm one under {named_well(worst)}"
-    kept = " with kernels on disk" * ("+fused" in mine or "+gemv" in mine)
-    words += f", {times(over[mine])} times under {mine}{kept}" if mine != worst else ""
+    words += f", {times(over[mine])} times under {mine}{ON_DISK * with_kernels(mine)}" if mine != worst else ""
+    others = [times(ratio) for name, ratio in sorted(over.items(), key=itemgetter(1)) if name not in (worst, mine)]
+    words += f", {' to '.join(dict.fromkeys((others[0], others[-1])))} times under the others" if others else ""
     return f"{words} (n = {min(e['n'] for e in entries)})"
+
+
+def with_kernels(subject: str) -> bool:
+    return "+fused" in subject or "+gemv" in subject
 
 
 def times(ratio: float) -> str:

@@ -41,50 +41,91 @@ def keeping_up(rising: Mapping[str, Sequence[dict]]) -> list[str]:
     return lines
 
 
+def ours_and_others(rising: Mapping[str, Sequence[dict]]) -> tuple[dict | None, list[dict]]:
+    """(the load of the most tokens a second of ours, or of another server where none of ours is known; the loads of
+    other programs' servers, or where there is none of our other placements)."""
+    known = [e for loads in rising.values() for e in loads if e["first"].n]
+    mine = min(known, key=lambda e: (e["backend"] != standings.JAX, -e["tokens_s"]), default=None)
+    apart = [e for e in known if e["server"] != mine["server"]]
+    return mine, [e for e in apart if e["backend"] != standings.JAX] or apart
+
+
+def side_by_side(rising: Mapping[str, Sequence[dict]]) -> list[tuple[dict, list[dict]]]:
+    """[(ours, the others)] at the highest rate that ours keeps up with, the most first, and at the highest below it
+    that another server keeps up with, there with plain JAX; none where no other was asked for as much."""
+    mine, others = ours_and_others(rising)
+
+    def beside(rate: float) -> list[dict]:
+        return sorted((e for e in others if e["rate"] == rate), key=lambda e: -e["tokens_s"])
+
+    if mine is None or not beside(mine["rate"]) or not kept_up(mine):
+        return []
+    theirs = beside(mine["rate"])
+    servers = {e["server"] for e in theirs}
+    less = [e for e in rising[mine["server"]] if e["first"].n and e["rate"] < mine["rate"]]
+    same = [e for e in less if servers <= {o["server"] for o in beside(e["rate"])}]
+    first = max((e for e in same if any(map(kept_up, beside(e["rate"])))), key=itemgetter("rate"), default=None)
+    if first is None:
+        return [(mine, theirs)]
+    before = {e["server"]: e for e in beside(first["rate"]) if e["server"] in servers}
+    own = [e for loads in rising.values() for e in loads if e["first"].n and e["rate"] == first["rate"]]
+    return [(mine, theirs), (first, [*before.values(), *(e for e in own if fused(first) and plain(e))])]
+
+
+def fused(load: dict) -> bool:
+    """Whether it is of one of our placements with the fused kernel."""
+    return load["backend"] == standings.JAX and parse(load["server"]).kernels == "fused"
+
+
+def plain(load: dict) -> bool:
+    """Whether it is of one of our placements without kernels."""
+    return load["backend"] == standings.JAX and parse(load["server"]).kernels == "none"
+
+
+def called(load: dict) -> str:
+    """A server's name, and of plain JAX what it does."""
+    return f"`{load['server']}` (plain float32 JAX, one request a step)" if plain(load) else named_well(load["server"])
+
+
+def delivered(loads: Sequence[dict]) -> list[str]:
+    """`llama-server 80`, of each."""
+    return [f"{called(e)} {made(e)}" for e in loads]
+
+
 def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
     """What the best placement makes at its highest rate, and the other servers there, or the next placement; if it does
     not keep up, the most of each. rising: of `table.rising`. lower: whether the same follows of the highest rate that
     another server keeps up with."""
-    known = [e for loads in rising.values() for e in loads if e["first"].n]
-    if not known:
+    mine, others = ours_and_others(rising)
+    if mine is None:
         return Claim("No server has a valid answer under rising rates.")
-    mine = min(known, key=lambda e: (e["backend"] != standings.JAX, -e["tokens_s"]))
-    apart = [e for e in known if e["server"] != mine["server"]]
-    others = [e for e in apart if e["backend"] != standings.JAX] or apart
     who = f"`llama-jax serve` (`{mine['server']}`)" if mine["backend"] == standings.JAX else named_well(mine["server"])
     numbers = dict(mine=who, tokens=mine["tokens_s"], rate=mine["arrived"], offered=mine["offered"])
     most = "Under load {mine} makes at most {tokens:.0f} tokens/s"
     if not others:
         return stated(most + ".", **numbers)
-
-    def beside(rate: float) -> list[dict]:
-        return sorted((e for e in others if e["rate"] == rate), key=lambda e: -e["tokens_s"])
-
-    def delivered(some: Sequence[dict]) -> str:
-        return listed([f"{named_well(e['server'])} {made(e)}" for e in some])
-
-    if beside(mine["rate"]) and kept_up(mine):
-        less = [e for e in known if e["server"] == mine["server"] and e["rate"] < mine["rate"]]
-        theirs = beside(mine["rate"])
-        same = [e for e in less if {o["server"] for o in theirs} <= {o["server"] for o in beside(e["rate"])}]
-        level = [e for e in same if any(map(kept_up, beside(e["rate"])))]
-        first = max(level, key=itemgetter("rate"), default=None)
+    if found := side_by_side(rising):
         words = "Asked for {offered:.0f} tokens/s ({rate:.2g} requests/s), {mine} delivers {tokens:.0f}, {theirs}."
-        if first is None or not lower:
-            return stated(words, theirs=delivered(theirs), **numbers)
-        before = {e["server"]: e for e in beside(first["rate"]) if e["server"] in {o["server"] for o in theirs}}
-        own = [e for e in known if e["backend"] == standings.JAX and e["rate"] == first["rate"] and e is not first]
-        kernels = {e["server"]: parse(e["server"]).kernels for e in (mine, *own) if e["backend"] == standings.JAX}
-        plain = [e for e in own if kernels.get(mine["server"]) == "fused" and kernels[e["server"]] == "none"]
-        again = [f"it delivers {made(first)}", *(f"{named_well(name)} {made(e)}" for name, e in before.items())]
-        then = listed(
-            [*again, *(f"`{e['server']}` (plain JAX in float32, one request a step) {made(e)}" for e in plain)]
-        )
-        slow = dict(then=then, few=first["offered"], slow=first["arrived"])
-        words += " Asked for {few:.0f} ({slow:.2g} requests/s), {then}."
-        return stated(words, theirs=delivered(theirs), **slow, **numbers)
+        numbers["theirs"] = listed(delivered(found[0][1]))
+        if found[1:] and lower:
+            first, then = found[1]
+            words += " Asked for {few:.0f} ({slow:.2g} requests/s), it delivers {then}."
+            then = listed([made(first), *delivered(then)])
+            numbers |= dict(few=first["offered"], slow=first["arrived"], then=then)
+        return stated(words, **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
     return stated(most + AND, other=named_well(best["server"]), more=best["tokens_s"], **numbers)
+
+
+def briefly(rising: Mapping[str, Sequence[dict]]) -> str:
+    """The same for a cell of a table: `166 of 171 tokens/s asked for (8.2 requests/s); llama-server 80 and Ollama 61`;
+    the claim where ours does not keep up."""
+    said = [
+        f"{made(ours)} of {ours['offered']:.0f}{' tokens/s asked for' * first} ({ours['arrived']:.2g} requests/s);"
+        f" {listed(delivered(theirs))}"
+        for first, (ours, theirs) in zip((True, False), side_by_side(rising), strict=False)
+    ]
+    return ". ".join(said) or str(claim(rising)).removesuffix(".")
 
 
 def made(load: dict) -> str:

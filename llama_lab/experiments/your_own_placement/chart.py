@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 from matplotlib.figure import Figure
 
+from llama_jax.placement import Placement
 from llama_lab.bench import AGAIN, summary
 from llama_lab.bench.claim import Claim
 from llama_lab.bench.record import Trial
@@ -85,7 +86,7 @@ def with_voided(trials: Sequence[Trial], table: Sequence[dict]) -> list[dict]:
 
 
 @styled
-def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: int = 0) -> Figure:
+def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: Placement, seed: int = 0) -> Figure:
     """Decode tokens/s, fastest first, one's own row marked; below a line the subjects that were made to mislead, and
     what else has no time. Where rows are too many, those nearest to the baseline are left to the table.
 
@@ -93,7 +94,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     """
     below = [e for e in table if e["name"] in measure.WHAT or not e["valid_trials"]]
     placed = sorted((e for e in table if e not in below), key=lambda e: -e["tokens_per_second"]["median"])
-    others = [e for e in placed if e["name"] not in (measure.BASELINE, measure.BASELINE + AGAIN, mine)]
+    others = [e for e in placed if e["name"] not in (measure.BASELINE, measure.BASELINE + AGAIN, mine.name)]
     nearest = sorted(others, key=lambda e: abs(math.log(e["ratio_to_baseline"]["value"])))
     left = nearest[: max(0, len(table) - ROWS)]
     placed = [e for e in placed if e not in left]
@@ -115,8 +116,15 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     notes.bandwidth_limit(axes, limit)
     fastest = max((t.tg for t in trials if t.valid), default=0)
     axes.set_xlim(0, max(limit * 1.06, fastest * 1.05))
-    axes.axhspan(heights[mine] - 0.5, heights[mine] + 0.5, color=PALETTE["yellow"], alpha=0.3, linewidth=0, zorder=0)
-    axes.get_yticklabels()[[*heights].index(mine)].set_fontweight("bold")
+    about = dict.fromkeys(measure.WHAT, "faulty on purpose") | {measure.NESTED.name: "jit inside jit"}
+    about |= {mine.name: f"jit: {', '.join(mine.jit)}"} if mine.jit else {}
+    axes.set_yticks(
+        list(heights.values()), ["\n".join([name, about[name]]) if name in about else name for name in heights]
+    )
+    axes.axhspan(
+        heights[mine.name] - 0.5, heights[mine.name] + 0.5, color=PALETTE["yellow"], alpha=0.3, linewidth=0, zorder=0
+    )
+    axes.get_yticklabels()[[*heights].index(mine.name)].set_fontweight("bold")
     if below:
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
         rows.beside(axes, len(below) - 0.5, f"below: a copy of {measure.BASELINE}, and faulty ones", style="italic")
@@ -128,11 +136,13 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: str, seed: 
     return figure
 
 
-def words(table: Sequence[dict], mine: str) -> str:
-    """`Your placement “mine” decodes at 0.63x [0.58, 0.67] of step's rate; 2 of 2 faulty programs get no time`."""
-    ratio = next(e for e in table if e["name"] == mine)["ratio_to_baseline"]
+def words(table: Sequence[dict], mine: Placement) -> str:
+    """`Your placement “mine” (jit around attend and head) decodes at 0.63x [0.58, 0.67] of step's rate; 2 of 2 faulty
+    programs get no time`."""
+    ratio = next(e for e in table if e["name"] == mine.name)["ratio_to_baseline"]
     rate = f"decodes at {times(ratio)} of {measure.BASELINE}'s rate" if ratio["n"] else "has no valid time"
+    where = f" (jit around {listed(mine.jit)})" if mine.jit else ""
     bad = [e for e in table if e["name"] in measure.WHAT and e["name"] != measure.NESTED.name]
     timeless = sum(not e["valid_trials"] for e in bad)
     caught = f"{timeless} of {len(bad)} faulty programs get no time" if bad else ""
-    return "; ".join(filter(None, (f"Your placement “{mine}” {rate}", caught)))
+    return "; ".join(filter(None, (f"Your placement “{mine.name}”{where} {rate}", caught)))

@@ -154,7 +154,7 @@ def test_each_chart_draws_where_there_is_little(tmp_path, name, counts):
 def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
     figure = draw("quality", race(), MISSING)
     for text in (
-        " tok/s, KL 0.003 ",
+        " tok/s, KL 0.0030 ",
         "llama.cpp+q4_0: 239",
         "loop: 60 tok/s",
         "no llamacpp+q8_0: llama-cpp-python is not installed. Run `make peers`.",
@@ -166,7 +166,7 @@ def test_every_subject_is_labelled_with_its_quality_and_a_gap_with_its_remedy():
 
 def test_the_title_of_speed_against_quality_compares_the_same_weights():
     title = draw("quality", race()).get_suptitle()
-    said = r"^On the same weights loop\+fused decodes 44\d tokens/s at a KL .* from float32, llama.cpp 14\d at "
+    said = r"^loop\+fused decodes 44\d tokens/s, llama.cpp on the same weights 14\d; their KL from float32 is "
     assert re.search(said, title.replace("\n", " ")), title
 
 
@@ -178,11 +178,11 @@ def test_it_is_said_where_the_intervals_of_the_distances_overlap():
     mine, theirs = entry("loop+fused", "jax", 368, 0.0035), entry("llamacpp", "llama.cpp", 131, 0.0036)
     said = marks.fastest_and_near([theirs, mine])
     assert said == (
-        "On the same weights loop+fused decodes 368 tokens/s at a KL divergence of 0.0035 from float32, llama.cpp 131"
-        " at 0.0036 (the intervals overlap)"
+        "loop+fused decodes 368 tokens/s, llama.cpp on the same weights 131; their KL from float32 is not shown to"
+        " differ (0.0035 and 0.0036)"
     )
     said = marks.fastest_and_near([mine, entry("openvino", "openvino", 95, 0.25), entry("loop", "jax", 44, 0)])
-    assert said == "loop+fused decodes 368 tokens/s at a KL divergence of 0.0035 from float32, OpenVINO 95 at 0.25"
+    assert said == "loop+fused decodes 368 tokens/s, OpenVINO 95; their KL from float32 is 0.0035 and 0.25"
     assert marks.fastest_and_near([entry("loop", "jax", 44, 0)]) == (
-        "loop decodes 44 tokens/s at a KL divergence of 0 to rounding from float32"
+        "loop decodes 44 tokens/s; its KL from float32 is 0 to rounding"
     )

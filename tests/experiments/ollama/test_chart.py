@@ -84,7 +84,7 @@ def test_charts_say_what_the_trials_say():
         (
             "quality",
             made,
-            ["llama.cpp: 149 tok/s, KL 0.02", "loop: 60 tok/s", "Ollama (120 tokens/s; no logits, top-1 86.7%)"],
+            ["llama.cpp: 149 tok/s, KL 0.020", "loop: 60 tok/s", "Ollama (120 tokens/s; no logits, top-1 86.7%)"],
         ),
         ("memory", made, ["No row for ollama", "One answer needs"]),
     ):

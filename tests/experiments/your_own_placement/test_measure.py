@@ -192,9 +192,11 @@ def test_the_sentence_and_the_tables_are_computed():
 
 def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     trials = measure.strict(made())
-    figure = chart.own_ladder(trials, measure.table(trials, ["step", "mine", NESTED.name]), "mine")
+    figure = chart.own_ladder(
+        trials, measure.table(trials, ["step", "mine", NESTED.name]), Placement("mine", jit=("attend", "ffn"))
+    )
     for text in (
-        "Your placement “mine” decodes at 0.50x [0.50, 0.50] of step's rate; 2 of 2 faulty programs get no time",
+        "Your placement “mine” (jit around attend and ffn) decodes at 0.50x [0.50, 0.50] of step's rate; 2 of 2 ",
         "no time: its tokens are wrong",
         "no time: it compiled while timed",
         "no verdict: same program as step",
@@ -204,8 +206,8 @@ def test_the_figure_marks_ones_own_and_lists_what_was_refused(tmp_path):
     ):
         assert text in words(figure)
     labels = {label.get_text(): label.get_fontweight() for label in figure.axes[0].get_yticklabels()}
-    assert [name for name, weight in labels.items() if weight == "bold"] == ["mine"]
-    assert [*labels][:3] == ["step", "step (again)", "mine"]  # the fastest first
+    assert [name for name, weight in labels.items() if weight == "bold"] == ["mine\njit: attend, ffn"]
+    assert [*labels][:2] == ["step", "step (again)"]  # the fastest first
     assert_drawn(figure, tmp_path)
 
 
