@@ -289,13 +289,13 @@ def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
     said = readme.on_files([*cases(*own, *fewer), *prompts((4.0, ""), *fewer, (0.4, "/avx2"))])
     first = "`k` writes answers at 2.00 to 3.00 times the rate of o (faster in all 2 cases, each a file and a length)"
     limited = (
-        " With our kernels, but not the others', limited to AVX2 (1 of the files), it is faster in 0 of 3 cases, slo"
+        " With our kernels, but not the others', limited to AVX2 (1 of the files), it is faster in 0 of 3 cases and"
     )
     slower = (
-        "slower in writing answers of 4 tokens (0.50 times the rate) and reading prompts of 4 tokens (0.40 to 0.50 "
+        "writing answers of 4 tokens (0.50 times the rate) and reading prompts of 4 tokens (0.40 to 0.50 times the "
     )
     assert said.startswith("On 1 file (0 to unknown size of weights), 1 on C, ")
-    assert f"{first} and reads prompts at 4.00 times (faster in 1 of 1 cases).{limited}wer in 3: {slower}" in said
+    assert f"{first} and reads prompts at 4.00 times (faster in 1 of 1 cases).{limited} slower in 3, {slower}" in said
     alone = readme.on_files(cases(*fewer))
     assert alone.startswith("On 1 file (")
     assert ", with only our kernels limited to AVX2, `k` writes " in alone
