@@ -100,14 +100,23 @@ def pooled(meta: dict, part: str = "") -> dict:
 
 
 def busy(meta: dict) -> str:
-    """`environment.busy` of a table, and in how many of its processes if not in all."""
+    """`environment.busy` of a table, and in how many of its processes if not in all; "" if none of them was, of those
+    that `of_processes` has left."""
     env = meta["environment"]
     if not (said := environment.busy(env)):
         return ""
     watches = [note["watch"] for note in meta.get("processes", ()) if note.get("watch")]
     own = [environment.busy(env | dict(watch=watch | dict(load_before=0))) for watch in watches]  # its load is our own
     alike = sum(re.split(r"\d", one)[0] == re.split(r"\d", said)[0] for one in own)
+    if own and not alike and " load " not in said:
+        return ""
     return said + f"{' at most,' * (alike > 1)} in {alike} of {len(own)} processes" * (0 < alike < len(own))
+
+
+def of_processes(meta: dict, numbers: Iterable[int]) -> dict:
+    """The meta of a figure that draws a table's rows of some processes only."""
+    kept = {*numbers}
+    return meta | dict(processes=[note for note in meta["processes"] if note["process"] in kept])
 
 
 def probed(meta: dict) -> str:

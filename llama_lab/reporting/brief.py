@@ -114,7 +114,8 @@ def calls(tables: Tables) -> Said | None:
     text = (
         f"In a model cut to {step.layers} layers, a token takes {len(eager.host_starts_ns)} calls from Python without"
         f" `jit` (`{eager.subject}`) and {len(step.host_starts_ns)} under `{step.subject}`; the device executes"
-        f" {len(eager.device_starts_ns)} operations without it and {len(step.device_starts_ns)} with it."
+        f" {len(eager.device_starts_ns)} operations without it and {len(step.device_starts_ns)} with it. The token is"
+        f" there after {eager.total_ns / 1e6:.1f} ms and {step.total_ns / 1e6:.1f} ms (one trace each, profiled)."
     )
     return said_of(table, text, model_label(step.model.partition(",")[0]))
 
@@ -138,14 +139,13 @@ def compiled(tables: Tables) -> Said | None:
 
 
 def contested(tables: Tables) -> Said | None:
-    """The kernel beside the fastest other runtime, and whether the machine was as in the headline's run."""
+    """The kernel beside `rivals.strongest`, and whether the machine was as in the headline's run."""
     if not (runs := other_runtimes.contests([*tables.values()])):
         return None
     run, mine = runs[0], other_runtimes.ours(runs[0])
-    level, _ = other_runtimes.leaders(run)
-    over = listed(other_runtimes.beside(run, "{} the rate of {}", level))
-    lead = "the fastest other runtime at decoding" if len(level) == 1 else "of which none is shown to be faster"
-    text = f"On a {read_by(run, level[0])}, `{mine}` decodes at {over}, {lead}."
+    others = other_runtimes.strongest(run)
+    over = listed(other_runtimes.beside(run, "{} the rate of {}", others))
+    text = f"On a {read_by(run, others[0])}, `{mine}` decodes at {over}."
     return said_of(run.table, text + apart(run, tables), run.model, asked(run, mine))
 
 

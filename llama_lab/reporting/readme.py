@@ -92,7 +92,19 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
             said[0] += f" {where}{differing(contest, run)}, it is {ratios}, {lead}."
     said[0] += f" {without_kernel(run)}"
     if found := rivals.every(behind):
-        said.append(f"{on_files(found)} [{BELOW}](#{PLACE}).")
+        said.append(" ".join([on_files(found), *elsewhere(behind, run), f"[{BELOW}](#{PLACE})."]))
+    return said
+
+
+def elsewhere(behind: Sequence[Recorded], run: Setting) -> list[str]:
+    """The kernel beside the fastest other runtime on larger files, the one it leads by least where several are."""
+    said = []
+    for of in (of for of in rivals.contests(behind) if of.model != run.model):
+        level, _ = rivals.leaders(of)
+        closest = min(level, key=lambda t: summary.paired_ratio(of.rows, rivals.ours(of), t.subject).value)
+        file = f"{overview.kept(closest, of.rows)}, {rivals.megabytes(closest.weights_bytes)}"
+        where = f"{of.model} ({file}) on {wording.processor(of.table.meta['environment'])}"
+        said += [f"On {where} it is {ratio}." for ratio in rivals.beside(of, "{} as fast as {}", [closest])]
     return said
 
 
@@ -103,10 +115,14 @@ def on_files(found: Sequence[Case]) -> str:
     said = []
     for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
         if limit and said:
-            faster, slower = ([c for c in some if c.ratio.verdict == v] for v in (Verdict.FASTER, Verdict.SLOWER))
-            limited = f"With our kernels, but not the others', limited to {limit} ({rivals.files(some)} of the files)"
-            lost = f" and slower in {len(slower)}, {rivals.where(slower)}" * bool(slower)
-            said.append(f"{limited}, it is faster in {len(faster)} of {len(some)} cases{lost}.")
+            slower = [case for case in some if case.ratio.verdict == Verdict.SLOWER]
+            limited = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files)"
+            lost = (
+                f"{len(slower)} of {len(some)} cases, {rivals.where(slower)}"
+                if slower
+                else f"none of {len(some)} cases"
+            )
+            said.append(f"{limited} it loses {lost}.")
             continue
         told = []
         for what, cases in summary.grouped(some, lambda case: case.entry["what"]).items():

@@ -111,13 +111,14 @@ def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
 
 
 def apart(found: Sequence[Repeat]) -> str:
-    """`llama.cpp ran at 261 tokens/s in the first of these and at 84 in the last, `loop+fused` at 396 and 429`."""
-    rates = [
-        [statistics.median(t.tg for t in summary.warm(found[end].trials, name)) for end in (0, -1)]
+    """`at these ends, on Intel Xeon, llama.cpp ran at 261 and 84 tokens/s, `loop+fused` at 396 and 429`."""
+    ends = found[0], found[-1]
+    on = wording.listed([*dict.fromkeys(repeat.processor for repeat in ends)])
+    theirs, ours = (
+        " and ".join(f"{statistics.median(t.tg for t in summary.warm(r.trials, name)):.0f}" for r in ends)
         for name in (LLAMA_CPP, BEST)
-    ]
-    (slow, fast), (ours, last) = rates
-    return f"at these ends llama.cpp ran at {slow:.0f} and {fast:.0f} tokens/s, `{BEST}` at {ours:.0f} and {last:.0f}"
+    )
+    return f"at these ends, on {on}, llama.cpp ran at {theirs} tokens/s, `{BEST}` at {ours}"
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

@@ -93,6 +93,9 @@ def test_the_machine_the_note_and_a_busy_machine_are_in_the_figure(tmp_path):
     notes = [dict(watch=watch), dict(watch=dict(watch, others_cpu=0.0)), {}]
     assert wording.busy(dict(busy, processes=notes)).endswith("of the CPU in 1 of 2 processes")
     assert wording.busy(dict(busy, processes=notes[:1])) == wording.busy(busy)
+    numbered = dict(busy, processes=[dict(note, process=at) for at, note in enumerate(notes)])
+    assert wording.busy(wording.of_processes(numbered, [1])) == ""
+    assert wording.busy(wording.of_processes(numbered, [0])) == wording.busy(busy)
     for meta in (META, busy):
         figure = plain()
         figures.save(figure, "x", "nb", meta, {"n": 1}, "alt", tmp_path, "random weights")

@@ -58,7 +58,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     words += f"{named_well(first)} has the earliest first token at {where.format(f'{took[first]:,.0f} ms')}"
     headline(figure, words)
     if others := ahead_of_drawn(trials, shown, asked[0]):
-        footnote(figure, f"Not drawn, though sooner than the drawn peers after {asked[0]} tokens: {others}.")
+        footnote(figure, f"Not drawn, though sooner than the drawn peers at a prompt of {asked[0]} tokens: {others}.")
     return figure
 
 

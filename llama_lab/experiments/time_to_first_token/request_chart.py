@@ -16,7 +16,7 @@ from llama_lab.experiments.time_to_first_token.side_by_side import over_median, 
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import colour, footnote, headline, new, styled
 
-ON_DISK = ", kernels on disk"
+ON_DISK = " (kernels on disk)"
 DARKER = 0.55  # of a colour, where a second line has it
 
 
@@ -98,21 +98,17 @@ def cold_row(axes, e: dict, height: float) -> None:
 
 
 def worst_start(entries: Sequence[dict]) -> str:
-    """Whose first request takes the most of a warm one, and what it takes the placement that is quickest when warm,
-    whose kernels are compiled before."""
+    """How many times a warm request the first takes where it takes the most, and under each placement, whose kernels
+    are compiled before; under the others the least and the most."""
     over = {e["subject"]: e["median"] / e["warm_ms"] for e in entries if np.isfinite(e["warm_ms"])}
     if not over:
         return "No subject has a cold and a warm request"
-    worst = max(over, key=over.get)
-    mine = min(
-        (e for e in entries if e["subject"].startswith("step") and e["subject"] in over),
-        key=itemgetter("warm_ms"),
-        default=dict(subject=worst),
-    )["subject"]
-    words = f"A first request takes {times(over[worst])} times as long as a warm one under {named_well(worst)}"
-    words += f", {times(over[mine])} times under {mine}{ON_DISK * with_kernels(mine)}" if mine != worst else ""
-    others = [times(ratio) for name, ratio in sorted(over.items(), key=itemgetter(1)) if name not in (worst, mine)]
-    words += f", {' to '.join(dict.fromkeys((others[0], others[-1])))} times under the others" if others else ""
+    ranked = sorted(over, key=over.get, reverse=True)
+    ours = [name for name in ranked[1:] if name.startswith("step")]
+    words = f"A first request takes {times(over[ranked[0]])} times as long as a warm one under {named_well(ranked[0])}"
+    words += "".join(f", {times(over[name])} under {name}{ON_DISK * with_kernels(name)}" for name in ours)
+    others = [times(over[name]) for name in reversed(ranked[1:]) if name not in ours]
+    words += f", {' to '.join(dict.fromkeys((others[0], others[-1])))} under the others" if others else ""
     return f"{words} (n = {min(e['n'] for e in entries)})"
 
 

@@ -129,9 +129,9 @@ def briefly(rising: Mapping[str, Sequence[dict]]) -> str:
 
 
 def made(load: dict) -> str:
-    """`31 (30 of 80 refused)`: tokens a second, and how many requests have no answer."""
-    lost = [f"{load['refused']} of {load['n']} refused"] * bool(load["refused"])
-    lost += [f"{load['void']} of {load['n']} failed"] * bool(load["void"])
+    """`31 (30 of its 80 refused)`: tokens a second, and how many requests have no answer."""
+    lost = [f"{load['refused']} of its {load['n']} refused"] * bool(load["refused"])
+    lost += [f"{load['void']} of its {load['n']} failed"] * bool(load["void"])
     return f"{load['tokens_s']:.0f}" + f" ({', '.join(lost)})" * bool(lost)
 
 

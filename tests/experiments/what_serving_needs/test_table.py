@@ -67,7 +67,7 @@ def test_the_servers_are_compared_at_the_best_rate_of_ours_and_it_is_said_what_w
             "ollama": [load("ollama", 1.0, 9.5, 10.0, "ollama"), load("ollama", 4.0, 8.0, 40.0, "ollama", refused=2)],
         }
     )
-    served = "`llama-jax serve` (`step`) delivers 39, Ollama 8 (2 of 9 refused)."
+    served = "`llama-jax serve` (`step`) delivers 39, Ollama 8 (2 of its 9 refused)."
     assert f" Asked for 40 tokens/s (4.5 requests/s), {served}" in said
     assert said.endswith(" Asked for 10 (1.5 requests/s), it delivers 9 and Ollama 10.")
     alone = {"step": [load("step", 4.0, 39.0, 40.0)], "ollama": [load("ollama", 4.0, 8.0, 40.0, "ollama")]}
