@@ -114,8 +114,9 @@ def calls(tables: Tables) -> Said | None:
     text = (
         f"In a model cut to {step.layers} layers, a token takes {len(eager.host_starts_ns)} calls from Python without"
         f" `jit` (`{eager.subject}`) and {len(step.host_starts_ns)} under `{step.subject}`; the device executes"
-        f" {len(eager.device_starts_ns)} operations without it and {len(step.device_starts_ns)} with it. The token is"
-        f" there after {eager.total_ns / 1e6:.1f} ms and {step.total_ns / 1e6:.1f} ms (one trace each, profiled)."
+        f" {len(eager.device_starts_ns)} operations without it and {len(step.device_starts_ns)} with it. The token"
+        f" arrives after {eager.total_ns / 1e6:.1f} ms without `jit` and {step.total_ns / 1e6:.1f} ms with it (one"
+        " trace each, profiled)."
     )
     return said_of(table, text, model_label(step.model.partition(",")[0]))
 
@@ -188,7 +189,7 @@ def cached(tables: Tables) -> Said | None:
     buffers = " or ".join(dict.fromkeys(f"{slots[kv_cache.after(model, n)]:,}" for n in (few, many)))
     text = (
         f"After {few} tokens a KV cache makes a jitted step {times(gains[few])} as fast; after {many},"
-        f" {times(gains[many])} (without one, a token recomputes its whole buffer: {buffers} positions)."
+        f" {times(gains[many])} (without one, each token recomputes its whole padded buffer: {buffers} positions)."
     )
     row = next(row for row in rows if row.run == kv_cache.after(model, many) and row.subject == "step")
     return about(table, row, text, f"n = {gains[many].n}")

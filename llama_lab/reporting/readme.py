@@ -9,8 +9,9 @@ from html import escape
 from pathlib import Path
 
 from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
+from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Verdict
-from llama_lab.bench.wording import bandwidths, interval, listed
+from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
 from llama_lab.experiments.host_loop import measure as host_loop
 from llama_lab.experiments.host_loop.finding import parameters, share
 from llama_lab.experiments.what_serving_needs import finding as under_load
@@ -82,15 +83,11 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
         return []
     same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
-    for contest in same[:1]:
-        level, _ = rivals.leaders(contest)
-        known = any(repeat.where == repeats.called(contest) for repeat in again)
-        where = ("In one of them" if len(again) > 1 else "There") if known else "In a separate run"
-        ratios = listed(rivals.beside(contest, "{} as fast as {}", level))
-        lead = "the fastest other runtime there" if len(level) == 1 else "of which none is shown to be faster"
-        if {other.subject for other in level} != {LLAMA_CPP}:
-            said[0] += f" {where}{differing(contest, run)}, it is {ratios}, {lead}."
-    said[0] += f" {without_kernel(run)}"
+    contest, others = next(iter(same), None), []
+    if contest and (fastest := contest.fastest(ours=False)).subject != LLAMA_CPP:
+        others = [(contest, fastest.subject)]
+        said[0] += f" {beside_fastest(contest, fastest, run, again)}"
+    said[0] += f" {without_kernel(run, others)}"
     if found := rivals.every(behind):
         said.append(" ".join([on_files(found), *elsewhere(behind, run), f"[{BELOW}](#{PLACE})."]))
     return said
@@ -116,7 +113,7 @@ def on_files(found: Sequence[Case]) -> str:
     for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
         if limit and said:
             slower = [case for case in some if case.ratio.verdict == Verdict.SLOWER]
-            limited = f"With only our kernels limited to {limit} ({rivals.files(some)} of the files)"
+            limited = f"With our kernels limited to {limit}, and the others not ({rivals.files(some)} of the files),"
             lost = (
                 f"{len(slower)} of {len(some)} cases, {rivals.where(slower)}"
                 if slower
@@ -142,11 +139,32 @@ def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     return f"On {run.model}'s {file}, `{BEST}` is {repeats.ranging(again, best, link)}."
 
 
-def without_kernel(run: Setting) -> str:
-    """How far the loop is from llama.cpp; "" where it did not run."""
+def beside_fastest(contest: Setting, fastest: Trial, run: Setting, again: Sequence[Repeat]) -> str:
+    """How far the kernel is from the fastest other runtime of a contest, in as many runs as have that one. run: the
+    headline's. again: of `repeats`."""
+    name, (level, _) = named_well(fastest.backend), rivals.leaders(contest)
+    lead = "the fastest other runtime" if len(level) == 1 else "than which no other runtime is shown to be faster"
+    mine = [repeat for repeat in again if repeat.where == repeats.called(contest)]
+    ratios = [summary.paired_ratio(repeat.trials, BEST, fastest.subject) for repeat in again]
+    known = [ratio for ratio in ratios if ratio.n]
+    if not mine or len(known) < 2:
+        (ratio,) = rivals.beside(contest, "{} as fast as {}", [fastest])
+        where = f"In {'one of these' if mine else 'a separate run'}{differing(contest, run)}"
+        return f"{where} it is {ratio}, {lead} there."
+    times = wording.span((ratio.value for ratio in known), round_ratio)
+    return f"In the {len(known)} of these runs that have {name}, {lead}, it is {times} times as fast as that."
+
+
+def without_kernel(run: Setting, others: Sequence[tuple[Setting, str]] = ()) -> str:
+    """How far the loop is from llama.cpp, and from other runtimes in other runs; "" where it did not run. others: (run,
+    subject)."""
     if not (loop := summary.paired_ratio(run.rows, "loop", LLAMA_CPP)).n:
         return ""
-    return f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate."
+    beside = [f"{rivals.times(loop)} llama.cpp's rate"]
+    for other, name in others:
+        if (ratio := summary.paired_ratio(other.rows, "loop", name)).n:
+            beside.append(f"{rivals.times(ratio)} {named_well(name)}'s")
+    return f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {listed(beside)}."
 
 
 def differing(contest: Setting, run: Setting) -> str:

@@ -106,7 +106,7 @@ def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
     least_to_most = wording.span((ratio.value for ratio in ratios), round_ratio)
     where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
     often = f", {rivals.often(ratios)}" * any(ratio.verdict != Verdict.FASTER for ratio in ratios)
-    why = f" ({apart(found)}; cause unknown)" * far_apart(found)
+    why = f" ({apart(found)}; cause not established)" * far_apart(found)
     return f"{here} as fast as llama.cpp here and {least_to_most} times in {where}{why}{often}"
 
 

@@ -30,7 +30,7 @@ WARM = {
 }
 SURPRISES = {"first request of the process": Part(FIRST), "later requests: the surprise": Part(LOST, "//")}
 LABELS = {
-    "work": "the work itself with its padding (timed once warm)",
+    "work": "the work itself (timed once warm; left: with its padding)",
     "padding": "extra time over exact lengths",
     "copying": "extra time of copying",
 }

@@ -29,11 +29,13 @@ Looks = dict[str, tuple[str, str, str | tuple]]  # subject → (colour, marker, 
 
 
 @styled
-def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int = 0) -> Figure:
+def ttft_by_length(
+    trials: Sequence[Trial], limits: dict[int, float], seed: int = 0, arithmetic: bool = False
+) -> Figure:
     """TTFT against prompt length, with intervals, of `table.highlighted`: a line each, the time at the longest prompt
     at its end.
 
-    limits: length → ms, `table.limits`.
+    limits: length → ms, `table.limits`. arithmetic: whether each of them is that of arithmetic.
     """
     trials = side_by_side.interleaved(trials)
     shown, asked = table.highlighted(trials)[:LINES], table.lengths(trials)
@@ -48,6 +50,7 @@ def ttft_by_length(trials: Sequence[Trial], limits: dict[int, float], seed: int 
     took = {name: table.middle(trials, name, asked[-1]) for name in shown}
     kept = side_by_side.kept(trials)
     words = {name: f"{named_well(name)} ({kept[name]}): {ms:,.0f} ms" for name, ms in took.items()}
+    words |= {LIMIT: f"float32 arithmetic limit: {limits[asked[-1]]:,.0f} ms"} if arithmetic else {}
     by_length(axes, trials, looks, words, {n: limits[n] for n in asked}, {}, seed, close=True)
     names = table.placements(trials) + table.rivals(trials)
     first = table.best(trials, names, asked[-1:])

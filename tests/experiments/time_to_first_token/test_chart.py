@@ -11,9 +11,9 @@ from tests.experiments.time_to_first_token.test_table import AT, LENGTHS, change
 from tests.figures.drawn import assert_drawn, assert_in_style, words
 
 
-def by_length(trials):
+def by_length(trials, **how):
     limits = table.limits(trials, "step exact", floor(config.tiny(), LENGTHS), 1.0)
-    return chart.ttft_by_length(trials, limits)
+    return chart.ttft_by_length(trials, limits, **how)
 
 
 def cold(trials):
@@ -142,3 +142,8 @@ def test_a_peer_that_is_not_drawn_though_it_comes_before_those_that_are_is_named
     assert said.startswith(f"{named_well(first)} ({took[first]:,.1f} ms)")
     assert said.count(" ms)") == sum(ms < took[last] for ms in took.values())
     assert chart.ahead_of_drawn(trials, [first], LENGTHS[0]) == ""
+
+
+def test_a_limit_of_arithmetic_alone_is_called_that():
+    for arithmetic in (True, False):
+        assert ("float32 arithmetic limit: " in words(by_length(everything(), arithmetic=arithmetic))) is arithmetic
