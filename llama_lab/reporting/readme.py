@@ -163,8 +163,9 @@ def without_kernel(run: Setting, others: Sequence[tuple[Setting, str]] = ()) -> 
     beside = [f"{rivals.times(loop)} llama.cpp's rate"]
     for other, name in others:
         if (ratio := summary.paired_ratio(other.rows, "loop", name)).n:
-            beside.append(f"{rivals.times(ratio)} {named_well(name)}'s")
-    return f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {listed(beside)}."
+            beside.append(f"{rivals.times(ratio)} {named_well(name)}'s in notebook {other.table.section['number']}")
+    here = " here" * bool(beside[1:])
+    return f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs{here} at {listed(beside)}."
 
 
 def differing(contest: Setting, run: Setting) -> str:
