@@ -99,7 +99,8 @@ def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
     run = other_runtimes.greedy(tables.get(HEADLINE))
     if run is None or readme.with_llama_cpp([run]) is None:
         return None
-    text = f"{readme.beside_llama_cpp(run, again, f'{machines.PAGE}.html')} {readme.without_kernel(run)}".rstrip()
+    without = readme.without_kernel(run, readme.fastest_rival(run, [*tables.values()]))
+    text = f"{readme.beside_llama_cpp(run, again, f'{machines.PAGE}.html')} {without}".rstrip()
     return said_of(run.table, text, run.model, asked(run, machines.BEST))
 
 
@@ -133,8 +134,8 @@ def compiled(tables: Tables) -> Said | None:
     ratio, new = shapes.ratio(most, best), table.meta["parameters"]["new_tokens"]
     text = (
         f"`jit` compiles again for each new shape. For {best.requests} requests ({new} tokens each) a freshly started"
-        f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]}."
-        f" Compilation included, serving all of them takes {times(ratio)} as long the second way (n = {ratio.n})."
+        f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]},"
+        f" which takes {times(ratio)} as long in all (n = {ratio.n})."
     )
     return said_of(table, text, table.meta["parameters"]["model"])
 
@@ -153,9 +154,16 @@ def contested(tables: Tables) -> Said | None:
 def on_every_file(tables: Tables) -> Said | None:
     """The kernel beside the fastest other runtime on every file, whose processors it names."""
     found = other_runtimes.every([*tables.values()])
-    days = wording.listed(sorted({case.table.meta["created"][:10] for case in found}))
+    days = listed(sorted({case.table.meta["created"][:10] for case in found}))
     said = said_of(found[0].table, readme.on_files(found)) if found else None
     return said and replace(said, machine="", when=days)
+
+
+def on_a_larger_file(tables: Tables) -> Said | None:
+    """The kernel beside the fastest other runtime on a larger file, whose processor it names."""
+    run = other_runtimes.greedy(tables.get(HEADLINE))
+    found = readme.elsewhere([*tables.values()], run)[:1] if run else []
+    return next((replace(said_of(of.table, text), machine="") for of, text in found), None)
 
 
 def apart(run: Setting, tables: Tables) -> str:
@@ -205,7 +213,7 @@ QUESTIONS = (  # question, figure, sentences
     (
         "How does it compare with Ollama and llama.cpp?",
         LADDER,
-        [contested, on_every_file],
+        [contested, on_every_file, on_a_larger_file],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),

@@ -81,54 +81,45 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat])
     file; none where the run lacks llama.cpp."""
     if not all(summary.paired_ratio(run.rows, name, LLAMA_CPP).n for name in ("loop", BEST)):
         return []
-    same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
     said = [beside_llama_cpp(run, again, repeats.MACHINES)]
-    contest, others = next(iter(same), None), []
-    if contest and (fastest := contest.fastest(ours=False)).subject != LLAMA_CPP:
-        others = [(contest, fastest.subject)]
-        said[0] += f" {beside_fastest(contest, fastest, run, again)}"
-    said[0] += f" {without_kernel(run, others)}"
+    if rival := fastest_rival(run, behind):
+        said[0] += f" {beside_fastest(*rival, run, again)}"
+    said[0] += f" {without_kernel(run, rival)}"
     if found := rivals.every(behind):
-        said.append(" ".join([on_files(found), *elsewhere(behind, run), f"[{BELOW}](#{PLACE})."]))
+        said.append(" ".join([on_files(found), *(text for _, text in elsewhere(behind, run)), f"[{BELOW}](#{PLACE})."]))
     return said
 
 
-def elsewhere(behind: Sequence[Recorded], run: Setting) -> list[str]:
-    """The kernel beside the fastest other runtime on larger files, the one it leads by least where several are."""
+def elsewhere(behind: Sequence[Recorded], run: Setting) -> list[tuple[Setting, str]]:
+    """The kernel beside the fastest other runtime on larger files, the one it leads by least where several are: (the
+    run, a sentence)."""
     said = []
     for of in (of for of in rivals.contests(behind) if of.model != run.model):
         level, _ = rivals.leaders(of)
         closest = min(level, key=lambda t: summary.paired_ratio(of.rows, rivals.ours(of), t.subject).value)
         file = f"{overview.kept(closest, of.rows)}, {rivals.megabytes(closest.weights_bytes)}"
         where = f"{of.model} ({file}) on {wording.processor(of.table.meta['environment'])}"
-        said += [f"On {where} it is {ratio}." for ratio in rivals.beside(of, "{} as fast as {}", [closest])]
+        (ratio,) = rivals.beside(of, "{} the rate of {}", [closest])
+        said.append((of, f"On {where} it writes answers at {ratio}."))
     return said
 
 
 def on_files(found: Sequence[Case]) -> str:
-    """The kernel's least and largest ratio on every file and how often it is faster; apart from that how often with
-    fewer instructions, and where it is slower then."""
-    every = f"{rivals.file_count(found)} ({rivals.span(found)} of weights{rivals.drawn(found)})"
-    said = []
-    for limit, some in sorted(summary.grouped(found, lambda case: case.limited).items()):
-        if limit and said:
-            slower = [case for case in some if case.ratio.verdict == Verdict.SLOWER]
-            limited = f"With our kernels limited to {limit}, and the others not ({rivals.files(some)} of the files),"
-            lost = (
-                f"{len(slower)} of {len(some)} cases, {rivals.where(slower)}"
-                if slower
-                else f"none of {len(some)} cases"
-            )
-            said.append(f"{limited} it loses {lost}.")
-            continue
-        told = []
-        for what, cases in summary.grouped(some, lambda case: case.entry["what"]).items():
-            than = "" if told else f" the rate of {rivals.contestants(cases)}"
-            of = " cases" if told else " cases, each a file and a length"
-            often = rivals.often([case.ratio for case in cases], of)
-            told.append(f"{scorecard.TASKS[what][1]} at {rivals.ends(cases, rivals.bare)} times{than} ({often})")
-        on = f"On {every}, {rivals.processors(some)}" + f", with only our kernels limited to {limit}" * bool(limit)
-        said.append(f"{on}, {rivals.placements(some)} {' and '.join(told)}.")
+    """The kernel's least and largest ratio on every file and how often it is faster; where it is slower with fewer
+    instructions."""
+    (limit, own), *fewer = sorted(summary.grouped(found, lambda case: case.limited).items())
+    weigh = f"{rivals.span(found)} of weights{rivals.drawn(found)}; {rivals.processors(own)}"
+    on = f"On {rivals.file_count(found)} ({weigh})" + f", with only our kernels limited to {limit}" * bool(limit)
+    rates = [
+        f"{scorecard.TASKS[what][1]} at {rivals.ends(cases, rivals.bare)} times"
+        for what, cases in summary.grouped(own, lambda case: case.entry["what"]).items()
+    ]
+    often = rivals.often([case.ratio for case in own], " cases")
+    said = [f"{on}, {rivals.placements(own)} {listed(rates)} the rate of {rivals.contestants(own)} ({often})."]
+    for limit, some in fewer:
+        if slower := [case for case in some if case.ratio.verdict == Verdict.SLOWER]:
+            limited = f"With our kernels, but not the others', limited to {limit} ({rivals.files(some)} of the files)"
+            said.append(f"{limited} it is slower in {rivals.where(slower)}.")
     return " ".join(said)
 
 
@@ -139,33 +130,42 @@ def beside_llama_cpp(run: Setting, again: Sequence[Repeat], link: str) -> str:
     return f"On {run.model}'s {file}, `{BEST}` is {repeats.ranging(again, best, link)}."
 
 
+def fastest_rival(run: Setting, behind: Sequence[Recorded]) -> tuple[Setting, Trial] | None:
+    """(a run of the same model beside most runtimes, a trial of the fastest other one there); None where that is
+    llama.cpp, or no such run is recorded."""
+    same = [of for of in rivals.contests(behind) if of.model == run.model and BEST in of.subjects]
+    found = [(of, of.fastest(ours=False)) for of in same[:1]]
+    return next((pair for pair in found if pair[1].subject != LLAMA_CPP), None)
+
+
 def beside_fastest(contest: Setting, fastest: Trial, run: Setting, again: Sequence[Repeat]) -> str:
     """How far the kernel is from the fastest other runtime of a contest, in as many runs as have that one. run: the
     headline's. again: of `repeats`."""
     name, (level, _) = named_well(fastest.backend), rivals.leaders(contest)
     lead = "the fastest other runtime" if len(level) == 1 else "than which no other runtime is shown to be faster"
     mine = [repeat for repeat in again if repeat.where == repeats.called(contest)]
-    ratios = [summary.paired_ratio(repeat.trials, BEST, fastest.subject) for repeat in again]
-    known = [ratio for ratio in ratios if ratio.n]
+    ratios = [(repeat.processor, summary.paired_ratio(repeat.trials, BEST, fastest.subject)) for repeat in again]
+    known = [(processor, ratio) for processor, ratio in ratios if ratio.n]
     if not mine or len(known) < 2:
-        (ratio,) = rivals.beside(contest, "{} as fast as {}", [fastest])
         where = f"In {'one of these' if mine else 'a separate run'}{differing(contest, run)}"
+        (ratio,) = rivals.beside(contest, "{} as fast as {}", [fastest])
         return f"{where} it is {ratio}, {lead} there."
-    times = wording.span((ratio.value for ratio in known), round_ratio)
-    return f"In the {len(known)} of these runs that have {name}, {lead}, it is {times} times as fast as that."
+    times = wording.span((ratio.value for _, ratio in known), round_ratio)
+    on = listed([*dict.fromkeys(processor for processor, _ in known)])
+    return f"In {len(known)} of these runs, on {on}, it is {times} times as fast as {name}, {lead}."
 
 
-def without_kernel(run: Setting, others: Sequence[tuple[Setting, str]] = ()) -> str:
-    """How far the loop is from llama.cpp, and from other runtimes in other runs; "" where it did not run. others: (run,
-    subject)."""
+def without_kernel(run: Setting, rival: tuple[Setting, Trial] | None = None) -> str:
+    """How far the loop is from llama.cpp, and from a faster runtime; "" where it did not run. rival: of
+    `fastest_rival`."""
     if not (loop := summary.paired_ratio(run.rows, "loop", LLAMA_CPP)).n:
         return ""
-    beside = [f"{rivals.times(loop)} llama.cpp's rate"]
-    for other, name in others:
-        if (ratio := summary.paired_ratio(other.rows, "loop", name)).n:
-            beside.append(f"{rivals.times(ratio)} {named_well(name)}'s in notebook {other.table.section['number']}")
-    here = " here" * bool(beside[1:])
-    return f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs{here} at {listed(beside)}."
+    said = f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate"
+    contest, fastest = rival or (run, None)
+    if not fastest or not (ratio := summary.paired_ratio(contest.rows, "loop", fastest.subject)).n:
+        return f"{said}."
+    other = f"{rivals.times(ratio)} {named_well(fastest.backend)}'s"
+    return f"{said} here and {other} in notebook {contest.table.section['number']}."
 
 
 def differing(contest: Setting, run: Setting) -> str:

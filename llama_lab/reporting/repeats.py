@@ -98,27 +98,16 @@ def far_apart(found: Sequence[Repeat]) -> bool:
 
 
 def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
-    """`2.82 times as fast as llama.cpp here and 1.50 to 4.82 times in 7 other runs (…; cause unknown)`, and
-    in how many of them it is faster where it is not in all. here: in this run. link: to `table`."""
+    """`2.82 times as fast as llama.cpp here and 1.50 to 4.82 times in 7 other runs (cause of the spread not
+    established)`, and in how many of them it is faster where it is not in all. here: in this run. link: to `table`."""
     if not found:
         return f"{here} as fast as llama.cpp"
     ratios = [repeat.ratio for repeat in found]
     least_to_most = wording.span((ratio.value for ratio in ratios), round_ratio)
     where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
     often = f", {rivals.often(ratios)}" * any(ratio.verdict != Verdict.FASTER for ratio in ratios)
-    why = f" ({apart(found)}; cause not established)" * far_apart(found)
+    why = " (cause of the spread not established)" * far_apart(found)
     return f"{here} as fast as llama.cpp here and {least_to_most} times in {where}{why}{often}"
-
-
-def apart(found: Sequence[Repeat]) -> str:
-    """`at these ends, on Intel Xeon, llama.cpp ran at 261 and 84 tokens/s, `loop+fused` at 396 and 429`."""
-    ends = found[0], found[-1]
-    on = wording.listed([*dict.fromkeys(repeat.processor for repeat in ends)])
-    theirs, ours = (
-        " and ".join(f"{statistics.median(t.tg for t in summary.warm(r.trials, name)):.0f}" for r in ends)
-        for name in (LLAMA_CPP, BEST)
-    )
-    return f"at these ends, on {on}, llama.cpp ran at {theirs} tokens/s, `{BEST}` at {ours}"
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

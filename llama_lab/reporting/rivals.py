@@ -187,13 +187,13 @@ def placements(found: Sequence[Case]) -> str:
 
 
 def where(found: Sequence[Case]) -> str:
-    """`all in reading prompts of 100 to 400 tokens (0.66 to 0.88 times the rate)`; of each task where there are two."""
+    """`reading prompts of 100 to 400 tokens (0.66 to 0.88 times the rate)`, of each task."""
     words = {sizes.DECODE: "writing answers of", sizes.PREFILL: "reading prompts of"}
     said = []
     for what, cases in summary.grouped(found, lambda case: case.entry["what"]).items():
         lengths = wording.span((case.entry["tokens"] for case in cases), ",")
         said.append(f"{words[what]} {lengths} tokens ({ends(cases, bare)} times the rate)")
-    return f"{'all in ' * (len(said) == 1)}{listed(said)}"
+    return listed(said)
 
 
 def least(found: Sequence[Case], choose: Callable = min) -> Case:

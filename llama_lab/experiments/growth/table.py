@@ -213,12 +213,12 @@ def gap(points: Mapping[str, Sequence[dict]]) -> str:
     """How far steps are above their limits, and along which axes that becomes more and less: a headline; the claim
     where no axis is decided."""
     _, less, more = paces(points)
-    said = [f"wider along {listed([*more])}"] * bool(more) + [f"narrower along {listed([*less])}"] * bool(less)
+    said = [f"rises along {listed([*more])}"] * bool(more) + [f"falls along {listed([*less])}"] * bool(less)
     if not said:
         return str(claim(points))
     times = span((over(p) for p in alike(points)), ".1f")
     most = f"{times} times its memory or arithmetic limit, the most at {furthest(points)}"
-    return f"A step takes {most}; from first to last size the gap becomes {' and '.join(said)}"
+    return f"A step takes {most}; from first to last size this ratio {' and '.join(said)}"
 
 
 def limits(points: Mapping[str, Sequence[dict]]) -> str:

@@ -84,7 +84,7 @@ def plain(load: dict) -> bool:
 
 def called(load: dict) -> str:
     """A server's name, and of plain JAX what it does."""
-    return f"`{load['server']}` (plain float32 JAX, one request a step)" if plain(load) else named_well(load["server"])
+    return f"`{load['server']}` (plain JAX, one request a step)" if plain(load) else named_well(load["server"])
 
 
 def delivered(loads: Sequence[dict]) -> list[str]:
