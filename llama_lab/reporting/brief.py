@@ -94,14 +94,10 @@ def asked(run: Setting, subject: str) -> str:
 
 
 def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
-    """How far the kernel, and the loop without it, are from llama.cpp in the run of the README's claim, and the kernel
-    in other runs of its model. again: of `repeats`."""
+    """`readme.distances` in the run of the README's claim. again: of `repeats`."""
     run = other_runtimes.greedy(tables.get(HEADLINE))
-    if run is None or readme.with_llama_cpp([run]) is None:
-        return None
-    without = readme.without_kernel(run, readme.fastest_rival(run, [*tables.values()]))
-    text = f"{readme.beside_llama_cpp(run, again, f'{machines.PAGE}.html')} {without}".rstrip()
-    return said_of(run.table, text, run.model, asked(run, machines.BEST))
+    text = run and readme.distances(run, [*tables.values()], again, f"{machines.PAGE}.html")
+    return said_of(run.table, text, run.model, asked(run, machines.BEST)) if text else None
 
 
 def calls(tables: Tables) -> Said | None:
@@ -113,11 +109,10 @@ def calls(tables: Tables) -> Said | None:
         return None
     eager, step = (rows[name] for name in PLACEMENTS)
     text = (
-        f"In a model cut to {step.layers} layers, a token takes {len(eager.host_starts_ns)} calls from Python without"
-        f" `jit` (`{eager.subject}`) and {len(step.host_starts_ns)} under `{step.subject}`; the device executes"
-        f" {len(eager.device_starts_ns)} operations without it and {len(step.device_starts_ns)} with it. The token"
-        f" arrives after {eager.total_ns / 1e6:.1f} ms without `jit` and {step.total_ns / 1e6:.1f} ms with it (one"
-        " trace each, profiled)."
+        f"In a model cut to {step.layers} layers, a token without `jit` takes {len(eager.host_starts_ns)} calls from"
+        f" Python, {len(eager.device_starts_ns)} operations on the device and {eager.total_ns / 1e6:.1f} ms; with it"
+        f" (`{step.subject}`), {len(step.host_starts_ns)}, {len(step.device_starts_ns)} and"
+        f" {step.total_ns / 1e6:.1f} ms (one profiled trace each)."
     )
     return said_of(table, text, model_label(step.model.partition(",")[0]))
 
@@ -133,7 +128,7 @@ def compiled(tables: Tables) -> Said | None:
     most = max(policies, key=lambda account: account.programs)
     ratio, new = shapes.ratio(most, best), table.meta["parameters"]["new_tokens"]
     text = (
-        f"`jit` compiles again for each new shape. For {best.requests} requests ({new} tokens each) a freshly started"
+        f"`jit` compiles again for each new shape: for {best.requests} requests ({new} tokens each) a freshly started"
         f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]},"
         f" which takes {times(ratio)} as long in all (n = {ratio.n})."
     )
@@ -146,7 +141,7 @@ def contested(tables: Tables) -> Said | None:
         return None
     run, mine = runs[0], other_runtimes.ours(runs[0])
     others = other_runtimes.strongest(run)
-    over = listed(other_runtimes.beside(run, "{} the rate of {}", others))
+    over = listed(other_runtimes.beside(run, others))
     text = f"On a {read_by(run, others[0])}, `{mine}` decodes at {over}."
     return said_of(run.table, text + apart(run, tables), run.model, asked(run, mine))
 
@@ -157,13 +152,6 @@ def on_every_file(tables: Tables) -> Said | None:
     days = listed(sorted({case.table.meta["created"][:10] for case in found}))
     said = said_of(found[0].table, readme.on_files(found)) if found else None
     return said and replace(said, machine="", when=days)
-
-
-def on_a_larger_file(tables: Tables) -> Said | None:
-    """The kernel beside the fastest other runtime on a larger file, whose processor it names."""
-    run = other_runtimes.greedy(tables.get(HEADLINE))
-    found = readme.elsewhere([*tables.values()], run)[:1] if run else []
-    return next((replace(said_of(of.table, text), machine="") for of, text in found), None)
 
 
 def apart(run: Setting, tables: Tables) -> str:
@@ -213,7 +201,7 @@ QUESTIONS = (  # question, figure, sentences
     (
         "How does it compare with Ollama and llama.cpp?",
         LADDER,
-        [contested, on_every_file, on_a_larger_file],
+        [contested, on_every_file],
     ),
     ("What does jit change?", "01-what-may-be-jitted-trace", [calls, compiled]),
     ("What do I gain from a KV cache?", "04-kv-cache-latency", [cached]),

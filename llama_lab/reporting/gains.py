@@ -68,13 +68,12 @@ class Gain:
         return document.short(statistics.median(trial.tg for trial in self.trials(name)))
 
     def bytes_read(self) -> str:
-        """`, reading 18% of the bytes, at 67% of the limit by the fastest bandwidth probe`; "" of what is unknown."""
+        """`, reading 18% of the bytes, at 67% of the memory-bandwidth limit`; "" of what is unknown."""
         above, below = (self.trials(name) for name in (self.above, self.below))
         if not above[0].bytes_per_token or not below[0].bytes_per_token:
             return ""
-        limit = (
-            f", at {share:.0%} of the limit by the fastest bandwidth probe" if (share := overview.share(above)) else ""
-        )
+        share = overview.share(above)
+        limit = f", at {share:.0%} of the memory-bandwidth limit" if share else ""
         return f", reading {above[0].bytes_per_token / below[0].bytes_per_token:.0%} of the bytes{limit}"
 
     def trials(self, name: str) -> list[Trial]:
@@ -132,8 +131,6 @@ def sentences(measured: Sequence[Setting]) -> dict[str, str]:
         if found := gain(measured, above, below):
             rates = " → ".join(map(found.rate, (below, above)))
             read = found.bytes_read() if above == BEST else ""
-            if above == "loop" and found.trials("chunk8"):
-                read = f"; `chunk8` {found.rate('chunk8')}"
             words = f"{found.words(what, than, briefly)} ({rates} tokens/s{read}){found.aside(measured[0])}."
             said[above] = words[0].upper() + words[1:]
     return said

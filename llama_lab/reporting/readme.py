@@ -8,7 +8,7 @@ from functools import partial
 from html import escape
 from pathlib import Path
 
-from llama_lab.bench import AGAIN, environment, provenance, record, summary, wording
+from llama_lab.bench import AGAIN, environment, provenance, record, standings, summary, wording
 from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import DIFFERENT, Verdict
 from llama_lab.bench.wording import bandwidths, interval, listed, named_well, round_ratio
@@ -32,33 +32,46 @@ BEST, LLAMA_CPP = machines.BEST, machines.LLAMA_CPP
 SIZES = "12-host-loop"  # models of several sizes
 SERVED = "10-what-serving-needs-of-jit"  # servers under load
 LLAMA_CPP_PACKAGE = "llama-cpp-python"
+HOW = "[how](docs/statistics.md#how-the-headline-was-measured)"
 READ = (
-    "Rates are medians, ratios geometric means of paired trials. Brackets are 95% confidence intervals within one run;"
-    " [other runs and machines](docs/machines.md) can fall outside"
-    " them. *Undecided* means that the trials do not show which is faster."
+    "Rates are medians and ratios are geometric means of paired trials. Brackets are 95% confidence intervals within"
+    " one run; [other runs and machines](docs/machines.md) can fall outside them."
 )
-HOW = "([how](docs/statistics.md#how-the-headline-was-measured))"
-BELOW = "Rivals, conditions and what the kernel costs"
-PLACE = "beside-other-runtimes"  # of the table in README.md
+BELOW = "[other files, rivals and costs](#beside-other-runtimes)"
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
 
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
-def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linking, again: Sequence[Repeat]) -> str:
-    """What jit gains, what was measured, how far that is from other runtimes; "" of nothing. again: of `repeats`."""
+def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linking) -> str:
+    """What jit gains and how far that is from other runtimes; on a new line, what was measured; "" of nothing."""
     if not (said := gains.sentences(measured)):
         return ""
     run = gains.leading(measured)
-    asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
-    where = wording.processor(run.table.meta["environment"])
-    about = f"Measured with {run.model}, {asked}, on {where}, unless another file or run is named {HOW}. {READ}"
     if "loop" in said and (small := smallest(run, behind, link)):
         said["loop"] += f" {small}"
-    gained = [*said.values()]
-    told = [f"- {text}" for text in (*gained[1:], *distances(measured[0], behind, again))]
-    return "\n".join([f"**{gained[0]}** {about}", *told])
+    first, *more = said.values()
+    asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
+    where = wording.processor(run.table.meta["environment"])
+    about = f"Measured with {run.model}, {asked}, on {where} ({HOW}). {READ}"
+    return " ".join([f"**{first}**", *more, *ahead(measured[0], behind)]) + f"<br>\n{about}"
+
+
+def ahead(run: Setting, behind: Sequence[Recorded]) -> list[str]:
+    """The kernel beside llama.cpp, with the loop that has none, and beside the fastest other runtime on every file;
+    none of what did not run."""
+    kernel, loop = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in (BEST, "loop"))
+    said = []
+    if kernel.n and loop.n:
+        file = overview.kept(summary.warm(run.rows, LLAMA_CPP)[0], run.rows)
+        than, without = gains.compared(f"`{BEST}`", "llama.cpp", kernel), f"`loop`, on {gains.kept(run, 'loop')}"
+        said.append(f"On the same {file} file, {than}; {without}, is {gains.briefly(loop)} as fast.")
+    if found := [case for case in rivals.cases(behind) if not case.limited]:
+        on = f"On {rivals.file_count(found)} ({rivals.span(found)}{rivals.drawn(found)})"
+        rate = f"{rivals.ends(found, rivals.bare)} times the rate of the fastest other runtime"
+        said.append(f"{on}, {rivals.placements(found)} writes answers at {rate} ({BELOW}).")
+    return said
 
 
 def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
@@ -76,32 +89,14 @@ def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
     return f"{where}, {gains.compared('it', '`step`', points[0]['ratios']['loop'])}."
 
 
-def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
-    """How far the kernel, and the loop without it, are from other runtimes on the run's file, and the kernel on every
-    file; none where the run lacks llama.cpp."""
+def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], link: str) -> str:
+    """How far the kernel, and the loop without it, are from other runtimes on the run's file; "" where the run lacks
+    one of them. again, link: as of `repeats.ranging`."""
     if not all(summary.paired_ratio(run.rows, name, LLAMA_CPP).n for name in ("loop", BEST)):
-        return []
-    said = [beside_llama_cpp(run, again, repeats.MACHINES)]
-    if rival := fastest_rival(run, behind):
-        said[0] += f" {beside_fastest(*rival, run, again)}"
-    said[0] += f" {without_kernel(run, rival)}"
-    if found := rivals.every(behind):
-        said.append(" ".join([on_files(found), *(text for _, text in elsewhere(behind, run)), f"[{BELOW}](#{PLACE})."]))
-    return said
-
-
-def elsewhere(behind: Sequence[Recorded], run: Setting) -> list[tuple[Setting, str]]:
-    """The kernel beside the fastest other runtime on larger files, the one it leads by least where several are: (the
-    run, a sentence)."""
-    said = []
-    for of in (of for of in rivals.contests(behind) if of.model != run.model):
-        level, _ = rivals.leaders(of)
-        closest = min(level, key=lambda t: summary.paired_ratio(of.rows, rivals.ours(of), t.subject).value)
-        file = f"{overview.kept(closest, of.rows)}, {rivals.megabytes(closest.weights_bytes)}"
-        where = f"{of.model} ({file}) on {wording.processor(of.table.meta['environment'])}"
-        (ratio,) = rivals.beside(of, "{} the rate of {}", [closest])
-        said.append((of, f"On {where} it writes answers at {ratio}."))
-    return said
+        return ""
+    rival = fastest_rival(run, behind)
+    fastest = [beside_fastest(*rival, run, again)] if rival else []
+    return " ".join([beside_llama_cpp(run, again, link), *fastest, without_kernel(run, rival)])
 
 
 def on_files(found: Sequence[Case]) -> str:
@@ -148,7 +143,7 @@ def beside_fastest(contest: Setting, fastest: Trial, run: Setting, again: Sequen
     known = [(processor, ratio) for processor, ratio in ratios if ratio.n]
     if not mine or len(known) < 2:
         where = f"In {'one of these' if mine else 'a separate run'}{differing(contest, run)}"
-        (ratio,) = rivals.beside(contest, "{} as fast as {}", [fastest])
+        (ratio,) = rivals.beside(contest, [fastest], "{} as fast as {}")
         return f"{where} it is {ratio}, {lead} there."
     times = wording.span((ratio.value for _, ratio in known), round_ratio)
     on = listed([*dict.fromkeys(processor for processor, _ in known)])
@@ -156,16 +151,25 @@ def beside_fastest(contest: Setting, fastest: Trial, run: Setting, again: Sequen
 
 
 def without_kernel(run: Setting, rival: tuple[Setting, Trial] | None = None) -> str:
-    """How far the loop is from llama.cpp, and from a faster runtime; "" where it did not run. rival: of
-    `fastest_rival`."""
-    if not (loop := summary.paired_ratio(run.rows, "loop", LLAMA_CPP)).n:
-        return ""
+    """How far the loop is from llama.cpp, and from a faster runtime. rival: of `fastest_rival`."""
+    loop = summary.paired_ratio(run.rows, "loop", LLAMA_CPP)
     said = f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate"
     contest, fastest = rival or (run, None)
     if not fastest or not (ratio := summary.paired_ratio(contest.rows, "loop", fastest.subject)).n:
         return f"{said}."
     other = f"{rivals.times(ratio)} {named_well(fastest.backend)}'s"
-    return f"{said} here and {other} in notebook {contest.table.section['number']}."
+    torch = f", and at {beside_torch(contest)}" if beside_torch(contest) else ""
+    return f"{said} here; in notebook {contest.table.section['number']} at {other}{torch}."
+
+
+def beside_torch(run: Setting) -> str:
+    """How far the loop is from the fastest way to run PyTorch; "" where one of them did not run."""
+    rates = {t.subject: summary.warm(run.rows, t.subject) for t in run.rows if t.backend == standings.TORCH and t.valid}
+    rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
+    if not rates or not (ratio := summary.paired_ratio(run.rows, "loop", max(rates, key=rates.get))).n:
+        return ""
+    ways = f", the fastest of {len(rates)} ways to run PyTorch" * (len(rates) > 1)
+    return f"{rivals.times(ratio)} that of {named_well(max(rates, key=rates.get))}{ways}"
 
 
 def differing(contest: Setting, run: Setting) -> str:
@@ -248,23 +252,24 @@ def claimed(
     link: Linking,
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
-    again: Sequence[Repeat] = (),
 ) -> str:
     """The claim, one picture and where to put jit, as Markdown. behind: the tables that rivals are looked up in.
-    others: machines that the same was measured on. again: of `repeats`."""
+    others: machines that the same was measured on."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     here = wording.processor(measured[0].table.meta["environment"]) if measured else ""
-    parts = [answer(measured, behind, link, again)]
+    parts = [answer(measured, behind, link)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="{WIDTH}" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [gains.places(measured, others, loaded=serving(behind, link, here)).markdown()] if pictures else []
     return "\n\n".join(filter(None, parts))
 
 
-def beside(behind: Sequence[Recorded], link: Linking) -> str:
-    """The kernel beside other runtimes, as Markdown; "" where nothing was measured. behind: as of `claimed`."""
+def beside(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linking, again: Sequence[Repeat]) -> str:
+    """The kernel beside other runtimes, as Markdown; "" where nothing was measured. behind: as of `claimed`. again: of
+    `repeats`."""
     table = scorecard.table(behind, partial(place, link=link))
-    return table.markdown() * bool(table.rows)
+    first = distances(measured[0], behind, again, repeats.MACHINES) if measured else ""
+    return "\n\n".join(filter(None, (first, table.markdown() * bool(table.rows))))
 
 
 def with_llama_cpp(measured: Sequence[Setting]) -> Setting | None:
@@ -290,6 +295,6 @@ def refresh(
     again: of `repeats`."""
     home = Path(out_dir)
     measured, link = with_headline(home, behind), partial(page, home=home)
-    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, link, behind, others, again))
-    document.put(home / "README.md", *BESIDE, partial(beside, behind, link))
+    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, link, behind, others))
+    document.put(home / "README.md", *BESIDE, partial(beside, measured, behind, link, again))
     document.put(home / "docs" / "statistics.md", *ABOUT, lambda: about(measured[0]) if measured else "")

@@ -20,6 +20,7 @@ from llama_lab.reporting.rivals import megabytes
 
 MACHINES = f"docs/{PAGE}.md"  # as README.md links to it
 ID = document.anchor(OTHER_RUNS)  # of the table's place in the page of machines
+IK = "ik-llamacpp"
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Repeat:
         file = f"{overview.kept(rival[0], self.trials)}, {megabytes(rival[0].weights_bytes)}"
         pairs = f"{self.ratio.n} in {max(self.ratio.clusters, 1)}"
         rates = [document.short(statistics.median(trial.tg for trial in trials)) for trials in (best, rival)]
-        lengths, ratio = overview.lengths(best), overview.ratio_cell(self.ratio)
-        return (where, self.processor, self.day, file, lengths, pairs, *rates, ratio)
+        ratios = [overview.ratio_cell(ratio) for ratio in (self.ratio, summary.paired_ratio(self.trials, BEST, IK))]
+        return (where, self.processor, self.day, file, overview.lengths(best), pairs, *rates, *ratios)
 
 
 def repeats(run: Setting, measured: Sequence[Setting], machines: Sequence[Machine]) -> list[Repeat]:
@@ -87,9 +88,10 @@ def once_a_block(trials: Sequence[Trial]) -> bool:
 
 def table(found: Sequence[Repeat]) -> Table:
     """A line per run, from the least ratio to the most."""
-    rates = (f"{BEST}, tokens/s", "llama.cpp, tokens/s", f"{BEST} over llama.cpp")
+    ratios = (f"{BEST} over llama.cpp", f"{BEST} over ik_llama.cpp")
+    rates = (f"{BEST}, tokens/s", "llama.cpp, tokens/s", *ratios)
     heads = ("Run", "Processor", "Measured", "File", "Prompt + answer", "Pairs in processes", *rates)
-    return Table(heads, [repeat.row() for repeat in found], frozenset({8}))
+    return Table(heads, [repeat.row() for repeat in found], frozenset({8, 9}))
 
 
 def far_apart(found: Sequence[Repeat]) -> bool:

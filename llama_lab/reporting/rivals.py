@@ -12,7 +12,6 @@ from llama_lab.bench.record import Trial
 from llama_lab.bench.statistics import Ratio, Verdict
 from llama_lab.bench.wording import listed, named_well, round_ratio, within
 from llama_lab.experiments.compiled_kernels import sizes
-from llama_lab.figures import model_label
 from llama_lab.reporting import overview
 from llama_lab.reporting.machines import BEST, LLAMA_CPP
 from llama_lab.reporting.overview import Recorded, Setting
@@ -92,8 +91,8 @@ def strongest(run: Setting) -> list[Trial]:
     return [*{t.subject: t for t in known if t}.values()]
 
 
-def beside(run: Setting, words: str, others: Sequence[Trial]) -> list[str]:
-    """What `ours` reaches beside each of the others: `3.92 [3.43, 4.49] times the rate of Ollama (3.40 by medians: …)`.
+def beside(run: Setting, others: Sequence[Trial], words: str = "{} {}'s rate") -> list[str]:
+    """What `ours` reaches beside each of the others: `3.92 [3.43, 4.49] times Ollama's rate (3.40 by medians: …)`.
     words: with a place for the ratio, and one for the runtime."""
     mine, said = ours(run), []
     for other in others:
@@ -107,13 +106,11 @@ def beside(run: Setting, words: str, others: Sequence[Trial]) -> list[str]:
 
 @dataclass(frozen=True)
 class Case:
-    """One file after, or for, a number of tokens. entry: of our fastest placement, see `sizes.table`. rival: the
-    fastest other runtime. others: all of those that ran on it. kind: the file's type."""
+    """One file after, or for, a number of tokens. entry: our fastest placement beside the fastest other runtime, see
+    `sizes.table`. others: all the runtimes that ran on it."""
 
     entry: dict
-    rival: str
     others: frozenset[str]
-    kind: str
     table: Recorded
 
     @property
@@ -132,18 +129,6 @@ class Case:
         return INSTRUCTIONS[last] if last in INSTRUCTIONS and last != own else ""
 
     @property
-    def file(self) -> str:
-        """`llama-3.2-1b, random weights, q4_0, 827 MB`."""
-        form = standings.weights(self.first)
-        kind = self.kind if form in (overview.OWN, self.kind) else f"{self.kind} rounded to {form}"
-        return f"{self.model}, {kind}, {megabytes(self.first.weights_bytes)}"
-
-    @property
-    def model(self) -> str:
-        model, _, last = self.entry["file"].rpartition("/")
-        return model_label((model if last in INSTRUCTIONS else self.entry["file"]).removesuffix(f"/{self.kind}"))
-
-    @property
     def luck(self) -> str:
         return " (one process)" * (self.ratio.clusters <= 1)  # whose luck is not in the interval
 
@@ -151,11 +136,6 @@ class Case:
     def fair(self) -> str:
         """Its ratio with the interval; `1.14 (one process)` where that leaves out what differs between processes."""
         return f"{round_ratio(self.ratio.value)}{self.luck}" if self.luck else value_of(self.ratio)
-
-    @property
-    def place(self) -> str:
-        """The rival, the file, the length and the processor."""
-        return f"{named_well(self.rival)}, {self.file}, length {self.entry['tokens']:,}, {self.processor}"
 
     @property
     def processor(self) -> str:
@@ -167,12 +147,10 @@ def cases(behind: Sequence[Recorded], what: str = sizes.DECODE) -> list[Case]:
     found = []
     for table in (table for table in behind if table.path.stem in FILES):
         rows, _ = record.read(table.path)
-        backends = {t.subject: t.backend for t in rows}
         ran = summary.grouped((t for t in rows if t.valid and t.backend != standings.JAX), "run", "backend")
         for entry in sizes.fastest(sizes.table(rows)):
             if entry["what"] == what:
-                kind = overview.file_type(entry["first"].weights_hash, rows)[1]
-                found.append(Case(entry, backends[entry["best"]], frozenset(ran[entry["file"]]), kind, table))
+                found.append(Case(entry, frozenset(ran[entry["file"]]), table))
     return found
 
 

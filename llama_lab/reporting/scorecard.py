@@ -10,7 +10,7 @@ from llama_lab.bench import environment, quality, record, standings, summary, wo
 from llama_lab.bench.wording import interval, listed, named_well, within
 from llama_lab.experiments.compiled_kernels import commands, sizes
 from llama_lab.figures import model_label
-from llama_lab.reporting import gains, overview, rivals
+from llama_lab.reporting import overview, rivals
 from llama_lab.reporting.document import Table, short
 from llama_lab.reporting.machines import BEST, LLAMA_CPP
 from llama_lab.reporting.overview import Recorded, Setting
@@ -41,18 +41,13 @@ class Line:
 
 
 def on_every_file(found: Sequence[Case]) -> Line:
-    """The least and the most of all files' cases, and how often the kernel is faster. found: of one limit of
-    instructions."""
-    by = summary.grouped(found, lambda case: case.entry["what"])
-    tasks, said = [], []
-    for what, cases in by.items():
-        name, _, of = TASKS[what]
-        tasks.append(f"{name} ({wording.span((case.entry['tokens'] for case in cases), ',')} tokens{of})")
-        said.append(f"{name} " * (len(by) > 1) + rivals.ranging(cases))
+    """The least and the most of all files' cases, and how often the kernel is faster. found: of one task and one limit
+    of instructions."""
+    name, _, of = TASKS[found[0].entry["what"]]
+    task = f"{name} ({wording.span((case.entry['tokens'] for case in found), ',')} tokens{of})"
     limit = f", only our kernels limited to {found[0].limited}" * bool(found[0].limited)
     on = f"{rivals.span(found)}{rivals.drawn(found)}; {rivals.placements(found)}; {rivals.processors(found)}"
-    others = f"{rivals.contestants(found)}; smallest ratio: {rivals.least(found).place}"
-    return Line(f"{listed(tasks)}: {rivals.file_count(found)}{limit}", "; ".join(said), others, on)
+    return Line(f"{task}: {rivals.file_count(found)}{limit}", rivals.ranging(found), rivals.contestants(found), on)
 
 
 def on_one_file(run: Setting) -> Line:
@@ -62,30 +57,11 @@ def on_one_file(run: Setting) -> Line:
     fastest = f"{listed(best)}: undecided which is fastest" if level else best[0]
     fastest += f"{f'; {best[0]} is' if level else ','} faster here than {listed(behind)}" * bool(behind)
     more = [other for other in rivals.strongest(run) if other.backend not in {t.backend for t in (first, *level)}]
-    said = listed(rivals.beside(run, "{} the rate of {}", [first, *level, *more]))
+    said = listed(rivals.beside(run, [first, *level, *more]))
     file = f"{overview.kept(first, run.rows)}, {megabytes(first.weights_bytes)}"
-    return Line(f"{ANSWERS}, {run.model}", said, fastest, measured(run, file, rivals.ours(run)))
-
-
-def measured(run: Setting, file: str, subject: str) -> str:
-    """The file, our placement and the machine."""
     env = run.table.meta["environment"]
-    busy = ["busy machine"] * bool(environment.busy(env))
-    return ", ".join([file, f"`{subject}`", wording.processor(env), *busy])
-
-
-def beside_torch(run: Setting) -> list[Line]:
-    """The loop beside the fastest way to run PyTorch; none where one of them did not run."""
-    rates = {t.subject: summary.warm(run.rows, t.subject) for t in run.rows if t.backend == standings.TORCH and t.valid}
-    rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
-    if not rates or "loop" not in run.subjects:
-        return []
-    fastest = max(rates, key=rates.get)
-    ratio = summary.paired_ratio(run.rows, "loop", fastest)
-    theirs = f"{named_well(fastest)}" + f", the fastest of {len(rates)} ways to run PyTorch" * (len(rates) > 1)
-    file = f"{gains.kept(run, 'loop')}, {megabytes(summary.warm(run.rows, 'loop')[0].weights_bytes)}"
-    what = f"{ANSWERS}, {run.model}, without the kernel"
-    return [Line(what, f"{rivals.times(ratio)} the rate", theirs, measured(run, file, "loop"))] * bool(ratio.n)
+    about = [file, f"`{rivals.ours(run)}`", wording.processor(env), *["busy machine"] * bool(environment.busy(env))]
+    return Line(f"{ANSWERS}, {run.model}", said, fastest, ", ".join(about))
 
 
 # What it costs --------------------------------------------------------------------------------------------------------
@@ -147,10 +123,10 @@ COSTS = {COMMANDS: starts, f"{rivals.CONTEST}-quality": accuracy}  # table → w
 
 def table(behind: Sequence[Recorded], place: Callable[[Recorded], str]) -> Table:
     """Every line whose table is there, rates first. place: of a table, a link in Markdown to where it is shown."""
-    by = summary.grouped(rivals.every(behind), lambda case: (case.limited, not case.limited and case.entry["what"]))
+    by = summary.grouped(rivals.every(behind), lambda case: (case.limited, case.entry["what"]))
     lines = [(some[0].table, on_every_file(some)) for _, some in sorted(by.items(), key=itemgetter(0))]
     for run in rivals.contests(behind):
-        lines += [(run.table, line) for line in (on_one_file(run), *beside_torch(run))]
+        lines.append((run.table, on_one_file(run)))
     for of, say in ((rivals.named(behind, stem), say) for stem, say in COSTS.items()):
         for line in say(of) if of else ():
             processor = wording.processor(of.meta["environment"])

@@ -89,7 +89,7 @@ def test_another_run_says_whether_its_memory_was_as_in_the_headlines(tmp_path):
     known = {"09-ollama": recorded(tmp_path, "09-ollama", rows)}
     said = brief.contested(known)
     assert said.about[0] == "tiny"
-    assert "decodes at 1.50 [1.50, 1.50] times the rate of ik_llama.cpp and 3.00 [" in said.text
+    assert "decodes at 1.50 [1.50, 1.50] times ik_llama.cpp's rate and 3.00 [" in said.text
     assert "file of unknown size" in said.text
     assert brief.contested({}) is None
     assert "compare rates within" not in said.text
@@ -115,7 +115,7 @@ def test_what_python_and_the_device_do_is_counted_in_the_trace(behind):
     known = {table.path.stem: table for table in behind}
     rows, _ = record.read(known["01-what-may-be-jitted"].path, kind=brief.Traced)
     calls = [len(row.host_starts_ns) for name in brief.PLACEMENTS for row in rows if row.subject == name]
-    assert re.findall(r"\d+", brief.calls(known).text)[1:3] == [str(n) for n in calls]
+    assert re.findall(r"\d+", brief.calls(known).text)[1::4][:2] == [str(n) for n in calls]
 
 
 def test_without_tables_nothing_is_said():
