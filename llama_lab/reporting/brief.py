@@ -94,10 +94,14 @@ def asked(run: Setting, subject: str) -> str:
 
 
 def rivalled(tables: Tables, again: Sequence[Repeat]) -> Said | None:
-    """`readme.distances` in the run of the README's claim. again: of `repeats`."""
+    """How far the kernel, and the loop without it, are from llama.cpp in the run of the README's claim, and the kernel
+    in other runs of its model. again: of `repeats`."""
     run = other_runtimes.greedy(tables.get(HEADLINE))
-    text = run and readme.distances(run, [*tables.values()], again, f"{machines.PAGE}.html")
-    return said_of(run.table, text, run.model, asked(run, machines.BEST)) if text else None
+    if run is None or readme.with_llama_cpp([run]) is None:
+        return None
+    text = readme.beside_llama_cpp(run, again, f"{machines.PAGE}.html")
+    without = readme.without_kernel(run, machines.LLAMA_CPP)
+    return said_of(run.table, f"{text} {without}".rstrip(), run.model, asked(run, machines.BEST))
 
 
 def calls(tables: Tables) -> Said | None:
@@ -136,14 +140,17 @@ def compiled(tables: Tables) -> Said | None:
 
 
 def contested(tables: Tables) -> Said | None:
-    """The kernel beside `rivals.strongest`, and whether the machine was as in the headline's run."""
+    """The kernel beside `rivals.strongest`, the loop without it, and whether the machine was as in the headline's
+    run."""
     if not (runs := other_runtimes.contests([*tables.values()])):
         return None
     run, mine = runs[0], other_runtimes.ours(runs[0])
     others = other_runtimes.strongest(run)
     over = listed(other_runtimes.beside(run, others))
     text = f"On a {read_by(run, others[0])}, `{mine}` decodes at {over}."
-    return said_of(run.table, text + apart(run, tables), run.model, asked(run, mine))
+    without = readme.without_kernel(run, others[0].subject)
+    text = " ".join(filter(None, (text, without, apart(run, tables))))
+    return said_of(run.table, text, run.model, asked(run, mine))
 
 
 def on_every_file(tables: Tables) -> Said | None:
@@ -155,7 +162,7 @@ def on_every_file(tables: Tables) -> Said | None:
 
 
 def apart(run: Setting, tables: Tables) -> str:
-    """` Memory was slower than in the figure above (median bandwidth probe 36 GB/s, not 51): compare rates within a
+    """`Memory was slower than in the figure above (median bandwidth probe 36 GB/s, not 51): compare rates within a
     figure.`, and that the machine was busy; "" where either was not probed, or both are alike."""
     above = other_runtimes.greedy(tables.get(HEADLINE))
     here, there = (probe(of) if of else None for of in (run, above))
@@ -164,7 +171,7 @@ def apart(run: Setting, tables: Tables) -> str:
     how = "slower" if here < there else "faster"
     busy = "The machine was busy, and memory" if environment.busy(run.table.meta["environment"]) else "Memory"
     probes = f"median bandwidth probe {here:.0f} GB/s, not {there:.0f}"
-    return f" {busy} was {how} than in the figure above ({probes}): compare rates within a figure."
+    return f"{busy} was {how} than in the figure above ({probes}): compare rates within a figure."
 
 
 def probe(run: Setting) -> float | None:

@@ -45,7 +45,8 @@ CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
 
 def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linking) -> str:
-    """What jit gains and how far that is from other runtimes; on a new line, what was measured; "" of nothing."""
+    """What jit gains, what the kernel gains, how far that is from other runtimes and what was measured, each on a line
+    of its own; "" of nothing."""
     if not (said := gains.sentences(measured)):
         return ""
     run = gains.leading(measured)
@@ -55,7 +56,8 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linkin
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
     about = f"Measured with {run.model}, {asked}, on {where} ({HOW}). {READ}"
-    return " ".join([f"**{first}**", *more, *ahead(measured[0], behind)]) + f"<br>\n{about}"
+    jitted, others = [f"**{first}**", *more[:1]], ahead(measured[0], behind)
+    return "<br>".join(filter(None, (" ".join(part) for part in (jitted, more[1:], others, [about]))))
 
 
 def ahead(run: Setting, behind: Sequence[Recorded]) -> list[str]:
@@ -94,9 +96,13 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat],
     one of them. again, link: as of `repeats.ranging`."""
     if not all(summary.paired_ratio(run.rows, name, LLAMA_CPP).n for name in ("loop", BEST)):
         return ""
-    rival = fastest_rival(run, behind)
-    fastest = [beside_fastest(*rival, run, again)] if rival else []
-    return " ".join([beside_llama_cpp(run, again, link), *fastest, without_kernel(run, rival)])
+    said, more = [beside_llama_cpp(run, again, link)], ""
+    if rival := fastest_rival(run, behind):
+        contest, fastest = rival
+        said.append(beside_fastest(contest, fastest, run, again))
+        slower = of_loop(contest, fastest.subject)
+        more = f" here; in notebook {contest.table.section['number']} at {slower}" * bool(slower)
+    return " ".join([*said, without_kernel(run, LLAMA_CPP, more)])
 
 
 def on_files(found: Sequence[Case]) -> str:
@@ -150,26 +156,31 @@ def beside_fastest(contest: Setting, fastest: Trial, run: Setting, again: Sequen
     return f"In {len(known)} of these runs, on {on}, it is {times} times as fast as {name}, {lead}."
 
 
-def without_kernel(run: Setting, rival: tuple[Setting, Trial] | None = None) -> str:
-    """How far the loop is from llama.cpp, and from a faster runtime. rival: of `fastest_rival`."""
-    loop = summary.paired_ratio(run.rows, "loop", LLAMA_CPP)
-    said = f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {rivals.times(loop)} llama.cpp's rate"
-    contest, fastest = rival or (run, None)
-    if not fastest or not (ratio := summary.paired_ratio(contest.rows, "loop", fastest.subject)).n:
-        return f"{said}."
-    other = f"{rivals.times(ratio)} {named_well(fastest.backend)}'s"
-    torch = f", and at {beside_torch(contest)}" if beside_torch(contest) else ""
-    return f"{said} here; in notebook {contest.table.section['number']} at {other}{torch}."
+def without_kernel(run: Setting, rival: str, more: str = "") -> str:
+    """How far the loop is from another runtime; "" where one of them did not run. rival: its subject. more: what
+    follows."""
+    beside = of_loop(run, rival)
+    return beside and f"Without the kernel, `loop` on {gains.kept(run, 'loop')} runs at {beside}{more}."
 
 
-def beside_torch(run: Setting) -> str:
-    """How far the loop is from the fastest way to run PyTorch; "" where one of them did not run."""
+def of_loop(run: Setting, rival: str) -> str:
+    """`0.23 [0.20, 0.27] times ik_llama.cpp's rate and 2.33 [2.28, 2.37] times that of torch.compile, the fastest of 3
+    ways to run PyTorch`: the loop's rate; "" where it or the rival did not run."""
+    if not (ratio := summary.paired_ratio(run.rows, "loop", rival)).n:
+        return ""
+    backend = summary.warm(run.rows, rival)[0].backend
+    return " and ".join([f"{rivals.times(ratio)} {named_well(backend)}'s rate", *beside_torch(run)])
+
+
+def beside_torch(run: Setting) -> list[str]:
+    """The loop's rate beside the fastest way to run PyTorch; none where one of them did not run."""
     rates = {t.subject: summary.warm(run.rows, t.subject) for t in run.rows if t.backend == standings.TORCH and t.valid}
     rates = {name: summary.median([t.tg for t in trials]) for name, trials in rates.items() if trials}
-    if not rates or not (ratio := summary.paired_ratio(run.rows, "loop", max(rates, key=rates.get))).n:
-        return ""
+    fastest = max(rates, key=rates.get, default="")
+    if not (ratio := summary.paired_ratio(run.rows, "loop", fastest)).n:
+        return []
     ways = f", the fastest of {len(rates)} ways to run PyTorch" * (len(rates) > 1)
-    return f"{rivals.times(ratio)} that of {named_well(max(rates, key=rates.get))}{ways}"
+    return [f"{rivals.times(ratio)} that of {named_well(fastest)}{ways}"]
 
 
 def differing(contest: Setting, run: Setting) -> str:
