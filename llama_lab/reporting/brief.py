@@ -157,7 +157,9 @@ def on_every_file(tables: Tables) -> Said | None:
     """The kernel beside the fastest other runtime on every file, whose processors it names."""
     found = other_runtimes.every([*tables.values()])
     days = listed(sorted({case.table.meta["created"][:10] for case in found}))
-    said = said_of(found[0].table, readme.on_files(found)) if found else None
+    run = other_runtimes.greedy(tables.get(HEADLINE))
+    more = [text for _, text in readme.elsewhere([*tables.values()], run)] if run else []
+    said = said_of(found[0].table, " ".join([readme.on_files(found), *more])) if found else None
     return said and replace(said, machine="", when=days)
 
 

@@ -167,6 +167,7 @@ def places(
         return here + found.aside(measured[0]), elsewhere
 
     count = len(same_model(others, measured[0])) if measured else 0
-    elsewhere = [f"on [{f'{count} machines' if count > 1 else 'another machine'}]({page})"] * bool(count)
+    machine = f"{count} machines" if count > 1 else "another machine"
+    elsewhere = [f"other runs, on [{machine}]({page})"] * bool(count)
     rows = [(*row, *cells(sides)[: 1 + len(elsewhere)]) for *row, sides in PLACES]
     return Table((*HEADS, *elsewhere), rows)

@@ -37,7 +37,7 @@ READ = (
     "Rates are medians and ratios are geometric means of paired trials. Brackets are 95% confidence intervals within"
     " one run; [other runs and machines](docs/machines.md) can fall outside them."
 )
-BELOW = "[other files, rivals and costs](#beside-other-runtimes)"
+BELOW = "[Rivals, prompts and costs](#beside-other-runtimes)"
 CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 
 
@@ -55,7 +55,7 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linkin
     first, *more = said.values()
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
-    about = f"Measured with {run.model}, {asked}, on {where} ({HOW}). {READ}"
+    about = f"Measured with {run.model}, {asked}, on {where}, unless other models or files are named ({HOW}). {READ}"
     jitted, others = [f"**{first}**", *more[:1]], ahead(measured[0], behind)
     return "<br>".join(filter(None, (" ".join(part) for part in (jitted, more[1:], others, [about]))))
 
@@ -70,9 +70,25 @@ def ahead(run: Setting, behind: Sequence[Recorded]) -> list[str]:
         than, without = gains.compared(f"`{BEST}`", "llama.cpp", kernel), f"`loop`, on {gains.kept(run, 'loop')}"
         said.append(f"On the same {file} file, {than}; {without}, is {gains.briefly(loop)} as fast.")
     if found := [case for case in rivals.cases(behind) if not case.limited]:
-        on = f"On {rivals.file_count(found)} ({rivals.span(found)}{rivals.drawn(found)})"
+        on = f"On {rivals.file_count(found)} ({rivals.span(found)}{rivals.drawn(found)}; {rivals.processors(found)})"
         rate = f"{rivals.ends(found, rivals.bare)} times the rate of the fastest other runtime"
-        said.append(f"{on}, {rivals.placements(found)} writes answers at {rate} ({BELOW}).")
+        said.append(f"{on}, {rivals.placements(found)} writes answers at {rate}.")
+        said += [*(text for _, text in elsewhere(behind, run)), f"{BELOW}."]
+    return said
+
+
+def elsewhere(behind: Sequence[Recorded], run: Setting) -> list[tuple[Setting, str]]:
+    """The kernel beside the fastest other runtime on a larger file, the one it leads by least where several are: (the
+    run, a sentence)."""
+    said = []
+    for of in (of for of in rivals.contests(behind) if of.model != run.model):
+        level, _ = rivals.leaders(of)
+        closest = min(level, key=lambda t: summary.paired_ratio(of.rows, rivals.ours(of), t.subject).value)
+        file = f"{of.model} ({overview.kept(closest, of.rows)}, {rivals.megabytes(closest.weights_bytes)})"
+        (ratio,) = rivals.beside(of, [closest])
+        said.append(
+            (of, f"On {file}, on {wording.processor(of.table.meta['environment'])}, it writes answers at {ratio}.")
+        )
     return said
 
 
@@ -101,7 +117,7 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat],
         contest, fastest = rival
         said.append(beside_fastest(contest, fastest, run, again))
         slower = of_loop(contest, fastest.subject)
-        more = f" here; in notebook {contest.table.section['number']} at {slower}" * bool(slower)
+        more = f" in the headline's run, and in notebook {contest.table.section['number']} at {slower}" * bool(slower)
     return " ".join([*said, without_kernel(run, LLAMA_CPP, more)])
 
 
@@ -164,12 +180,12 @@ def without_kernel(run: Setting, rival: str, more: str = "") -> str:
 
 
 def of_loop(run: Setting, rival: str) -> str:
-    """`0.23 [0.20, 0.27] times ik_llama.cpp's rate and 2.33 [2.28, 2.37] times that of torch.compile, the fastest of 3
-    ways to run PyTorch`: the loop's rate; "" where it or the rival did not run."""
+    """`0.23 [0.20, 0.27] times ik_llama.cpp's rate, and at 2.33 [2.28, 2.37] times that of torch.compile, the fastest
+    of 3 ways to run PyTorch`: the loop's rate; "" where it or the rival did not run."""
     if not (ratio := summary.paired_ratio(run.rows, "loop", rival)).n:
         return ""
     backend = summary.warm(run.rows, rival)[0].backend
-    return " and ".join([f"{rivals.times(ratio)} {named_well(backend)}'s rate", *beside_torch(run)])
+    return ", and at ".join([f"{rivals.times(ratio)} {named_well(backend)}'s rate", *beside_torch(run)])
 
 
 def beside_torch(run: Setting) -> list[str]:

@@ -79,8 +79,8 @@ def test_the_kernel_in_other_runs_is_told_where_there_are_several(tmp_path):
         rivals.greedy(known[HEADLINE]), [], [Machine(dict(about, machine=name), rows) for name in ("a", "b")]
     )
     several, one = (brief.rivalled(known, found).text for found in (again, again[:1]))
-    assert " here and 2.00 times in [2 other runs](machines.html#other-runs)." in several
-    assert " here and 2.00 times in [another run](machines.html#other-runs)." in one
+    assert " run and 2.00 times in [2 other runs](machines.html#other-runs)." in several
+    assert " run and 2.00 times in [another run](machines.html#other-runs)." in one
     assert brief.rivalled({}, again) is None
 
 

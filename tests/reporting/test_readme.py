@@ -138,7 +138,8 @@ def test_a_separate_run_of_the_same_model_has_ollama(tmp_path):
     said = readme.distances(replace(run(), model="tiny"), [contest], [], "m")
     own, kernelless = alone.split(" Without the kernel")
     other = f" In a separate run ({UNKNOWN}) it is 2.00 [2.00, 2.00] times as fast as Ollama, the fastest other runtime"
-    beside = f"{kernelless.removesuffix('.')} here; in notebook 09 at 0.42 [0.42, 0.42] times Ollama's rate."
+    kernelless = kernelless.removesuffix(".") + " in the headline's run, and in notebook 09"
+    beside = f"{kernelless} at 0.42 [0.42, 0.42] times Ollama's rate."
     assert said == f"{own}{other} there. Without the kernel{beside}"
     assert readme.distances(run(), [contest], [], "m") == readme.distances(run(), [], [], "m")
 
@@ -195,7 +196,7 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
     def line(known):
         return repeats.ranging(repeats.repeats(run(), [run()], known), "2 times", repeats.MACHINES)
 
-    said = " here and 1.25 to 2.50 times in [2 other runs](docs/machines.md#other-runs) (cause of the spread "
+    said = " run and 1.25 to 2.50 times in [2 other runs](docs/machines.md#other-runs) (cause of the spread "
     assert said in line(found)
     wide = [  # in one of two processes the kernel takes a ninth of the time
         row.model_copy(update=dict(token_times_ns=[ns // 9 for ns in row.token_times_ns]))
@@ -214,7 +215,7 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
     parts = ("`loop`, the whole answer in one program, is ", "`loop+fused`, whose ", "On the same ")
     assert re.match(r"\*\*Put one `jax.jit` .*\*\* " + ".*".join(map(re.escape, parts)), said)
     assert "`loop+fused` is 2.00 times as fast as llama.cpp; `loop`, on float32 weights, is 0.42 times as fast." in said
-    assert about.startswith("Measured with m, 4 + 4 tokens (prompt + greedy answer), on C (")
+    assert about.startswith("Measured with m, 4 + 4 tokens (prompt + greedy answer), on C, ")
     ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     assert "(notebook 09).<br>" in readme.answer([ladder, engines], [], here)
     assert readme.answer([run(("eager", "step"))], [], here).count("**") == 2
@@ -223,12 +224,12 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    said = "2 times as fast as llama.cpp here and 1.25 to 2.50 times in [2 other runs](m#other-runs) (cause of"
+    said = "2 times as fast as llama.cpp in the headline's run and 1.25 to 2.50 times in [2 other runs](m#other-runs) "
     assert repeats.ranging(again, "2 times", "m").startswith(said)
     assert repeats.far_apart(again)
     assert not repeats.far_apart([again[0]] * 2)
     assert "cause" not in repeats.ranging([again[0]] * 2, "2 times", "m")
-    assert " here and 1.25 times in [another run](m#other-runs)" in repeats.ranging(again[:1], "2 times", "m")
+    assert " run and 1.25 times in [another run](m#other-runs)" in repeats.ranging(again[:1], "2 times", "m")
 
 
 def test_the_place_of_a_server_says_what_was_found_under_load_and_where(tmp_path):
@@ -303,3 +304,14 @@ def test_the_loop_without_the_kernel_is_beside_the_fastest_way_to_run_pytorch():
     said = "0.42 [0.42, 0.42] times that of torch.compile, the fastest of 2 ways to run PyTorch"
     assert readme.beside_torch(replace(run(), rows=rows)) == [said]
     assert readme.beside_torch(run()) == []
+
+
+def test_the_least_lead_on_a_larger_file_has_its_rival_and_processor(tmp_path):
+    larger = recorded(tmp_path, "09-ollama-files", engines())
+    ((of, said),) = readme.elsewhere([larger], run())
+    assert of.table is larger
+    assert (
+        said
+        == "On tiny (float32, unknown size), on C, it writes answers at 1.50 [1.50, 1.50] times ik_llama.cpp's rate."
+    )
+    assert readme.elsewhere([larger], replace(run(), model="tiny")) == []

@@ -57,7 +57,7 @@ def ttft_by_length(
     took.setdefault(first, table.middle(trials, first, asked[-1]))
     always = len(asked) > 1 and {first} == {table.best(trials, names, [n]) for n in asked}
     where = f"every length, {{}} at {asked[-1]} tokens" if always else f"{asked[-1]} prompt tokens, {{}}"
-    words = "" if finding.with_kernels(trials) else "Without our kernels, "
+    words = "" if any(finding.with_kernels(t.subject) for t in trials) else "Without our kernels, "
     words += f"{named_well(first)} has the earliest first token at {where.format(f'{took[first]:,.0f} ms')}"
     headline(figure, words)
     if others := ahead_of_drawn(trials, shown, asked[0]):

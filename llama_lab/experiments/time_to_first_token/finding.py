@@ -18,7 +18,7 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict]
     run and that is at all of `raced`; else on the same kinds of weights, and then which peers on other weights come
     first. ratios: of `table.ratios`. raced: of `first_of_all`."""
     kinds = table.weights(trials)
-    if with_kernels(trials) and {r["ratio"].verdict for r in raced} == {Verdict.FASTER}:
+    if any(with_kernels(t.subject) for t in trials) and {r["ratio"].verdict for r in raced} == {Verdict.FASTER}:
         first = {kinds[r["best"]] for r in raced}
         alike = (r for r in ratios if kinds[r["peer"]] == kinds[r["best"]])
         others = sorted(summary.grouped(alike, lambda r: kinds[r["best"]]).items())
@@ -33,7 +33,7 @@ def claim(trials: Sequence[Start], ratios: Sequence[dict], raced: Sequence[dict]
     at = list(dict.fromkeys(r["tokens"] for r in judged))
     sooner = {r["tokens"]: r["peer"] for r in sorted(ratios, key=lambda r: -r["ratio"].value)
               if r not in judged and r["ratio"].verdict == Verdict.SLOWER}  # fmt: skip
-    without = "without our kernels, " * (not with_kernels(trials))
+    without = "without our kernels, " * (not any(with_kernels(t.subject) for t in trials))
     more = f"; {without}quantised {{peers}} {{are}} earlier at {{m}} lengths" if sooner else ""
     return (
         stated(
@@ -109,9 +109,9 @@ def first_of_all(trials: Sequence[Start], seed: int = 0) -> list[dict]:
     return found
 
 
-def with_kernels(trials: Sequence[Start]) -> bool:
-    """Whether a placement with compiled kernels is among them."""
-    return any("+fused" in t.subject or "+gemv" in t.subject for t in trials)
+def with_kernels(subject: str) -> bool:
+    """Whether it is a placement with compiled kernels."""
+    return "+fused" in subject or "+gemv" in subject
 
 
 def compared(r: dict) -> Comparison:

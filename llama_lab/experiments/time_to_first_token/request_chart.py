@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from llama_lab.bench import statistics
 from llama_lab.bench.wording import counted, named_well, span
+from llama_lab.experiments.time_to_first_token.finding import with_kernels
 from llama_lab.experiments.time_to_first_token.side_by_side import over_median, tail_interval
 from llama_lab.figures import notes, rows
 from llama_lab.figures.style import colour, footnote, headline, new, styled
@@ -110,10 +111,6 @@ def worst_start(entries: Sequence[dict]) -> str:
     others = [times(over[name]) for name in reversed(ranked[1:]) if name not in ours]
     words += f", {' to '.join(dict.fromkeys((others[0], others[-1])))} under the others" if others else ""
     return f"{words} (n = {min(e['n'] for e in entries)})"
-
-
-def with_kernels(subject: str) -> bool:
-    return "+fused" in subject or "+gemv" in subject
 
 
 def times(ratio: float) -> str:

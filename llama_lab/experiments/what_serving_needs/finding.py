@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 
 from llama_jax.placement import parse
@@ -84,12 +84,14 @@ def plain(load: dict) -> bool:
 
 def called(load: dict) -> str:
     """A server's name, and of plain JAX what it does."""
-    return f"`{load['server']}` (plain JAX, one request a step)" if plain(load) else named_well(load["server"])
+    if load["backend"] != standings.JAX:
+        return named_well(load["server"])
+    return f"`{load['server']}`" + " (plain JAX, one request a step)" * plain(load)
 
 
-def delivered(loads: Sequence[dict], say: Callable[[dict], str]) -> list[str]:
-    """`llama-server 80`, of each. say: what it made."""
-    return [f"{called(e)} {say(e)}" for e in loads]
+def delivered(loads: Sequence[dict]) -> list[str]:
+    """`llama-server 80`, of each."""
+    return [f"{called(e)} {made(e)}" for e in loads]
 
 
 def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
@@ -106,11 +108,11 @@ def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
         return stated(most + ".", **numbers)
     if found := side_by_side(rising):
         words = "Asked for {offered:.0f} tokens/s ({rate:.2g} requests/s), {mine} delivers {tokens:.0f}, {theirs}."
-        numbers["theirs"] = listed(delivered(found[0][1], made))
+        numbers["theirs"] = listed(delivered(found[0][1]))
         if found[1:] and lower:
             first, then = found[1]
             words += " Asked for {few:.0f} ({slow:.2g} requests/s), it delivers {then}."
-            then = listed([made(first), *delivered(then, made)])
+            then = listed([made(first), *delivered(then)])
             numbers |= dict(few=first["offered"], slow=first["arrived"], then=then)
         return stated(words, **numbers)
     best = max(others, key=lambda e: e["tokens_s"])
@@ -118,29 +120,21 @@ def claim(rising: Mapping[str, Sequence[dict]], lower: bool = True) -> Claim:
 
 
 def briefly(rising: Mapping[str, Sequence[dict]]) -> str:
-    """The same for a cell of a table, without what has no answer: `step+fused` delivers 166 of 171 tokens/s asked for
-    (8.2 requests/s), llama-server 80 and Ollama 61; the claim where ours does not keep up."""
+    """The same for a cell of a table: asked for 171 tokens/s (8.2 requests/s), `step+fused` delivers 166, llama-server
+    80 and Ollama 61; the claim where ours does not keep up."""
     if not (found := side_by_side(rising)):
         return str(claim(rising)).removesuffix(".")
-    (ours, theirs), *more = found
-    said = f"`{ours['server']}` delivers {ours['tokens_s']:.0f} of {ours['offered']:.0f} tokens/s asked for"
-    said += f" ({ours['arrived']:.2g} requests/s), {listed(delivered(theirs, rate))}"
-    for ours, theirs in more:
-        all_ = listed([rate(ours), *delivered(theirs, rate)])
-        said += f"; of {ours['offered']:.0f} ({ours['arrived']:.2g} requests/s), {all_}"
-    return said
-
-
-def rate(load: dict) -> str:
-    """`31`: tokens a second."""
-    return f"{load['tokens_s']:.0f}"
+    return "; ".join(
+        f"asked for {e['offered']:.0f} tokens/s ({e['arrived']:.2g} requests/s): {listed(delivered([e, *theirs]))}"
+        for e, theirs in found
+    )
 
 
 def made(load: dict) -> str:
-    """`31 (30 of its 80 refused)`: the same, and how many requests have no answer."""
+    """`31 (30 of its 80 refused)`: tokens a second, and how many requests have no answer."""
     lost = [f"{load['refused']} of its {load['n']} refused"] * bool(load["refused"])
     lost += [f"{load['void']} of its {load['n']} failed"] * bool(load["void"])
-    return rate(load) + f" ({', '.join(lost)})" * bool(lost)
+    return f"{load['tokens_s']:.0f}" + f" ({', '.join(lost)})" * bool(lost)
 
 
 def kept_up(load: dict) -> bool:
