@@ -139,7 +139,7 @@ def of_drafts(patch, first, second):
 F, S, UNDECIDED = (Verdict.FASTER,), (Verdict.SLOWER,), (Verdict.UNDECIDED,)
 ROWS = {
     "headline": (of_headline, "; kernels on quantised weights ", F, F),
-    "text_generation": (of_text_generation, "recomputes all earlier tokens: an answer takes", F, None),
+    "text_generation": (of_text_generation, "reruns the whole reserved length: an answer takes", F, None),
     "honest_measurement": (of_honest_measurement, "such a ratio measures the compiler", F, F),
     "jit_placement": (of_jit_placement, "compiling the whole answer adds", F, F),
     "shapes_and_recompilation": (of_shapes, "A new server is fastest with one", F, F),
@@ -266,11 +266,15 @@ COUNTED = [  # experiment, what its claim is made of, what it says
     (
         "compiled_kernels",
         on_files(FASTER, OPEN),
-        "^After 64 tokens compiled kernels lead on 1 of 2 files. They .* llama.cpp on 1 of 2 files.$",
+        "^At a context of 64 tokens compiled kernels lead on 1 of 2 files. They .* llama.cpp on 1 of 2 files.$",
     ),
     ("compiled_kernels", with_instructions(FASTER, FASTER), "on 2 of 2 files.$"),
     ("compiled_kernels", with_instructions(FASTER, OPEN), "on 1 of 2 files.$"),
-    ("compiled_kernels", with_prompts(FASTER, SLOWER), "; limited to AVX2, they fall behind on 1 of 1 prompts"),
+    (
+        "compiled_kernels",
+        with_prompts(FASTER, SLOWER),
+        "; with only our kernels limited to AVX2, they fall behind on 1 of 1 prompts",
+    ),
     ("compiled_kernels", with_prompts(SLOWER, SLOWER), "files; they fall behind on 2 of 2 prompts"),
     ("compiled_kernels", [[]], "No size"),
 ]

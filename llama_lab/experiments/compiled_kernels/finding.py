@@ -39,18 +39,18 @@ def claim(by_size: Sequence[dict], by_file: Sequence[dict] = ()) -> Claim:
         f"{listed([named_well(name) for name in names])} on {len(ahead & files)} of {len(files)}"
         for files, names in sorted(others.items(), key=lambda item: -len(item[0]))
     ]
-    first = f"After {mine[0]['tokens']} tokens compiled kernels lead on {len(ahead)} of {len(verdicts)} files"
+    first = f"At a context of {mine[0]['tokens']} tokens compiled kernels lead on {len(ahead)} of {len(verdicts)} files"
     return stated(f"{first}{behind(every)}. They decode faster than {' and than '.join(than)} files.")
 
 
 def behind(entries: Sequence[dict]) -> str:
-    """`; limited to AVX2, they fall behind on 4 of 6 prompts`; without these words where other instructions lose one
-    too, "" where no prompt was timed. entries: of `sizes.table`."""
+    """`; with only our kernels limited to AVX2, they fall behind on 4 of 6 prompts`; without these words where other
+    instructions lose one too, "" where no prompt was timed. entries: of `sizes.table`."""
     prompts = sizes.fastest([e for e in entries if e["what"] == sizes.PREFILL])
     slower = [e for e in prompts if e["ratio"].verdict == Verdict.SLOWER]
     narrow = [e for e in prompts if limited_to_avx2(e)]
     limited = slower and all(e in narrow for e in slower)
-    words = f"; {'limited to AVX2, ' * bool(limited)}they fall behind on"
+    words = f"; {'with only our kernels limited to AVX2, ' * bool(limited)}they fall behind on"
     return f"{words} {len(slower)} of {len(narrow if limited else prompts)} prompts" if prompts else ""
 
 
@@ -160,16 +160,19 @@ def instructions(entries: Sequence[dict]) -> str:
 
 
 def types(entries: Sequence[dict]) -> str:
-    """How many types have kernels, on how many files we are ahead of llama.cpp, and on how many our distance from the
-    float32 model is not shown to be larger. entries: of `file_types.table`."""
+    """How many types have kernels, on how many files of those we are ahead of llama.cpp, and on how many files our
+    distance from the float32 model is not shown to be larger. entries: of `file_types.table`."""
     timed, asked = ([e for e in entries if e[field] is not None] for field in ("ratio", "within"))
     if not timed:
         return file_types.words(entries)
     own = [e["type"].upper() for e in entries if e["kernel"]]
-    ahead, close = [e for e in timed if e["ratio"].low > 1], [e for e in asked if e["within"]]
+    ours, close = [e for e in timed if e["kernel"]], [e for e in asked if e["within"]]
+    ahead = [e for e in ours if e["ratio"].low > 1]
+    rest = f" The ratios of the {len(timed) - len(ours)} others compare different bytes: ours read them as Q8_0."
     return (
         f"Of {len(entries)} types that are read {len(own)} have kernels of their own: {', '.join(own)}.\n"
-        f"Our kernels decode faster than llama.cpp on {len(ahead)} of {len(timed)} files. "
+        f"On files of these types we decode faster than llama.cpp in {len(ahead)} of {len(ours)}."
+        f"{rest * (len(timed) > len(ours))}\n"
         f"No larger distance from float32 is shown on {len(close)} of {len(asked)}."
     )
 

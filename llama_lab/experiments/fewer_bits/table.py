@@ -109,8 +109,8 @@ def gained(entries: Sequence[dict]) -> str:
         return ""
     rates = [f"{e['decode'].median:.0f}" for e in (mine, other, whole)]
     shares = [e["distance"].get(ALL, {}).get("top1") for e in (mine, other)]
-    equal = [f" ({share:.1%}{more})" for share, more in zip(shares, (" of float32's top tokens", ""), strict=True)
-             if share is not None]  # fmt: skip
+    of = (" of the top tokens of float32 arithmetic on them", "")
+    equal = [f" ({share:.1%}{more})" for share, more in zip(shares, of, strict=True) if share is not None]
     equal = equal if len(equal) == len(shares) else ["", ""]
     alike = mine["dtype"] in ("gguf", other["dtype"])
     same = f"On the same {other['dtype']} weights" if alike else f"With {weights(mine['dtype'])}"
@@ -119,7 +119,7 @@ def gained(entries: Sequence[dict]) -> str:
 
 
 def kept(entries: Sequence[dict | None]) -> str:
-    """`top tokens equal to float32's (windows of this notebook): 96.5% [95.7%, 97.3%] of 2,048 positions under
+    """`top tokens equal to those of float32 arithmetic: 96.5% [95.7%, 97.3%] of 2,048 positions under
     loop+fused and ...`; "" of what was not read."""
     known = [(named_well(e["name"]), e["distance"].get(ALL, {})) for e in entries if e]
     words = [
@@ -127,7 +127,7 @@ def kept(entries: Sequence[dict | None]) -> str:
         for name, d in known
         if d.get("top1") is not None
     ]
-    return f"top tokens equal to float32's (windows of this notebook): {listed(words)}" if words else ""
+    return f"top tokens equal to those of float32 arithmetic: {listed(words)}" if words else ""
 
 
 def cost(entries: Sequence[dict | None]) -> str:

@@ -236,7 +236,7 @@ def furthest(points: Mapping[str, Sequence[dict]]) -> str:
 
 
 def finding(points: Mapping[str, Sequence[dict]]) -> str:
-    """The claim; how limit and time grow along each axis; how far above its limit a step is; what a batch gains, and
+    """How far above its limit a step is; the claim; how limit and time grow along each axis; what a batch gains, and
     the rows at which the time to compute overtakes the time to read."""
     every, batch = alike(points), points.get("batch", ())
     if not every:
@@ -251,7 +251,6 @@ def finding(points: Mapping[str, Sequence[dict]]) -> str:
         for axis, n in growths(points).items()
     ]
     said = ["; ".join([": ".join([f"{under}, {processes} per point", *grown[:1]]), *grown[1:]])]
-    said.append(f"A step takes {limits(points)}, the most at {furthest(points)}")
     of_batch = []
     if len(rates) > 1:
         few, many = batch[0]["value"], batch[-1]["value"]
@@ -259,7 +258,10 @@ def finding(points: Mapping[str, Sequence[dict]]) -> str:
     if crossed := crossings(batch):
         of_batch.append(f"reading takes as long as arithmetic at {crossed}")
     said.append("; ".join(of_batch))
-    return " ".join([claim(points).sentence, *(f"{s[0].upper()}{s[1:]}." for s in said if s)])
+    far = f"A step takes {limits(points)}, the most at {furthest(points)}."
+    return " ".join(
+        [far, *[claim(points).sentence] * any(paces(points)), *(f"{s[0].upper()}{s[1:]}." for s in said if s)]
+    )
 
 
 def crossings(batch: Sequence[dict]) -> str:

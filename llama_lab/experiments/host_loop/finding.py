@@ -85,7 +85,8 @@ def gain(table: Sequence[dict], model: str) -> str:
     near = [other for other, r in measured.items() if other != name and r["high"] >= ratio["low"]]
     if len(near) > FEW or (near and len(near) == len(measured) - 1):
         return (
-            f"on {model} none of {len(measured)} strategies is shown to lead ({name} {unrounded(ratio)} of {BASELINE})"
+            f"on {model} {name} has {unrounded(ratio)} the rate of {BASELINE}, and none of the {len(measured)}"
+            " strategies is shown to lead"
         )
     leads = f"{name} leads{f' all but {listed(near)}' * bool(near)}{few * (len(measured) < len(STRATEGIES) - 1)}"
     return f"on {model} {leads}, at {unrounded(ratio)} the rate of {BASELINE}"

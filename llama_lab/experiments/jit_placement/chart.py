@@ -72,7 +72,7 @@ def sampling_words(costs: Sequence[Cost], settings: str) -> str:
     own = next((c.added for c in costs if c.name == BASELINE), None)
     under = f" ({own.median:.2f} ms {interval(own)} under {BASELINE})" if own else ""
     title = sampling_title(costs).removesuffix(".")
-    return f"{title[0].lower()}{title[1:]}{under}: {settings}; {chance_words(costs)}"
+    return f"{title[0].lower()}{title[1:]}{under}: {settings} ({chance_words(costs)})"
 
 
 def by_chance(least: int, intervals: int) -> float:
@@ -94,7 +94,7 @@ def chance_words(costs: Sequence[Cost]) -> str:
     chance, only = by_chance(len(names), n), "only " * (len(names) < n)
     often = f"{chance:.0%}" if chance >= 0.01 else "less than 1%"
     said = f"of {n} placement{'s' * (n > 1)} {only}{listed(names)} show{'s' * (len(names) == 1)} a difference"
-    return f"{said}; chance alone shows {len(names)} or more in {often} of such runs"
+    return f"{said}, as chance alone makes {len(names)} or more in {often} of such runs"
 
 
 def excluding(costs: Sequence[Cost]) -> str:

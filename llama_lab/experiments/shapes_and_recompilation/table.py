@@ -302,8 +302,8 @@ def medians_words(subjects: Sequence[Account]) -> str:
         return ""
     most, least = max(times, key=times.get), min(times, key=times.get)
     return (
-        f"the medians of the totals, {times[most]:.1f} and {times[least]:.1f} s, give"
-        f" {times[most] / times[least]:.2f}: the ratio above is a mean over rounds"
+        f"over the first {subjects[0].requests} requests of a process the medians, {times[most]:.1f} and"
+        f" {times[least]:.1f} s, give {times[most] / times[least]:.2f}: the ratio above is a mean over rounds"
     )
 
 

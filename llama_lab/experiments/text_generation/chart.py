@@ -38,7 +38,7 @@ def claim(trials: Sequence[Trial]) -> Claim:
     longer = Comparison(ratio, UNCACHED, CACHED, "time of an answer, geometric mean")
     if longer.outcome != Verdict.SLOWER:
         return longer.generic
-    said = "Without a KV cache a jitted step recomputes all earlier tokens: {what} {times:.1f} times as long."
+    said = "Without a KV cache each token reruns the whole reserved length: {what} {times:.1f} times as long."
     sizes = [t.new_tokens for t in answers(trials)]
     what = f"{span(sizes, 'd')} tokens take" if sizes else "an answer takes"
     return replace(stated(said, what=what, times=ratio.value), evidence=(longer,))

@@ -124,8 +124,9 @@ def beside(trials: Sequence[Start], r: dict) -> str:
     ms)`. r: of `table.ratios`."""
     asked = side_by_side.interleaved(trials)
     medians = ", ".join(f"{table.middle(asked, r[name], r['tokens']):.3g}" for name in ("peer", "best"))
-    again = f" (weights {side_by_side.ROUNDED})" * (side_by_side.ROUNDED in side_by_side.kept(trials)[r["peer"]])
-    took = f"{named_well(r['peer'])}{again} takes {r['ratio'].words} as long as {r['best']}"
+    kinds = side_by_side.kept(trials)
+    other = f" ({kinds[r['peer']]})" * (kinds[r["peer"]] != kinds[r["best"]])
+    took = f"{named_well(r['peer'])}{other} takes {r['ratio'].words} as long as {r['best']}"
     return f"after {r['tokens']} tokens {took} (paired, n = {r['ratio'].n}; medians {medians} ms)"
 
 

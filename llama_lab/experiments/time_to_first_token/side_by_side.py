@@ -111,7 +111,8 @@ def largest_tail(entries: Sequence[dict]) -> str:
         where = f"of each subject is largest at {at[0]} tokens"
     else:
         where = "is largest at " + listed([f"{e['tokens']} tokens under {named_well(e['subject'])}" for e in most])
-    return f"as a share of the median the tail {where}; clear of {clear} of the {others} other bands" if most else ""
+    apart = f"its interval there is apart from {clear} of the {others} at other lengths"
+    return f"as a share of the median the tail {where}; {apart}" if most else ""
 
 
 def near_limit(trials: Sequence[Start], subject: str, limits: dict[int, float]) -> str:

@@ -184,7 +184,7 @@ def claim(trials: Sequence[Trial], meta: dict | None) -> Claim:
     others = sorted((name for name in right if name != slow), key=rates.get)
     subjects = (f"{PLACEMENT} under {name}" for name in (fast, slow))
     gain = Comparison(ratio(trials, PLACEMENT, fast, slow), *subjects)
-    rest = "; apart from {slow}, all {n} that compute this model right make {least:.1f} to {most:.1f} tokens/s"
+    rest = "; apart from {slow}, the {n} others that pass every check make {least:.1f} to {most:.1f} tokens/s"
     rest *= len(others) > 1 and slow in right
     said = "Under `{under}`, JAX {fast} decodes {gain} times as fast as {slow}"
     least, most = (rates[others[end]] if others else 0.0 for end in (0, -1))

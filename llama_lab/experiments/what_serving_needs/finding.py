@@ -17,10 +17,10 @@ AND = ", {other} {more:.0f}."  # what another server makes
 NAMES = {"one": "one shape", "buckets": "buckets", "exact": "exact lengths"}
 
 
-def answer(rising: Mapping[str, Sequence[dict]]) -> str:
-    """What serving needs, which of it was measured, and what it is good for, `claim`."""
+def answer(rising: Mapping[str, Sequence[dict]], shapes: str) -> str:
+    """What serving needs, which of it was measured, and what it is good for, `claim`. shapes: what they cost."""
     needs = "Serving needs few shapes, calls of one token or a few, and a cache of its own for each request."
-    return Claim(needs).text(f"{BUILT}. {claim(rising)}".removesuffix("."))
+    return Claim(needs).text(f"{BUILT}. {shapes}. {claim(rising)}".removesuffix("."))
 
 
 def falls_behind(loads: Sequence[dict]) -> float | None:

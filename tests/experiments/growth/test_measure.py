@@ -67,7 +67,7 @@ def test_an_axis_in_the_order_of_its_sizes():
     assert table.crossing([one, four, sixteen]) == pytest.approx(2, rel=1e-6)
     assert np.isnan(table.crossing([four, sixteen]))
     said = table.finding(dict(batch=table.axis_of(made(), "batch", gflops=100.0, usual=5.0)))  # 200 ms
-    assert said.startswith("A step under chunk8 takes 1.2 to 1.2 times its memory or arithmetic limit (median probe: ")
+    assert said.startswith("A step takes 1.2 to 1.2 times its memory or arithmetic limit (median probe: ")
     assert "limit (median probe: 0.6 to 1.2), the most at " in said
     assert "16 times the rows take 8.0 times the limit (arithmetic by then), 8.0 times the time." in said
     assert said.endswith("reading takes as long as arithmetic at 2 rows (fastest bandwidth) or 4 (median).")

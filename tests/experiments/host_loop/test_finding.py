@@ -30,7 +30,10 @@ def test_the_host_matters_most_where_its_strategies_gain_most():
     between = small | dict(model="m", weights=1.345e8)
     assert ", 50% at 134M, 10% at 9000M." in str(finding.claim([large, small, between, large | dict(weights=9e9)]))
     lines = [line(name, ratio) for name, ratio in (("chunk8", (1.5, 1.4, 1.6)), ("loop", (1.7, 1.5, 1.9)))]
-    assert finding.gain(lines, "m") == "on m none of 2 strategies is shown to lead (loop 1.70x [1.50, 1.90] of step)"
+    assert (
+        finding.gain(lines, "m")
+        == "on m loop has 1.70x [1.50, 1.90] the rate of step, and none of the 2 strategies is shown to lead"
+    )
     lines.append(line("step+queue", (0.7, 0.6, 0.8)))
     said = finding.answer([small, large], [("m", lines)])
     assert said.startswith(f"{claim} How often the host is asked matters most in small models; on m loop leads")
@@ -38,7 +41,7 @@ def test_the_host_matters_most_where_its_strategies_gain_most():
     assert said.endswith("at 1.70x [1.50, 1.90] the rate of step.")
     near = [line(name, (1.5, 1.4, 1.6)) for name in ("chunk8", "step+async", "step+async4", "step+async8")]
     said = finding.gain([*near, *lines[1:]], "m")
-    assert said == "on m none of 6 strategies is shown to lead (loop 1.70x [1.50, 1.90] of step)"
+    assert said == "on m loop has 1.70x [1.50, 1.90] the rate of step, and none of the 6 strategies is shown to lead"
     assert "matters most" not in finding.answer([small | dict(ratios={}), large], [])
     assert finding.starting([small, large]) == (
         "Launching step's program is 50% of a token's launch-plus-wait time with 0.1 M weights, 10% with 400 M"

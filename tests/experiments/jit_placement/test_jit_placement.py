@@ -56,7 +56,7 @@ def test_the_chart_names_what_is_added(tmp_path):
     said = chart.sampling_words(found, SETTINGS)
     assert said.startswith("sampling adds ")
     assert " ms without jit (" in said
-    assert said.endswith("chance alone shows 2 or more in less than 1% of such runs")
+    assert said.endswith("as chance alone makes 2 or more in less than 1% of such runs)")
     drawn.assert_drawn(figure, tmp_path)
 
 
@@ -75,12 +75,16 @@ def test_how_often_chance_leaves_out_0_is_said():
     assert chart.by_chance(1, 8) == pytest.approx(1 - 0.95**8)
     assert chart.by_chance(2, 2) == pytest.approx(0.05**2)
     costs = measure.costs(trials({"eager": 20, "step": 3}), ["eager", "step"])
-    both = "of 2 placements eager and step show a difference; chance alone shows 2 or more in less than 1% of such runs"
+    both = (
+        "of 2 placements eager and step show a difference, as chance alone makes 2 or more in less than 1% of such runs"
+    )
     assert chart.chance_words(costs) == both
     one = measure.costs(trials({"step": -0.1, "loop": 3}), ["step", "loop"])
-    only = "of 2 placements only loop shows a difference; chance alone shows 1 or more in 10% of such runs"
+    only = "of 2 placements only loop shows a difference, as chance alone makes 1 or more in 10% of such runs"
     assert chart.chance_words(one) == only
-    assert chart.chance_words(costs[:1]).startswith("of 1 placement eager shows a difference; chance alone shows 1 or ")
+    assert chart.chance_words(costs[:1]).startswith(
+        "of 1 placement eager shows a difference, as chance alone makes 1 or "
+    )
     figure = chart.sampling(one, SETTINGS)
     assert "token; only loop's interval excludes 0, perhaps by chance" in drawn.words(figure)
     assert "+3.10 ms" in next(t.get_text() for t in figure.axes[0].texts if "\nexcludes 0, perhaps" in t.get_text())

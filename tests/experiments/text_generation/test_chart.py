@@ -15,7 +15,9 @@ def test_the_finding_says_how_long_answers_and_prompts_are_and_gives_an_interval
     made = [trial(name, b, (10, 20, last)) for name, last in (("step", 30), ("step+nocache", 90)) for b in range(6)]
     made = [t.model_copy(update=dict(prompt_tokens=35 + t.block)) for t in made]
     finding = chart.finding(made)
-    said = "recomputes all earlier tokens: 3 tokens take 3.0 times as long. Time of an answer, geometric mean, step+noc"
+    said = (
+        "reruns the whole reserved length: 3 tokens take 3.0 times as long. Time of an answer, geometric mean, step+noc"
+    )
     assert said in finding
     assert "3.0 times as long by geometric means, 3.0 by medians" in words(chart.arrivals(made))
     assert "3.00x [3.00, 3.00], slower, n = 6;" in finding

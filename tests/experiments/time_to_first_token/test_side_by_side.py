@@ -36,7 +36,7 @@ def test_who_rounds_the_weights_again_is_marked():
     found = {e["subject"]: e["weights"] for e in side_by_side.entries(made)}
     assert found["torch"] == "float32 rounded again"
     said = finding.beside(made, finding.first_of_all([t for t in made if t.subject != "llamacpp"])[0])
-    assert said.startswith("after 10 tokens PyTorch (weights rounded again) takes 1.4")
+    assert said.startswith("after 10 tokens PyTorch (float32 rounded again) takes 1.4")
     assert "] as long as step exact (paired, n = 6; medians 42" in said
 
 
@@ -88,10 +88,12 @@ def test_where_a_tail_is_the_largest_share_of_the_median_is_said_with_the_bands_
         return dict(subject=name, tokens=tokens, p50=100.0, p95=late, points=points)
 
     found = [tail("step", 10, 150.0), tail("step", 50, 120.0), tail("step", 100, 150.0)]
-    said = "as a share of the median the tail of each subject is largest at 10 tokens; clear of 1 of the 2 other bands"
-    assert side_by_side.largest_tail(found) == said
+    said = (
+        "the tail of each subject is largest at 10 tokens; its interval there is apart from 1 of the 2 at other lengths"
+    )
+    assert side_by_side.largest_tail(found) == f"as a share of the median {said}"
     other = [tail("torch", 10, 110.0), tail("torch", 50, 130.0)]
-    said = "tail is largest at 10 tokens under step and 50 tokens under PyTorch; clear of 2 of the 3 other bands"
+    said = "tail is largest at 10 tokens under step and 50 tokens under PyTorch; its interval there"
     assert said in side_by_side.largest_tail([*found, *other])
     assert side_by_side.largest_tail(found[:1]) == ""
 

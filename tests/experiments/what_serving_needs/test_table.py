@@ -65,8 +65,10 @@ def test_the_servers_are_compared_at_the_best_rate_of_ours_and_it_is_said_what_w
         {
             "step": [load("step", 1.0, 9.0, 10.0), load("step", 4.0, 39.0, 40.0)],
             "ollama": [load("ollama", 1.0, 9.5, 10.0, "ollama"), load("ollama", 4.0, 8.0, 40.0, "ollama", refused=2)],
-        }
+        },
+        "Shapes cost much",
     )
+    assert ". Shapes cost much. Asked" in said
     served = "`llama-jax serve` (`step`) delivers 39, Ollama 8 (2 of its 9 refused)."
     assert f" Asked for 40 tokens/s (4.5 requests/s), {served}" in said
     assert said.endswith(" Asked for 10 (1.5 requests/s), it delivers 9 and Ollama 10.")
