@@ -56,39 +56,41 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linkin
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
     about = f"Measured with {run.model}, {asked}, on {where}, unless other models or files are named ({HOW}). {READ}"
-    jitted, others = [f"**{first}**", *more[:1]], ahead(measured[0], behind)
-    return "<br>".join(filter(None, (" ".join(part) for part in (jitted, more[1:], others, [about]))))
+    jitted = " ".join([f"**{first}**", *more[:1]])
+    return "<br>".join(filter(None, (jitted, *more[1:], *ahead(measured[0], behind), about)))
 
 
 def ahead(run: Setting, behind: Sequence[Recorded]) -> list[str]:
-    """The kernel beside llama.cpp, with the loop that has none, and beside the fastest other runtime on every file;
-    none of what did not run."""
+    """On the run's file, the kernel and the loop without it beside llama.cpp, and the kernel beside the strongest
+    others; the kernel beside the fastest on every file. A line each, none of what did not run."""
     kernel, loop = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in (BEST, "loop"))
-    said = []
+    said, more = [], []
     if kernel.n and loop.n:
         file = overview.kept(summary.warm(run.rows, LLAMA_CPP)[0], run.rows)
         than, without = gains.compared(f"`{BEST}`", "llama.cpp", kernel), f"`loop`, on {gains.kept(run, 'loop')}"
-        said.append(f"On the same {file} file, {than}; {without}, is {gains.briefly(loop)} as fast.")
+        said.append(f"On the model's {file} file, {than}; {without}, is {gains.briefly(loop)} as fast as llama.cpp.")
+    for of in (of for of in rivals.contests(behind) if of.model == run.model):
+        others = {t.backend: summary.paired_ratio(of.rows, rivals.ours(of), t.subject) for t in rivals.strongest(of)}
+        known = [
+            f"{rivals.times(r)} as fast as {named_well(b)}" for b, r in others.items() if b != named_well(LLAMA_CPP)
+        ]
+        said += [f"In notebook {of.table.section['number']}, `{rivals.ours(of)}` is {listed(known)}."] * bool(known)
     if found := [case for case in rivals.cases(behind) if not case.limited]:
         on = f"On {rivals.file_count(found)} ({rivals.span(found)}{rivals.drawn(found)}; {rivals.processors(found)})"
-        rate = f"{rivals.ends(found, rivals.bare)} times the rate of the fastest other runtime"
-        said.append(f"{on}, {rivals.placements(found)} writes answers at {rate}.")
-        said += [*(text for _, text in elsewhere(behind, run)), f"{BELOW}."]
-    return said
+        rate = f"{rivals.ends(found, rivals.bare)} times the rate of {rivals.contestants(found)}"
+        more = [f"{on}, {rivals.placements(found)} writes answers at {rate}."]
+        more += [*(text for _, text in elsewhere(behind, run)), f"{BELOW}."]
+    return [" ".join(line) for line in (said, more)]
 
 
 def elsewhere(behind: Sequence[Recorded], run: Setting) -> list[tuple[Setting, str]]:
-    """The kernel beside the fastest other runtime on a larger file, the one it leads by least where several are: (the
-    run, a sentence)."""
+    """The kernel beside the strongest other runtimes on each larger file: (the run, a sentence)."""
     said = []
     for of in (of for of in rivals.contests(behind) if of.model != run.model):
-        level, _ = rivals.leaders(of)
-        closest = min(level, key=lambda t: summary.paired_ratio(of.rows, rivals.ours(of), t.subject).value)
-        file = f"{of.model} ({overview.kept(closest, of.rows)}, {rivals.megabytes(closest.weights_bytes)})"
-        (ratio,) = rivals.beside(of, [closest])
-        said.append(
-            (of, f"On {file}, on {wording.processor(of.table.meta['environment'])}, it writes answers at {ratio}.")
-        )
+        first, *_ = others = rivals.strongest(of)
+        file = f"{of.model} ({overview.kept(first, of.rows)}, {rivals.megabytes(first.weights_bytes)})"
+        at = f"`{rivals.ours(of)}` writes answers at {listed(rivals.beside(of, others))}"
+        said.append((of, f"On {file}, on {wording.processor(of.table.meta['environment'])}, {at}."))
     return said
 
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from llama_jax.plumbing import boundary, files, paths
 from llama_jax.plumbing.errors import UserError
-from llama_lab.bench import summary, wording
+from llama_lab.bench import gate, summary, wording
 from llama_lab.bench.wording import PART, SENTENCE, listed, points
 from llama_lab.experiments.what_may_be_jitted import arguments
 from llama_lab.figures import model_label, read_manifest
@@ -265,6 +265,7 @@ def write(out_dir: Path) -> Path:
         "report.html",
         questions=brief.questions(behind, drawn, places, beside, again),
         home=brief.machine(timed[0].table) if timed else "",
+        ties=(gate.NEAR_TIE, gate.FLIP),
         sections=known,
         others=others(out_dir, known),
         subjects=subjects(behind),

@@ -41,7 +41,7 @@ def test_the_readmes_answer_has_the_range_over_every_file_with_the_processors_ow
     ]
     table = recorded(tmp_path, rivals.FILES[1], made)
     said = (
-        "On 2 files (100 to 100 MB; 2 on C), `loop+fused` writes answers at 2.00 to 2.50 times the rate of the fastest"
+        "On 2 files (100 to 100 MB; 2 on C), `loop+fused` writes answers at 2.00 to 2.50 times the rate of llama.cpp."
     )
     assert said in readme.answer([run(("eager", "step"))], [table], here)
 

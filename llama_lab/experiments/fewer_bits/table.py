@@ -109,7 +109,7 @@ def gained(entries: Sequence[dict]) -> str:
         return ""
     rates = [f"{e['decode'].median:.0f}" for e in (mine, other, whole)]
     shares = [e["distance"].get(ALL, {}).get("top1") for e in (mine, other)]
-    of = (" of the top tokens of float32 arithmetic on them", "")
+    of = (" of float32 arithmetic's top tokens", "")
     equal = [f" ({share:.1%}{more})" for share, more in zip(shares, of, strict=True) if share is not None]
     equal = equal if len(equal) == len(shares) else ["", ""]
     alike = mine["dtype"] in ("gguf", other["dtype"])

@@ -128,7 +128,7 @@ def throughput(trials: Sequence[Trial], table: list[dict], seed: int = 0) -> Fig
     notes.bandwidth_limit(axes, limit)
     axes.set_xlim(0, max(limit * 1.06, *(t.tg * 1.05 for t in trials if t.phase == "warm" and t.tg > 0)))
     axes.set_xlabel(
-        "decode rate, tokens/s\n(point: one answer; bar: median; band: its 95% interval; ratios: means of pairs)"
+        "decode rate, tokens/s\n(point: one answer; bar: median; band: 95% interval; ratios: means of pairs)"
     )
     headline(figure, said)
     return figure
@@ -207,7 +207,7 @@ def sampling(costs: Sequence[Cost], settings: str, seed: int = 0) -> Figure:
     axes.axvline(0, color=GREY, linewidth=0.9)
     over = dict(ha="center", va="bottom", fontsize=9, color=GREY, transform=axes.get_xaxis_transform())
     axes.text(0, 1, "same as greedy", **over)
-    meant = f"point: one of {counted(c.ratio.n for c in costs)} pairs; bar: median; band: its 95% interval"
+    meant = f"point: one of {counted(c.ratio.n for c in costs)} pairs; bar: median; band: 95% interval"
     axes.set_xlabel(f"ms per token: sampled minus greedy, which takes the likeliest token\n({meant})")
     headline(figure, sampling_title(costs) + f"; {excluding(costs)}, perhaps by chance" * bool(chance))
     said = chance_words(costs)

@@ -203,7 +203,7 @@ def types(trials: Sequence[Trial], quality: Sequence[dict], seed: int = 0) -> Fi
             words = "baseline" if name == baseline else three_digits(ratios[name])
             rows.subject(left, name, rates, rate, heights[label], words, seed)
     left.set_xlim(left=0)
-    left.set_xlabel("decode rate, tokens/s (point: one answer;\nbar: median; band: its 95% interval)")
+    left.set_xlabel("decode rate, tokens/s (point: one answer;\nbar: median; band: 95% interval)")
     for e, height in zip(quality, rows.heights(right, [e["kv"] for e in quality]).values(), strict=True):
         right.barh(height, e["kl"], height=0.5, color="#BBBBBB")
         words = "reference" if e["kv"] == "f32" else f"{decimal(e['kl'])}, best token\n same {e['top1']:.1%}"

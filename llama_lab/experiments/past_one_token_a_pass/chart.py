@@ -54,7 +54,7 @@ def rates(entries: Sequence[dict], model: str, missing: Sequence[dict] = ()) -> 
         readable(axes.xaxis)
     n = counted(e["decode"].n for e in entries if e["decode"].n)
     ratios = "x: rate over that of the same subject without drafts, mean of pairs with its 95% interval"
-    footnote(figure, f"Point: an answer, {n} each; mark and band: median and its 95% interval; {ratios}.")
+    footnote(figure, f"Point: an answer, {n} each; mark and band: median and 95% interval; {ratios}.")
     headline(figure, table.title(entries, model))
     return figure
 
@@ -75,11 +75,11 @@ def tokens_a_pass(entries: Sequence[dict], name: str) -> Figure:
         axes.bar(at, shares, width, color=shade, hatch=hatch, edgecolor="white", label=words)
     axes.set_xticks(range(1, most + 1))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set(xlabel="tokens that a pass makes", ylabel=f"passes of {name}")
+    axes.set(xlabel="tokens that a pass makes", ylabel=f"share of passes, {name}")
     means = [f"{e['passes']['tokens_a_pass']:.2f}{' tokens' * (e is known[0])}" for e in known]
     said = listed([f"{mean} on {table.NOUNS[e['task']]}" for mean, e in zip(means, known, strict=True)])
     who = "With prompt lookup" if "+lookup" in name else f"Under {name}"
-    headline(figure, f"{who} a pass makes {said}" if said else f"Nothing is known of {name}'s passes")
+    headline(figure, f"{who} the mean pass makes {said}" if said else f"Nothing is known of {name}'s passes")
     if known:
-        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=9)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.19), fontsize=9)
     return figure

@@ -53,8 +53,8 @@ def releases(trials: Sequence[Trial], meta: dict) -> Figure:
         if placement == table.PLACEMENT and len(shown) > 2:
             (slow, at), *others = sorted(shown.items())
             count = sum(name in rates for name in right) - 1
-            most = f"the {count} others{' without a red cross' * bool(bad)} {others[0][0]:.1f} to {others[-1][0]:.1f}"
-            title = f"Under {placement} JAX {[*rates][at]} makes {slow:.1f} tokens/s, {most}"
+            most = f"the {count} others{' that pass every check' * bool(bad)} {others[0][0]:.1f} to {others[-1][0]:.1f}"
+            title = f"Under {placement}, JAX {[*rates][at]} makes {slow:.1f} tokens/s, {most}"
         ends.append(End(placement, x[-1], middle[-1], own))
     labels.at_ends(axes, ends, 1.3, x=len(names) - 0.62, size=11)
     limits = [t.limit for t in trials if t.bytes_per_token and t.bandwidth_gbps and t.phase == "warm"]

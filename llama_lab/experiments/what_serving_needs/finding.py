@@ -86,7 +86,7 @@ def called(load: dict) -> str:
     """A server's name, and of plain JAX what it does."""
     if load["backend"] != standings.JAX:
         return named_well(load["server"])
-    return f"`{load['server']}`" + " (plain JAX, one request a step)" * plain(load)
+    return f"`{load['server']}`" + " (plain JAX, requests in turn)" * plain(load)
 
 
 def delivered(loads: Sequence[dict]) -> list[str]:

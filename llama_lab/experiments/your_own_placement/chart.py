@@ -128,7 +128,7 @@ def own_ladder(trials: Sequence[Trial], table: Sequence[dict], mine: Placement, 
     if below:
         axes.axhline(len(below) - 0.5, color="black", linewidth=0.8)
         rows.beside(axes, len(below) - 0.5, f"below: a copy of {measure.BASELINE}, and faulty ones", style="italic")
-    meaning = "(point: one answer; bar: median; band: its 95% interval; ratios: means of pairs)"
+    meaning = "(point: one answer; bar: median; band: 95% interval; ratios: means of pairs)"
     axes.set_xlabel(f"decode rate, tokens/s\n{meaning}")
     if left:
         footnote(figure, f"Only in the table: {listed([e['name'] for e in left])}.")

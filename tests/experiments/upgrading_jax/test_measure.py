@@ -204,10 +204,10 @@ def test_the_figure_marks_what_is_wrong_and_what_is_missing(monkeypatch):
     assert {tuple(line.get_xdata()) for line in crosses} == {(1.0,)}
     assert "not measured" in {text.get_text() for text in axes.texts}
     title = " ".join(chart.releases(*made()).get_suptitle().split())
-    assert title == "Under step JAX 0.1.0 makes 10.0 tokens/s, the 2 others 15.0 to 20.0"
+    assert title == "Under step, JAX 0.1.0 makes 10.0 tokens/s, the 2 others 15.0 to 20.0"
     monkeypatch.setitem(RATES, "0.3.1", 16)
     title = " ".join(chart.releases(*made(**{"0_2_0": wrong})).get_suptitle().split())
-    assert title == "Under step JAX 0.1.0 makes 10.0 tokens/s, the 2 others without a red cross 15.0 to 16.0"
+    assert title == "Under step, JAX 0.1.0 makes 10.0 tokens/s, the 2 others that pass every check 15.0 to 16.0"
 
 
 def test_nothing_recorded_is_said(tmp_path, monkeypatch):
