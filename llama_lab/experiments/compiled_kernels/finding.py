@@ -78,14 +78,14 @@ def lost(entries: Sequence[dict]) -> str:
     if not slower:
         return (words + open_) * bool(cases)
     worst = min(slower, key=lambda e: e["ratio"].value)
-    does = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
+    does = {sizes.DECODE: "at context {:,}", sizes.PREFILL: "reading {:,} tokens"}[worst["what"]]
     where = f"{does.format(worst['tokens'])}, {worst['file'].removesuffix('/avx2')}, {named_well(worst['best'])}"
     where += "; only our kernels limited to AVX2" * limited_to_avx2(worst)
     return f"{words} (at worst {worst['ratio'].words}, {where}){open_}"
 
 
 def least_and_most(by_size: Sequence[dict]) -> str:
-    """`decode rate over the best other runtime after 64 tokens: 1.14x [1.11, 1.17] (ik_llama.cpp, llama-3.2-1b/q4_0,
+    """`decode rate over the best other runtime at that context: 1.14x [1.11, 1.17] (ik_llama.cpp, llama-3.2-1b/q4_0,
     828 MB per token) to ...`, of what the claim counts; "" without a peer."""
     mine = [e for e in sizes.fastest(by_size) if e["what"] == sizes.DECODE]
     mine = sorted((e for e in mine if e["tokens"] == mine[0]["tokens"]), key=lambda e: e["ratio"].value)
@@ -95,7 +95,7 @@ def least_and_most(by_size: Sequence[dict]) -> str:
     if not ends:
         return ""
     spread = " to ".join(dict.fromkeys((ends[0], ends[-1])))
-    return f"decode rate over the best other runtime after {mine[0]['tokens']} tokens: {spread}"
+    return f"decode rate over the best other runtime at that context: {spread}"
 
 
 def beside_best(entries: Sequence[dict]):
@@ -103,7 +103,7 @@ def beside_best(entries: Sequence[dict]):
     pandas.DataFrame. entries: of `sizes.table`."""
     import pandas as pd
 
-    asked = {sizes.DECODE: "after {:,} tokens", sizes.PREFILL: "reading {:,} tokens"}
+    asked = {sizes.DECODE: "at context {:,}", sizes.PREFILL: "reading {:,} tokens"}
     lines: dict[str, dict] = {}
     for e in sizes.fastest(entries):
         line = lines.setdefault(e["file"], {})

@@ -75,7 +75,7 @@ def tokens_a_pass(entries: Sequence[dict], name: str) -> Figure:
         axes.bar(at, shares, width, color=shade, hatch=hatch, edgecolor="white", label=words)
     axes.set_xticks(range(1, most + 1))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set(xlabel="tokens that a pass makes", ylabel=f"share of passes, {name}")
+    axes.set(xlabel=f"tokens that a pass of {name} makes", ylabel="share of passes")
     means = [f"{e['passes']['tokens_a_pass']:.2f}{' tokens' * (e is known[0])}" for e in known]
     said = listed([f"{mean} on {table.NOUNS[e['task']]}" for mean, e in zip(means, known, strict=True)])
     who = "With prompt lookup" if "+lookup" in name else f"Under {name}"

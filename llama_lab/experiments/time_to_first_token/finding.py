@@ -125,7 +125,8 @@ def beside(trials: Sequence[Start], r: dict) -> str:
     asked = side_by_side.interleaved(trials)
     medians = ", ".join(f"{table.middle(asked, r[name], r['tokens']):.3g}" for name in ("peer", "best"))
     kinds = side_by_side.kept(trials)
-    other = f" ({kinds[r['peer']]})" * (kinds[r["peer"]] != kinds[r["best"]])
+    kind = kinds[r["peer"]]
+    other = f" ({kind})" * (kind != kinds[r["best"]] and kind not in r["peer"])
     took = f"{named_well(r['peer'])}{other} takes {r['ratio'].words} as long as {r['best']}"
     return f"after {r['tokens']} tokens {took} (paired, n = {r['ratio'].n}; medians {medians} ms)"
 

@@ -23,8 +23,8 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     assert lost.endswith(", reading 50 tokens, small/q4_0, llama.cpp), undecided in 0")
     assert finding.lost(decode) == "slower than the best other runtime in 0 of 2 cases, undecided in 0"
     frame = finding.beside_best(table)
-    assert frame.loc["small/q4_0", "after 64 tokens"].endswith("openvino")
-    assert list(frame) == ["after 64 tokens", "reading 50 tokens"]
+    assert frame.loc["small/q4_0", "at context 64"].endswith("openvino")
+    assert list(frame) == ["at context 64", "reading 50 tokens"]
     read = dict(prompts=dict(loop=900, llamacpp=1000))
     both = on_file(dict(loop=300, llamacpp=100), "a/avx2", **read)
     both += on_file(dict(loop=500, llamacpp=100), "a/avx512vnni", **read)

@@ -144,5 +144,5 @@ def test_each_chart_draws_in_style_and_where_there_is_little(tmp_path, name):
     else:
         labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
         assert labels[1].endswith("4.75 per pass, 94% of drafts accepted")
-        said = "With prompt lookup the mean pass makes 1.25 tokens on open questions, 4.75 on a copy and 3.00 on a copy with a"
-        assert " ".join(figure.get_suptitle().split()) == f"{said} word replaced"
+        said = "With prompt lookup the mean pass makes 1.25 tokens on open questions, 4.75 on a copy and 3.00 on a copy"
+        assert " ".join(figure.get_suptitle().split()) == f"{said} with a word replaced"
