@@ -134,7 +134,7 @@ def compiled(tables: Tables) -> Said | None:
     text = (
         f"`jit` compiles again for each new shape: for {best.requests} requests ({new} tokens each) a freshly started"
         f" server compiles {best.programs} programs {SHAPED[best.subject]}, and {most.programs} {SHAPED[most.subject]},"
-        f" which takes {times(ratio)} as long in all (n = {ratio.n})."
+        f" where serving them takes {times(ratio)} as long, compilation included (n = {ratio.n})."
     )
     return said_of(table, text, table.meta["parameters"]["model"])
 
@@ -169,7 +169,7 @@ def on_a_larger_file(tables: Tables) -> Said | None:
 
 
 def apart(run: Setting, tables: Tables) -> str:
-    """`Memory was slower than in the figure above (median bandwidth probe 36 GB/s, not 51): compare rates within a
+    """`Memory was slower than in the first figure (median bandwidth probe 36 GB/s, not 51): compare rates within a
     figure.`, and that the machine was busy; "" where either was not probed, or both are alike."""
     above = other_runtimes.greedy(tables.get(HEADLINE))
     here, there = (probe(of) if of else None for of in (run, above))
@@ -178,7 +178,7 @@ def apart(run: Setting, tables: Tables) -> str:
     how = "slower" if here < there else "faster"
     busy = "The machine was busy, and memory" if environment.busy(run.table.meta["environment"]) else "Memory"
     probes = f"median bandwidth probe {here:.0f} GB/s, not {there:.0f}"
-    return f"{busy} was {how} than in the figure above ({probes}): compare rates within a figure."
+    return f"{busy} was {how} than in the first figure ({probes}): compare rates within a figure."
 
 
 def probe(run: Setting) -> float | None:

@@ -168,6 +168,6 @@ def places(
 
     count = len(same_model(others, measured[0])) if measured else 0
     machine = f"{count} machines" if count > 1 else "another machine"
-    elsewhere = [f"other runs, on [{machine}]({page})"] * bool(count)
+    elsewhere = [f"same benchmark on [{machine}]({page})"] * bool(count)
     rows = [(*row, *cells(sides)[: 1 + len(elsewhere)]) for *row, sides in PLACES]
     return Table((*HEADS, *elsewhere), rows)

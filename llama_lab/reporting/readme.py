@@ -44,7 +44,7 @@ CALLED = "[called as llama-bench calls it, plus an arg-max](peers.md)"
 # Beside other runtimes ------------------------------------------------------------------------------------------------
 
 
-def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linking) -> str:
+def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linking, again: Sequence[Repeat] = ()) -> str:
     """What jit gains, what the kernel gains, how far that is from other runtimes and what was measured, each on a line
     of its own; "" of nothing."""
     if not (said := gains.sentences(measured)):
@@ -55,26 +55,29 @@ def answer(measured: Sequence[Setting], behind: Sequence[Recorded], link: Linkin
     first, *more = said.values()
     asked = f"{overview.lengths(run.rows)} tokens (prompt + greedy answer)"
     where = wording.processor(run.table.meta["environment"])
-    about = f"Measured with {run.model}, {asked}, on {where}, unless other models or files are named ({HOW}). {READ}"
-    jitted = " ".join([f"**{first}**", *more[:1]])
-    return "<br>".join(filter(None, (jitted, *more[1:], *ahead(measured[0], behind), about)))
+    unless = f"unless another model, file or notebook is named ({HOW})"
+    about = f"Measured with {run.model}, {asked}, on {where}, {unless}."
+    jitted = " ".join([f"**{first}**", about, *more[:1]])
+    return "<br>".join(filter(None, (jitted, *more[1:], *ahead(measured[0], behind, again), READ)))
 
 
-def ahead(run: Setting, behind: Sequence[Recorded]) -> list[str]:
+def ahead(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat]) -> list[str]:
     """On the run's file, the kernel and the loop without it beside llama.cpp, and the kernel beside the strongest
     others; the kernel beside the fastest on every file. A line each, none of what did not run."""
     kernel, loop = (summary.paired_ratio(run.rows, name, LLAMA_CPP) for name in (BEST, "loop"))
     said, more = [], []
     if kernel.n and loop.n:
         file = overview.kept(summary.warm(run.rows, LLAMA_CPP)[0], run.rows)
+        ends = wording.span((repeat.ratio.value for repeat in again), round_ratio)
+        spread = f" ({ends} in [{len(again)} other runs]({repeats.MACHINES}#{repeats.ID}))" * (len(again) > 1)
         than, without = gains.compared(f"`{BEST}`", "llama.cpp", kernel), f"`loop`, on {gains.kept(run, 'loop')}"
-        said.append(f"On the model's {file} file, {than}; {without}, is {gains.briefly(loop)} as fast as llama.cpp.")
+        said.append(
+            f"On {run.model}'s {file} file, {than}{spread}; {without}, is {gains.briefly(loop)} as fast as llama.cpp."
+        )
     for of in (of for of in rivals.contests(behind) if of.model == run.model):
-        others = {t.backend: summary.paired_ratio(of.rows, rivals.ours(of), t.subject) for t in rivals.strongest(of)}
-        known = [
-            f"{rivals.times(r)} as fast as {named_well(b)}" for b, r in others.items() if b != named_well(LLAMA_CPP)
-        ]
-        said += [f"In notebook {of.table.section['number']}, `{rivals.ours(of)}` is {listed(known)}."] * bool(known)
+        mine, known = rivals.ours(of), listed(rivals.beside(of, rivals.strongest(of), "{} as fast as {}"))
+        where = f"notebook {of.table.section['number']} ({overview.lengths(summary.warm(of.rows, mine))} tokens)"
+        said.append(f"In {where}, `{mine}` is {known}.")
     if found := [case for case in rivals.cases(behind) if not case.limited]:
         on = f"On {rivals.file_count(found)} ({rivals.span(found)}{rivals.drawn(found)}; {rivals.processors(found)})"
         rate = f"{rivals.ends(found, rivals.bare)} times the rate of {rivals.contestants(found)}"
@@ -106,7 +109,7 @@ def smallest(run: Setting, behind: Sequence[Recorded], link: Linking) -> str:
     known = [share(p) for p in points if p["model"] == run.rows[0].model]
     why = ", where launching programs takes a larger part of the time" * (bool(known) and share(points[0]) > known[0])
     where = f"On [a model of {weights}]({link(table.section)}){f' ({there})' * (here != there)}{why}"
-    return f"{where}, {gains.compared('it', '`step`', points[0]['ratios']['loop'])}."
+    return f"{where}, {gains.compared('`loop`', '`step`', points[0]['ratios']['loop'])}."
 
 
 def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat], link: str) -> str:
@@ -119,7 +122,9 @@ def distances(run: Setting, behind: Sequence[Recorded], again: Sequence[Repeat],
         contest, fastest = rival
         said.append(beside_fastest(contest, fastest, run, again))
         slower = of_loop(contest, fastest.subject)
-        more = f" in the headline's run, and in notebook {contest.table.section['number']} at {slower}" * bool(slower)
+        more = f" in the first figure's run, and in notebook {contest.table.section['number']} at {slower}" * bool(
+            slower
+        )
     return " ".join([*said, without_kernel(run, LLAMA_CPP, more)])
 
 
@@ -137,7 +142,8 @@ def on_files(found: Sequence[Case]) -> str:
     said = [f"{on}, {rivals.placements(own)} {listed(rates)} the rate of {rivals.contestants(own)} ({often})."]
     for limit, some in fewer:
         if slower := [case for case in some if case.ratio.verdict == Verdict.SLOWER]:
-            limited = f"With our kernels, but not the others', limited to {limit} ({rivals.files(some)} of the files)"
+            limited = f"With our kernels, but not the others', limited to {limit}"
+            limited += f" ({rivals.files(some)} of the files; not a test of a processor with {limit} alone)"
             said.append(f"{limited} it is slower in {rivals.where(slower)}.")
     return " ".join(said)
 
@@ -281,13 +287,14 @@ def claimed(
     link: Linking,
     behind: Sequence[Recorded] = (),
     others: Sequence[Machine] = (),
+    again: Sequence[Repeat] = (),
 ) -> str:
     """The claim, one picture and where to put jit, as Markdown. behind: the tables that rivals are looked up in.
-    others: machines that the same was measured on."""
+    others: machines that the same was measured on. again: of `repeats`."""
     main = (contribution.HEADLINE, *notebooks.saying("headline"))  # whose figure is shown
     pictures = [figure for name in main for s in sections if s["name"] == name for figure in s["figures"]][:1]
     here = wording.processor(measured[0].table.meta["environment"]) if measured else ""
-    parts = [answer(measured, behind, link)]
+    parts = [answer(measured, behind, link, again)]
     parts += [f'<img src="figures/{f["name"]}.svg" width="{WIDTH}" alt="{escape(f["caption"])}">' for f in pictures]
     parts += [gains.places(measured, others, loaded=serving(behind, link, here)).markdown()] if pictures else []
     return "\n\n".join(filter(None, parts))
@@ -324,6 +331,6 @@ def refresh(
     again: of `repeats`."""
     home = Path(out_dir)
     measured, link = with_headline(home, behind), partial(page, home=home)
-    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, link, behind, others))
+    document.put(home / "README.md", *ANSWER, partial(claimed, sections, measured, link, behind, others, again))
     document.put(home / "README.md", *BESIDE, partial(beside, measured, behind, link, again))
     document.put(home / "docs" / "statistics.md", *ABOUT, lambda: about(measured[0]) if measured else "")

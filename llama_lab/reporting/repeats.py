@@ -100,9 +100,9 @@ def far_apart(found: Sequence[Repeat]) -> bool:
 
 
 def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
-    """`2.82 times as fast as llama.cpp in the headline's run and 1.50 to 4.82 times in 7 other runs (cause of the
-    spread not established)`, and in how many of them it is faster where it is not in all. here: in the headline's run.
-    link: to `table`."""
+    """`2.82 times as fast as llama.cpp in the first figure's run and 1.50 to 4.82 times in 7 other runs (cause of the
+    spread not established)`, and in how many of them it is faster where it is not in all. here: its ratio in the first
+    figure's run. link: to `table`."""
     if not found:
         return f"{here} as fast as llama.cpp"
     ratios = [repeat.ratio for repeat in found]
@@ -110,7 +110,7 @@ def ranging(found: Sequence[Repeat], here: str, link: str) -> str:
     where = f"[{f'{len(found)} other runs' if len(found) > 1 else 'another run'}]({link}#{ID})"
     often = f", {rivals.often(ratios)}" * any(ratio.verdict != Verdict.FASTER for ratio in ratios)
     why = " (cause of the spread not established)" * far_apart(found)
-    return f"{here} as fast as llama.cpp in the headline's run and {least_to_most} times in {where}{why}{often}"
+    return f"{here} as fast as llama.cpp in the first figure's run and {least_to_most} times in {where}{why}{often}"
 
 
 def same_model(others: Sequence[Machine], run: Setting) -> list[Machine]:

@@ -101,12 +101,12 @@ def test_another_run_says_whether_its_memory_was_as_in_the_headlines(tmp_path):
         known[name] = recorded(tmp_path / "probed", name, [*probed, *chat])
     probes = "median bandwidth probe 50 GB/s, not 75"
     assert (
-        f" Memory was slower than in the figure above ({probes}): compare rates within a figure."
+        f" Memory was slower than in the first figure ({probes}): compare rates within a figure."
         in brief.contested(known).text
     )
     known["09-ollama"].meta["environment"]["watch"] = dict(others_cpu=0.5)
     assert (
-        f" The machine was busy, and memory was slower than in the figure above ({probes}): compare "
+        f" The machine was busy, and memory was slower than in the first figure ({probes}): compare "
         in brief.contested(known).text
     )
 

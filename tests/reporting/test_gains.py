@@ -63,7 +63,7 @@ def test_each_place_has_its_gain_with_its_range_over_other_machines_of_the_same_
     noisy = run(("step", "loop"), noise=0.2)
     assert re.search(r"vs `step` \(pairs scatter by \d+%\)", cells([noisy])[1][0])
     heads = [gains.places([run()], some, "m").heads[4:] for some in ([], known[:1], known)]
-    assert heads == [(), ("other runs, on [another machine](m)",), ("other runs, on [2 machines](m)",)]
+    assert heads == [(), ("same benchmark on [another machine](m)",), ("same benchmark on [2 machines](m)",)]
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ def test_a_separate_run_of_the_same_model_has_ollama(tmp_path):
     said = readme.distances(replace(run(), model="tiny"), [contest], [], "m")
     own, kernelless = alone.split(" Without the kernel")
     other = f" In a separate run ({UNKNOWN}) it is 2.00 [2.00, 2.00] times as fast as Ollama, the fastest other runtime"
-    kernelless = kernelless.removesuffix(".") + " in the headline's run, and in notebook 09"
+    kernelless = kernelless.removesuffix(".") + " in the first figure's run, and in notebook 09"
     beside = f"{kernelless} at 0.42 [0.42, 0.42] times Ollama's rate."
     assert said == f"{own}{other} there. Without the kernel{beside}"
     assert readme.distances(run(), [contest], [], "m") == readme.distances(run(), [], [], "m")
@@ -210,14 +210,17 @@ def test_the_same_in_other_runs_is_told_from_the_least_to_the_most():
 
 
 def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
-    *said, about = readme.answer([run()], [], here).split("<br>")
-    said = " ".join(said)
-    parts = ("`loop`, the whole answer in one program, is ", "`loop+fused`, whose ", "On the model's ")
+    said = readme.answer([run()], [], here)
+    about = "Measured with m, 4 + 4 tokens (prompt + greedy answer), on C, "
+    parts = (about, "`loop`, the whole answer in one program, is ", "<br>`loop+fused`, whose ", "<br>On m's ")
     assert re.match(r"\*\*Put one `jax.jit` .*\*\* " + ".*".join(map(re.escape, parts)), said)
     assert (
         "`loop+fused` is 2.00 times as fast as llama.cpp; `loop`, on float32 weights, is 0.42 times as fast as" in said
     )
-    assert about.startswith("Measured with m, 4 + 4 tokens (prompt + greedy answer), on C, ")
+    assert said.endswith(readme.READ)
+    again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
+    spread = "as fast as llama.cpp (1.25 to 2.50 in [2 other runs](docs/machines.md#other-runs)); `loop`,"
+    assert spread in readme.answer([run()], [], here, again)
     ladder, engines = run(("eager", "step")), run(("loop", "loop+fused", "llamacpp"), dict(SECTION, number="09"))
     assert "(notebook 09).<br>" in readme.answer([ladder, engines], [], here)
     assert readme.answer([run(("eager", "step"))], [], here).count("**") == 2
@@ -226,7 +229,9 @@ def test_the_answer_says_what_jit_gains_before_the_kernel_and_is_bold_first():
 
 def test_the_lead_over_llama_cpp_has_its_range_over_other_runs():
     again = repeats.repeats(run(), [], [machine("2026-01-02", slower(1.6)), machine("2026-01-03", slower(0.8), "n")])
-    said = "2 times as fast as llama.cpp in the headline's run and 1.25 to 2.50 times in [2 other runs](m#other-runs) "
+    said = (
+        "2 times as fast as llama.cpp in the first figure's run and 1.25 to 2.50 times in [2 other runs](m#other-runs) "
+    )
     assert repeats.ranging(again, "2 times", "m").startswith(said)
     assert repeats.far_apart(again)
     assert not repeats.far_apart([again[0]] * 2)
@@ -249,7 +254,7 @@ def test_the_loop_in_the_smallest_model_is_told_beside_the_headlines(tmp_path):
     changes = spent | dict(run="strategies random:a", model="random:a", weights_read=107_000)
     rows = [HostTrial(**row.model_dump() | changes) for row in trials(("step", "loop"))]
     found = recorded(tmp_path, readme.SIZES, rows)
-    said = "On [a model of 0.1M random weights](n12), it is only 1.05 times as fast as `step`."
+    said = "On [a model of 0.1M random weights](n12), `loop` is only 1.05 times as fast as `step`."
     assert readme.smallest(run(), [found], here) == said
     assert f" tokens/s). {said}" in readme.answer([run()], [found], here)
     slow = dict(spent, fetch_ns=9, run="strategies m", weights_read=10**8)
@@ -287,7 +292,8 @@ def test_fewer_instructions_are_told_apart_from_the_files_as_they_run():
         "`k` writes answers at 2.00 to 3.00 times and reads prompts at 4.00 times the rate of o (faster in all 3 cases)"
     )
     limited = (
-        " With our kernels, but not the others', limited to AVX2 (1 of the files) it is slower in writing answers of 4 "
+        " With our kernels, but not the others', limited to AVX2 (1 of the files; not a test of a processor with AVX2"
+        " alone) it is slower in writing answers of 4 "
     )
     slower = "tokens (0.50 times the rate) and reading prompts of 4 tokens (0.40 to 0.50 times the rate)."
     assert said == f"On 1 file (0 to unknown size of weights; 1 on C), {first}.{limited}{slower}"

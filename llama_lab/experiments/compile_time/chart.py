@@ -186,7 +186,9 @@ def compile_starts(trials: Sequence[Start], seed: int = 0) -> Figure:
     axes.set_xlim(0, furthest * 1.1)
     really = ", ".join(f"{seconds:.2f} s {way}" for way, seconds in loaded.items())
     words = "seconds from process start to first token on the host (bar: mean; point: one fresh process)"
-    axes.set_xlabel(words + f"\nloading is drawn at the cold starts' mean; measured: {really}" * bool(loaded))
+    axes.set_xlabel(
+        words + f"\nloading is drawn at the cold starts' mean in bars and points; measured: {really}" * bool(loaded)
+    )
     figure.legend(handles=keys, loc="outside lower center", ncols=4, fontsize=9)
     took = ", ".join(f"{float(np.mean(seconds)):.1f} s {way}" for way, seconds in totals.items() if seconds)
     said = f"From process start to first token under {BASELINE}: {took or 'not measured'}"

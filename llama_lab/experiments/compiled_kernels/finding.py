@@ -10,7 +10,7 @@ from llama_jax.kernels import isa
 from llama_lab.bench import standings, summary
 from llama_lab.bench.claim import Claim, stated
 from llama_lab.bench.statistics import Ratio, Verdict
-from llama_lab.bench.wording import interval, listed, named_well, span
+from llama_lab.bench.wording import interval, listed, named_well, round_ratio, span
 from llama_lab.experiments.compiled_kernels import commands, file_types, rows, scaling, sizes, where
 
 
@@ -280,7 +280,7 @@ def by_threads(found: Mapping[str, Sequence[dict]]) -> str:
 
 
 def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str]) -> str:
-    """`loop+fused's median rates are 2.7 to 3.1 times llama.cpp's from 256 to 4,096 tokens (n = 2)`: the fastest
+    """`loop+fused's median rates are 2.73 to 3.05 times llama.cpp's from 256 to 4,096 tokens (n = 2)`: the fastest
     placement beside the fastest peer; "" without both. backends: of each subject."""
     first = {name: points[0]["rate"].median for name, points in by_context.items() if len(points) > 1}
     ours, others = ([name for name in first if (backends[name] == standings.JAX) == mine] for mine in (True, False))
@@ -292,7 +292,7 @@ def stays(by_context: Mapping[str, Sequence[dict]], backends: Mapping[str, str])
     ratios = sorted(mine.median / theirs.median for _, mine, theirs in pairs)
     n, (start, *_), (end, *_) = min(min(a.n, b.n) for _, a, b in pairs), pairs[0], pairs[-1]
     return (
-        f"{above}'s median rates are {ratios[0]:.1f} to {ratios[-1]:.1f} times {named_well(below)}'s "
+        f"{above}'s median rates are {span(ratios, round_ratio)} times {named_well(below)}'s "
         f"from {int(start):,} to {int(end):,} tokens (n = {n})"
     )
 

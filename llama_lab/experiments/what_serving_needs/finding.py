@@ -125,7 +125,8 @@ def briefly(rising: Mapping[str, Sequence[dict]]) -> str:
     if not (found := side_by_side(rising)):
         return str(claim(rising)).removesuffix(".")
     return "; ".join(
-        f"asked for {e['offered']:.0f} tokens/s ({e['arrived']:.2g} requests/s): {listed(delivered([e, *theirs]))}"
+        f"asked for {e['offered']:.0f} tokens/s ({e['arrived']:.2g} requests/s), {called(e)} delivers"
+        f" {listed([made(e), *delivered(theirs)])}"
         for e, theirs in found
     )
 

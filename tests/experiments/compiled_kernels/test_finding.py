@@ -42,7 +42,7 @@ def test_the_lead_by_size_by_context_and_by_instructions():
     assert said == "median rate with 256 threads over that with 4096: loop 1.50x, llama.cpp 1.00x (n = 3)"
     assert finding.by_threads(scaling.axis_of([], "threads")) == ""
     said = finding.stays(grown["context"], dict(loop="jax", llamacpp="llama.cpp"))
-    assert said == "loop's median rates are 2.0 to 3.0 times llama.cpp's from 256 to 4,096 tokens (n = 3)"
+    assert said == "loop's median rates are 2.00 to 3.00 times llama.cpp's from 256 to 4,096 tokens (n = 3)"
     assert finding.stays(grown["context"], dict(loop="jax", llamacpp="jax")) == ""
     for nothing in (finding.least_and_most, finding.instructions):
         assert nothing([]) == ""
