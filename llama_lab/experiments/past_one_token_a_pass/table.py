@@ -181,21 +181,25 @@ def claim(entries: Sequence[dict], model: str, of_texts: Sequence[dict] = ()) ->
 def drafted(entries: Sequence[dict]) -> tuple[str, dict[str, Comparison]]:
     """The placement whose drafts make it fastest on a copy, named without them, and task → its rate over the same
     without drafts; nothing where none was measured. entries: of `table`."""
-    some = [e for e in entries if e["ratio"] and e["ratio"].n and e["backend"] == standings.JAX]
-    if (best := standings.best([e for e in some if e["task"] == "copy"])) is None:
+    if not (mine := with_best_drafts(entries)):
         return "", {}
-    name = best["name"].partition("+lookup")[0]
-    who = f"{name} with drafts on {{}} ({best['prompts']} prompts)".format
-    mine = [e for e in some if e["name"] == best["name"]]
+    name, prompts = mine[0]["name"].partition("+lookup")[0], next(e["prompts"] for e in mine if e["task"] == "copy")
+    who = f"{name} with drafts on {{}} ({prompts} prompts)".format
     return name, {e["task"]: Comparison(e["ratio"], who(NOUNS[e["task"]]), "the same without") for e in mine}
+
+
+def with_best_drafts(entries: Sequence[dict]) -> list[dict]:
+    """The entries of the placement whose drafts make it fastest on a copy; none where none was measured."""
+    some = [e for e in entries if e["ratio"] and e["ratio"].n and e["backend"] == standings.JAX]
+    best = standings.best([e for e in some if e["task"] == "copy"])
+    return [e for e in some if best and e["name"] == best["name"]]
 
 
 def a_pass(entries: Sequence[dict]) -> str:
     """`tokens a pass of loop+fused+lookup: 2.08 on a copy and 1.04 on open questions`, of the placement whose
     drafts make it fastest on a copy; "" where passes were not counted. entries: of `table`."""
-    name, _ = drafted(entries)
-    made = [e for e in entries if name and e["name"].startswith(f"{name}+lookup") and e["passes"]]
-    on = [f"{e['passes']['tokens_a_pass']:.2f} on {NOUNS[e['task']]}" for e in made if e["name"] == made[0]["name"]]
+    made = [e for e in with_best_drafts(entries) if e["passes"]]
+    on = [f"{e['passes']['tokens_a_pass']:.2f} on {NOUNS[e['task']]}" for e in made]
     return f"tokens a pass of {made[0]['name']}: {listed(on)}" if made else ""
 
 

@@ -93,8 +93,8 @@ def test_where_a_tail_is_the_largest_share_of_the_median_is_said_with_the_bands_
     )
     assert side_by_side.largest_tail(found) == f"as a share of the median {said}"
     other = [tail("torch", 10, 110.0), tail("torch", 50, 130.0)]
-    said = "tail is largest at 10 tokens under step and 50 tokens under PyTorch; its interval there"
-    assert said in side_by_side.largest_tail([*found, *other])
+    said = "tail is largest at 10 tokens under step and 50 tokens under PyTorch; its interval there is apart from 2 of"
+    assert f"{said} the 3 at other lengths" in side_by_side.largest_tail([*found, *other])
     assert side_by_side.largest_tail(found[:1]) == ""
 
 
